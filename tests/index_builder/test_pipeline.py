@@ -138,7 +138,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     spherical_kmeans(make_contexts(100, dim=DIM), 4, config, seed=1)
     before, resident = resident_anonymous(), []
     tracemalloc.start()
-    train, heldout = open_contexts(tmp_path, DIM, tmp_path).split()
+    train, heldout = open_contexts(tmp_path, DIM).split()
     inputs = prepare(
         BuildInputs(
             softmax=softmax,

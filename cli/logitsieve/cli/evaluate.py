@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -45,14 +43,14 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
     from logitsieve.index import open_index
 
     batch = options.batch
-    with bars("evaluate") as progress, TemporaryDirectory() as scratch:
+    with bars("evaluate") as progress:
         opened = open_index(index, threads=options.threads, progress=progress)
         chosen = opened.head(options.head, **numbers("knob", options.knob))
         exact = opened.head("exact")
         ks = sorted(set(options.k)) or [k for k in KS if k <= opened.vocab_size]
         if ks[-1] > opened.vocab_size:
             raise InvalidRequest("k", ks[-1], f"1..{opened.vocab_size}")
-        judging = open_contexts(options.contexts, opened.dim, Path(scratch))
+        judging = open_contexts(options.contexts, opened.dim)
         rows = min(judging.rows, options.max_rows)
         timed = judging.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
         results = []

@@ -106,8 +106,11 @@ def pieces(
         yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
 
 
-def map_tensors(path: Path) -> TensorFile:
-    """Map a file and check its header: IndexUnreadable unless every byte is accounted for."""
+def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
+    """Map a file and check its header: IndexUnreadable unless every byte is accounted for.
+
+    A `foreign` file may be by any writer; its tensors of types that are not in DTYPES are left out.
+    """
     regular(path)
     with as_unreadable(path), path.open("rb") as stream:
         status = os.fstat(stream.fileno())
@@ -115,9 +118,9 @@ def map_tensors(path: Path) -> TensorFile:
             raise IndexUnreadable(path, f"{size} bytes, too short for a header")
         mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
     with as_unreadable(path):
-        begin, spans, metadata = read_header(mapped)
+        begin, spans, metadata = read_header(mapped, foreign)
     named = [span for span in spans if not span.name.startswith(PADDING)]
-    tensors = {span.name: span.array(mapped, begin) for span in named}
+    tensors = {span.name: span.array(mapped, begin) for span in named if span.code in DTYPES}
     codes = {span.name: span.code for span in named}
     return TensorFile(tensors, codes, metadata, mapped, status)
 

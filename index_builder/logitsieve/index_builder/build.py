@@ -97,13 +97,13 @@ def build(
         in_threads(executor, config.threads) as pool,
     ):
         scratch = Path(folder)
-        train = open_contexts(contexts, softmax.dim, scratch, "contexts")
+        train = open_contexts(contexts, softmax.dim)
         if heldout is None:
             train, judged = train.split()
             if target_precision is not None:
                 logger.warning(SAME_TEXT, out, judged.rows)
         else:
-            judged = open_contexts(heldout, softmax.dim, scratch, "heldout")
+            judged = open_contexts(heldout, softmax.dim, "heldout")
         inputs = pipeline.BuildInputs(
             softmax=softmax,
             train=train,

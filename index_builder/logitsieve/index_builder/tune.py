@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Iterator
 from itertools import chain, product, zip_longest
 from pathlib import Path
@@ -47,12 +46,10 @@ def tune(
     config, progress = config or TuneConfig(), to_progress(progress, "tune")
     out = new_path(out)  # refused before minutes of measuring, not after
     opened = open_index(index, progress=progress)
-    with tempfile.TemporaryDirectory() as scratch:
-        judging = open_contexts(contexts, opened.dim, Path(scratch))
-        heldout = judging.spread(config.rows, BLOCKS)
-        bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
-        kept, settings = _sweep(opened, bench, config.minutes, progress)
-        calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)), [])
+    heldout = open_contexts(contexts, opened.dim).spread(config.rows, BLOCKS)
+    bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
+    kept, settings = _sweep(opened, bench, config.minutes, progress)
+    calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)), [])
     calibration["settings"] = settings
     if "fit" in (opened.calibration or {}):
         calibration["fit"] = (opened.calibration or {})["fit"]

@@ -85,9 +85,7 @@ FORMS = [
 def test_every_form_gives_the_same_rows(
     form: Callable[[np.ndarray, Path], object], values: np.ndarray, tmp_path: Path
 ) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    contexts = open_contexts(form(values, tmp_path), DIM, scratch)
+    contexts = open_contexts(form(values, tmp_path), DIM)
     expected = values.astype(np.float32)
     assert (contexts.rows, contexts.dim) == (ROWS, DIM)
     blocks = list(contexts.blocks(7))
@@ -103,12 +101,12 @@ def test_every_form_gives_the_same_rows(
 def test_bfloat16_of_safetensors(values: np.ndarray, tmp_path: Path) -> None:
     tensor = torch.from_numpy(values).to(torch.bfloat16)
     save_torch({"h": tensor}, tmp_path / "h.safetensors")
-    contexts = open_contexts(f"{tmp_path}/h.safetensors:h", DIM, tmp_path)
+    contexts = open_contexts(f"{tmp_path}/h.safetensors:h", DIM)
     np.testing.assert_array_equal(next(contexts.blocks()), tensor.float().numpy())
 
 
 def test_the_last_tenth_is_held_out(values: np.ndarray, tmp_path: Path) -> None:
-    train, heldout = open_contexts(as_shards(values, tmp_path), DIM, tmp_path).split()
+    train, heldout = open_contexts(as_shards(values, tmp_path), DIM).split()
     assert (train.rows, heldout.rows) == (45, 5)
     np.testing.assert_array_equal(heldout.take(np.arange(5)), values[45:].astype(np.float32))
     np.testing.assert_array_equal(train.take(np.array([44])), values[44:45].astype(np.float32))
@@ -173,9 +171,9 @@ def test_load_array(
         ([[1.0], [1.0, 2.0]], "ragged"),
     ],
 )
-def test_arrays_that_are_no_contexts(array: object, message: str, tmp_path: Path) -> None:
+def test_arrays_that_are_no_contexts(array: object, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message) as caught:
-        open_contexts(array, DIM, tmp_path, "heldout")
+        open_contexts(array, DIM, "heldout")
     assert caught.value.field == "heldout"
 
 
@@ -314,7 +312,7 @@ HOSTILE = [
 def test_hostile_files_are_refused_by_name(write: Callable[[Path], str], tmp_path: Path) -> None:
     source = write(tmp_path)
     with pytest.raises(InvalidRequest) as caught:
-        open_contexts(source, DIM, tmp_path)
+        open_contexts(source, DIM)
     assert caught.value.field == "contexts"
     assert str(tmp_path) in str(caught.value)
     assert "allow_pickle" not in str(caught.value)

@@ -1,27 +1,22 @@
 """Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`.
 
-Files are mapped, not read; a member of an `.npz` is compressed or at any address, so it is unpacked
-in pieces to a folder given for that. Nothing is ever unpickled. The matrix and the bias of a build
-are checked, and kept in the types that the index stores.
+Files are mapped, but for members of an `.npz`, which are read into memory. Nothing is ever
+unpickled. The matrix and the bias of a build are checked, and kept in the types that the index
+stores.
 
 Shape letters: D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.index_builder.config import GIVEN
 from logitsieve.utils.environment import name_in_errors
@@ -34,7 +29,6 @@ FORMS = (
     "of float16, float32, float64 or bfloat16 (or its uint16 view)"
 )
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
-UNPACKED = 1 << 24  # bytes unpacked at once
 PIECE = 1 << 20  # numbers rounded at once
 
 
@@ -44,26 +38,22 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
     InvalidRequest names `field`.
     """
     path, name = _split(source)
-    if path.suffix == ".npz":
-        with _member_of(path, name, field) as packed:
-            return np.asarray(np.lib.format.read_array(packed, allow_pickle=False))
-    return _map_file(path, name, field)
+    match path.suffix:
+        case ".npy":
+            return _map_npy(path, field)
+        case ".npz":
+            return _read_npz(path, name, field)
+        case ".safetensors":
+            return _map_safetensors(path, name, field)
+    raise InvalidRequest(field, path, FORMS)
 
 
-def map_arrays(source: Path | str, field: str, scratch: Path) -> list[np.ndarray]:
-    """The mapped arrays of `source` in order: one per shard of a folder, else a single one.
-
-    Members of an `.npz` are unpacked into `scratch`. InvalidRequest names `field`.
-    """
+def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
+    """The arrays of `source` in order: one per shard of a folder, else that of `load_array`."""
     path, name = _split(source)
     if path.is_dir() and not name:
         return [_map_npy(shard, field) for shard in _shards(path, field)]
-    if path.suffix == ".npz":
-        unpacked = scratch / f"{field}.npy"
-        with _member_of(path, name, field) as packed, unpacked.open("wb") as stream:
-            shutil.copyfileobj(packed, stream, UNPACKED)
-        return [_map_npy(unpacked, field)]
-    return [_map_file(path, name, field)]
+    return [load_array(source, field)]
 
 
 def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
@@ -95,14 +85,6 @@ def _split(source: Path | str) -> tuple[Path, str]:
     return Path(text), ""
 
 
-def _map_file(path: Path, name: str, field: str) -> np.ndarray:
-    if path.suffix == ".npy":
-        return _map_npy(path, field)
-    if path.suffix == ".safetensors":
-        return _map_safetensors(path, name, field)
-    raise InvalidRequest(field, path, FORMS)
-
-
 def _map_npy(path: Path, field: str) -> np.ndarray:
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -111,19 +93,16 @@ def _map_npy(path: Path, field: str) -> np.ndarray:
 
 
 def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
-    from logitsieve.index.tensorfile import read_header  # loads numba
+    from logitsieve.index.tensorfile import map_tensors  # loads numba
 
     try:
-        with path.open("rb") as stream:
-            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        begin, spans, _ = read_header(mapped, foreign=True)
-    except (OSError, ValueError) as error:
+        file = map_tensors(path, foreign=True)
+    except IndexUnreadable as error:
         raise _refused(field, path, error) from error
-    named = {span.name: span for span in spans}
-    _check_name(list(named), name, path, field)
-    if (code := named[name].code) not in SAFETENSORS_TYPES:
+    _check_name(list(file.codes), name, path, field)
+    if (code := file.codes[name]) not in SAFETENSORS_TYPES:
         raise InvalidRequest(field, f"{path}: {name} is {code}", "F16, BF16, F32 or F64")
-    return named[name].array(mapped, begin)
+    return file.tensors[name]
 
 
 def _shards(folder: Path, field: str) -> list[Path]:
@@ -143,15 +122,13 @@ def _shards(folder: Path, field: str) -> list[Path]:
     return [numbered[number] for number in sorted(numbered)]
 
 
-@contextmanager
-def _member_of(path: Path, name: str, field: str) -> Iterator[IO[bytes]]:
-    """The member `name` of an `.npz`, open for reading; an InvalidRequest names `field`."""
+def _read_npz(path: Path, name: str, field: str) -> np.ndarray:
     try:
         with zipfile.ZipFile(path) as archive:
             files = [file for file in archive.namelist() if file.endswith(".npy")]
             _check_name([file.removesuffix(".npy") for file in files], name, path, field)
             with archive.open(f"{name}.npy") as packed:
-                yield packed
+                return np.asarray(np.lib.format.read_array(packed, allow_pickle=False))
     except InvalidRequest:
         raise
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:

@@ -128,15 +128,15 @@ class Contexts:
         return block if block.flags.writeable else block.copy()  # torch takes no read-only array
 
 
-def open_contexts(source: Source, dim: int, scratch: Path, field: str = "contexts") -> Contexts:
-    """Contexts of size D from an array or from files (see arrays.py); `scratch` for what unpacks.
+def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts:
+    """Contexts of size D from an array or from files, as arrays.py names them.
 
     InvalidRequest names `field`, also where the shape or the dtype is wrong.
     """
     if isinstance(source, Contexts):
         shards = source._shards
     elif isinstance(source, (str, Path)):
-        shards = map_arrays(source, field, scratch)
+        shards = map_arrays(source, field)
     elif isinstance(source, np.ndarray):
         shards = [source]
     else:

@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from logitsieve.index.tensorfile import map_tensors, pieces
 from logitsieve.training.trainer.files import replace
+from logitsieve.utils.floats import widened
 
 State: TypeAlias = tuple[Tensor, Tensor]
 """State of the LSTM between calls: hidden and cell, each float32 [L, B, D]."""
@@ -95,10 +96,8 @@ class LanguageModel(Recurrent):
 
         IndexUnreadable if the file is damaged.
         """
-        file = map_tensors(folder / WEIGHTS_FILE)
-        tensors = {
-            name: torch.from_numpy(array.astype("float32")) for name, array in file.tensors.items()
-        }
+        file = map_tensors(folder / WEIGHTS_FILE, foreign=True)
+        tensors = {name: torch.from_numpy(widened(each)) for name, each in file.tensors.items()}
         normalized = file.metadata.get("contexts") == NORMALIZED["contexts"]
         return cls.of(tensors, normalized=normalized)
 
