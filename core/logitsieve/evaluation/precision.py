@@ -24,7 +24,6 @@ from logitsieve.api.results import (
     TopK,
 )
 from logitsieve.evaluation.operating_points import KS
-from logitsieve.kernels.topk.merge import VALUE
 from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
@@ -119,11 +118,14 @@ class Answering(Protocol):
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates: ...
 
 
+ESTIMATE = 1  # the column of log Z
+
+
 class FindsLogZ(Protocol):
     """What the exact head can do beside, on any device."""
 
     def quick_log_z(self, hidden: Float32) -> Float64:
-        """[B, 3] an estimate of log Z, and two numbers that it is proven to lie between."""
+        """[B, 4]: 0, an estimate of log Z, and two numbers that it is proven to lie between."""
         ...
 
 
@@ -232,7 +234,7 @@ def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ..
     """The fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
-    log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, VALUE]
+    log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, ESTIMATE]
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
