@@ -50,6 +50,10 @@ KERNEL_ROOMS = [
         "retrieval",
     )
 ]
+# The rooms of `server`, each of which may import those before it and files beside them.
+SERVER_ROOMS = [
+    *("scheduling", "security", "models", "precision", "rpc", "kserve", "console", "app"),
+]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels", "llamacpp", "training"},
@@ -114,6 +118,19 @@ def test_rooms_of_the_kernels_import_only_those_before_them(path: Path) -> None:
         if name.startswith("logitsieve.kernels."):
             other = name.split(".")[2]
             assert KERNEL_ROOMS.index(other) <= KERNEL_ROOMS.index(room), name
+
+
+SERVER = sorted(REPOSITORY.glob("server/logitsieve/server/**/*.py"))
+
+
+@pytest.mark.parametrize("path", SERVER, ids=lambda path: path.stem)
+def test_rooms_of_the_server_import_only_those_before_them(path: Path) -> None:
+    room = path.relative_to(REPOSITORY / "server/logitsieve/server").parts[0].removesuffix(".py")
+    allowed = SERVER_ROOMS[: SERVER_ROOMS.index(room) + 1] if room in SERVER_ROOMS else []
+    for name in imports(path):
+        other = name.removeprefix("logitsieve.server.").split(".")[0]
+        if name.startswith("logitsieve.server.") and other in SERVER_ROOMS:
+            assert room == "__init__" or other in allowed, name
 
 
 @pytest.mark.parametrize("path", sorted(REPOSITORY.glob("client/logitsieve/**/*.py")), ids=str)

@@ -18,7 +18,8 @@ from logitsieve.api.results import (
 )
 from logitsieve.client.codec import to_reply
 from logitsieve.decoding.engine import Engine
-from logitsieve.server.rpc.codec import to_decode_response, to_origin, to_response
+from logitsieve.server.models.served import origin_of
+from logitsieve.server.rpc.codec import to_decode_response, to_response
 from logitsieve.server.rpc.methods import METHODS
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.test_congruence import assert_same
@@ -56,7 +57,7 @@ REPLIES: dict[str, Any] = {
 @pytest.mark.parametrize("request_id", [0, 1, 300, (1 << 64) - 1])
 def test_there_and_back(field: str, request_id: int) -> None:
     reply = REPLIES[field]
-    origin = to_origin(cast(Engine, POINT))
+    origin = origin_of(cast(Engine, POINT))
     response = to_response(METHODS[field].rpc.response, reply, origin, 5)
     message = pb.DecodeResponse.FromString(to_decode_response(request_id, field, response))
     assert (message.id, message.WhichOneof("reply")) == (request_id, field)

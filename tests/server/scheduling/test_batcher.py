@@ -16,12 +16,12 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.heads.base import LARGEST_BUCKET
 from logitsieve.index import open_index
-from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.batcher import (
     BATCH_ROWS,
     BUCKET_ROWS,
     Batch,
     Batcher,
+    PreparedRequest,
     RunningMean,
     Waiting,
 )

@@ -11,8 +11,7 @@ import pytest
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
 from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
-from logitsieve.server.rpc.methods import PreparedRequest
-from logitsieve.server.scheduling.batcher import RunningMean
+from logitsieve.server.scheduling.batcher import PreparedRequest, RunningMean
 from logitsieve.server.scheduling.executor import INLINE_US, Executor
 from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S

@@ -16,8 +16,7 @@ from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.decoder import CHOICES_KEPT
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation.operating_points import OperatingPoint, setting_of
-from logitsieve.server.precision.drift_guard import DriftGuard
-from logitsieve.server.rpc.codec import to_origin
+from logitsieve.server.models.drift_guard import DriftGuard
 from logitsieve.server.scheduling.batcher import RunningMean
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -146,4 +145,14 @@ class Served:
         us = dense_us if point is None else point.us_at(batch)
         if log_z or engine.normalizer or request.width < inf:
             us += dense_us
-        return Chosen(engine, us, self._pace(engine, log_z), to_origin(engine), goal)
+        return Chosen(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
+
+
+def origin_of(engine: Engine) -> bytes:
+    """Serialize the start of every response of an engine: protobuf merges the rest into it.
+
+    Each response has its Answer as field 1, so one start does for all kinds.
+    """
+    answer = pb.Answer(model=engine.model, version=engine.version, digest=engine.digest)
+    answer.head.CopyFrom(pb.Head(name=engine.head, knobs=engine.knobs))
+    return pb.TopKResponse(answer=answer).SerializeToString()

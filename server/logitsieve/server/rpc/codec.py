@@ -21,7 +21,6 @@ from logitsieve.api.decoder import (
 )
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Answer
-from logitsieve.decoding.engine import Engine
 from logitsieve.utils.wire_tensors import DType, decode, put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
@@ -103,7 +102,7 @@ def _to_sets(message: pb.IdSets, field: str) -> IdSets:
 
 
 def to_response(kind: type[Any], reply: Reply, origin: bytes, queue_ns: int) -> bytes:
-    """Serialize a reply after its `to_origin`, with the time that its request waited.
+    """Serialize a reply after its `origin_of`, with the time that its request waited.
 
     A reply's arrays are named as the fields of its message, and its answer comes last.
     """
@@ -112,12 +111,6 @@ def to_response(kind: type[Any], reply: Reply, origin: bytes, queue_ns: int) -> 
         put(getattr(response, name), array)
     _put_answer(response.answer, reply.answer, queue_ns)
     return origin + cast(bytes, response.SerializeToString())
-
-
-def to_origin(point: Engine) -> bytes:
-    answer = pb.Answer(model=point.model, version=point.version, digest=point.digest)
-    answer.head.CopyFrom(pb.Head(name=point.head, knobs=point.knobs))
-    return pb.TopKResponse(answer=answer).SerializeToString()
 
 
 def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:

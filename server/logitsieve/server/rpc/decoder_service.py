@@ -23,7 +23,7 @@ from logitsieve.server.scheduling.executor import Executor
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
-# (reply, `to_origin` of its point, nanoseconds that the request waited) -> the response
+# (reply, `origin_of` its engine, nanoseconds that the request waited) -> the response
 Write = Callable[[Reply, bytes, int], bytes]
 
 

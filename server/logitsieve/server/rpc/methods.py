@@ -22,20 +22,11 @@ from logitsieve.decoding.normalizers import STEPPING
 from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.rpc.codec import to_array, to_constraints, to_vector, vector_if_set
+from logitsieve.server.scheduling.batcher import PreparedRequest
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
-
-
-class PreparedRequest(NamedTuple):
-    rows: int
-    k: int  # what AUTO chooses for
-    logits: int  # to be computed beside those that the head and log Z need
-    draws: int
-    compute: Callable[[Engine], Reply]
-    independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
-
 
 Read = Callable[[ServeConfig, Index], PreparedRequest]  # InvalidRequest names the field at fault
 

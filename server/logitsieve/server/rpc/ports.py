@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_refle
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.security.access import Access
+from logitsieve.server.rpc.access import Access
 from logitsieve.server.security.secrets import Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 

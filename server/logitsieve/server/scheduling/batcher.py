@@ -16,10 +16,11 @@ from threading import Condition
 from time import monotonic, perf_counter_ns
 from typing import NamedTuple
 
+import numpy as np
+
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding.engine import Engine
-from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.v1.rpcs import Reply
 
 # What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap
@@ -61,6 +62,17 @@ class Computed(NamedTuple):
     reply: Reply
     queue_ns: int
     device_ns: int  # that of the batches that the request shared; 0 without a GPU
+
+
+class PreparedRequest(NamedTuple):
+    """A request with its message read."""
+
+    rows: int
+    k: int  # what AUTO chooses for
+    logits: int  # to be computed beside those that the head and log Z need
+    draws: int
+    compute: Callable[[Engine], Reply]
+    independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
 
 
 @dataclass(slots=True, eq=False)

@@ -19,13 +19,13 @@ from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.batcher import (
     TOO_LATE,
     Batch,
     Batcher,
     BatchSlice,
     Computed,
+    PreparedRequest,
     RunningMean,
     Waiting,
 )

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.security.access import LASTING, Access
+from logitsieve.server.rpc.access import LASTING, Access
 from logitsieve.server.security.secrets import READ, Tokens
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.messages import Code, asked, error_of
