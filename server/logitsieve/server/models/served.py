@@ -27,7 +27,7 @@ BYTES_PER_US = 10_000
 US_PER_RANDOM = 0.02
 
 
-class Chosen(NamedTuple):
+class EngineChoice(NamedTuple):
     """What answers a request, and about what it costs."""
 
     engine: Engine
@@ -85,7 +85,7 @@ class Served:
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: RunningMean())
 
-    def choose(self, request: PointRequest, rows: int, k: int, log_z: bool = False) -> Chosen:
+    def choose(self, request: PointRequest, rows: int, k: int, log_z: bool = False) -> EngineChoice:
         """Return what answers a request for `k` ids of each of `rows` rows.
 
         `log_z`: the request needs a log Z also if it names no normalizer.
@@ -114,7 +114,7 @@ class Served:
             for rows, us in point.us_per_row.items()
         ]
 
-    def learn(self, chosen: Chosen, shares: Mapping[int, float]) -> OperatingPoint | None:
+    def learn(self, chosen: EngineChoice, shares: Mapping[int, float]) -> OperatingPoint | None:
         """Take in the shares of the true top k in one answer, by class of k.
 
         Returns the point that answered if AUTO leaves it by that. Called on the event loop.
@@ -133,7 +133,7 @@ class Served:
         self._pace.cache_clear()
         self.decoder.close()
 
-    def _choose(self, request: PointRequest, batch: int, k: int, log_z: bool) -> Chosen:
+    def _choose(self, request: PointRequest, batch: int, k: int, log_z: bool) -> EngineChoice:
         auto, goal = self.decoder.auto, dict[int, float]()
         head, knobs = request.head, request.knobs
         if request.automatic:
@@ -145,7 +145,7 @@ class Served:
         us = dense_us if point is None else point.us_at(batch)
         if log_z or engine.normalizer or request.width < inf:
             us += dense_us
-        return Chosen(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
+        return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
 
 
 def origin_of(engine: Engine) -> bytes:

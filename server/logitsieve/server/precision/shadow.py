@@ -29,7 +29,7 @@ from logitsieve.api.errors import Unavailable
 from logitsieve.api.results import TopK, TopKReply
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import hits
-from logitsieve.server.models.served import Chosen, Served
+from logitsieve.server.models.served import EngineChoice, Served
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class AnsweredRow(NamedTuple):
     """A row to be judged, and what answered it."""
 
     served: Served
-    chosen: Chosen
+    chosen: EngineChoice
     hidden: np.ndarray  # [1, D] in the dtype of the request
     answer: TopK  # of this row
 
@@ -140,7 +140,9 @@ class Shadow:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def offer(self, served: Served, chosen: Chosen, hidden: np.ndarray, reply: TopKReply) -> None:
+    def offer(
+        self, served: Served, chosen: EngineChoice, hidden: np.ndarray, reply: TopKReply
+    ) -> None:
         """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply."""
         while self._gap < len(hidden):
             row = int(self._gap)
