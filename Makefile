@@ -60,8 +60,8 @@ test-system: .venv/dev       ## tests that install packages, kill processes or s
 test-gpu-kernels: .venv/dev  ## the GPU kernels, under Triton's interpreter
 	$(PYTEST) -m 'gpu and not exhaustive'
 
-test-gpu:             ## the same tests on a GPU, with the python that PYTHON names
-	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m gpu tests/gpu tests/heads/test_contract.py
+test-gpu:             ## all tests of heads on a GPU there, with the python that PYTHON names
+	TRITON_INTERPRET=0 $(PYTHON) -m pytest tests/gpu tests/heads/test_contract.py
 
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
 	$(BIN)/pytest -m 'ray and not exhaustive'

@@ -1,7 +1,7 @@
-"""Kernels for a GPU run under Triton's interpreter, unless TRITON_INTERPRET=0 asks for the GPU.
+"""Without a GPU, "cuda" is PyTorch's CPU device, unless TRITON_INTERPRET=0 asks for the GPU.
 
 It is read when a kernel is defined, so it is set before any test is imported. Tests that launch
-such kernels have the marker `gpu`: the interpreter takes its time.
+kernels have the marker `gpu`: then they run under Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -17,22 +17,12 @@ import pytest
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each worker of pytest-xdist
 
-TESTS = Path(__file__).parent
-LAUNCHING = ("gpu", "server/models/test_devices.py", "benchmarks/test_gpu.py")
 SLOWEST = 10  # files, at the end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in those folders and files; what waits for processes comes first."""
-    for item in items:
-        if any(item.path.is_relative_to(TESTS / place) for place in LAUNCHING):
-            item.add_marker("gpu")
+    """Put what waits for processes first."""
     items.sort(key=lambda item: item.get_closest_marker("system") is None)
-    interpreted = os.environ["TRITON_INTERPRET"] == "1"
-    if interpreted and any(item.get_closest_marker("gpu") for item in items):
-        from tests.gpu.interpreter import prepare_once
-
-        prepare_once()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

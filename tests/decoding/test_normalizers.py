@@ -101,13 +101,6 @@ def test_no_place_has_another_one(place: str) -> None:
     assert not set(PLACES[place]) - set(NORMALIZERS), f"{place} has one that is not built"
 
 
-def test_the_gpu_finds_only_normalizers_that_there_are() -> None:
-    pytest.importorskip("torch")
-    from logitsieve.gpu.engine import FOUND_ON_GPU
-
-    assert set(FOUND_ON_GPU) <= set(NORMALIZERS), "gpu/engine.py has one that is not built"
-
-
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
 def test_exact_is_over_the_vocabulary_whatever_head_answers(

@@ -37,8 +37,8 @@ def test_cuda_without_a_gpu_says_why(
     assert caught.value.field == "device"
 
 
-def test_the_interpreter_stands_for_a_gpu() -> None:
+def test_the_cpu_device_stands_for_a_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("on a GPU")
     assert gpu_memory("cuda") == ("cpu", None)
-    assert gpu_backend("cuda").name == "Triton's interpreter"
+    assert gpu_backend("cuda").name == "PyTorch on the CPU"

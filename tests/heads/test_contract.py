@@ -1,7 +1,6 @@
 """Promises of every head in the registry, whatever its method, on the host and on a GPU.
 
-A GPU's kernels run under Triton's interpreter, for which a row takes its time: so they are asked
-for few.
+Without a GPU, PyTorch's CPU device stands for one.
 """
 
 from __future__ import annotations
@@ -20,41 +19,32 @@ from hypothesis import strategies as st
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.gpu.heads import GPU_HEADS
 from logitsieve.heads import HEADS, Head, Softmax
-from tests.gpu.heads.opened import make_gpu_head
+from tests.gpu.opened import make_gpu_head
 from tests.oracle import best, logits64
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
-EVERY_HEAD = pytest.mark.parametrize("name", HEADS)  # on the host
 
 
 class Kind:
     """A head's name, and where it runs."""
 
     def __init__(self, name: str, on_gpu: bool) -> None:
-        self.on_gpu, self.label = on_gpu, f"{name}-GPU" if on_gpu else name
+        self.label = f"{name}-GPU" if on_gpu else name
         self.make: Callable[..., Any] = partial(make_gpu_head if on_gpu else make_head, name)
         self.made: Callable[..., Any] = cache(partial(self.make, SOFTMAX))
-
-    def rows(self, most: int, on_gpu: int) -> np.ndarray:
-        """The first of HIDDEN."""
-        return HIDDEN[: on_gpu if self.on_gpu else most]
 
 
 KINDS = [Kind(name, False) for name in HEADS] + [Kind(name, True) for name in GPU_HEADS]
 
 
-def every_kind(
-    names: str = "", on_host: Sequence[Any] = ((),), on_gpu: Sequence[Any] = ()
-) -> pytest.MarkDecorator:
+def every_kind(names: str = "", values: Sequence[Any] = ((),)) -> pytest.MarkDecorator:
     """Each kind with each of these values of `names`."""
     cases = [
-        pytest.param(
-            kind, *values, id=f"{kind.label}-{number}", marks=[pytest.mark.gpu] * kind.on_gpu
-        )
+        pytest.param(kind, *each, id=f"{kind.label}-{number}")
         for kind in KINDS
-        for number, values in enumerate((kind.on_gpu and on_gpu) or on_host)
+        for number, each in enumerate(values)
     ]
     return pytest.mark.parametrize(f"kind,{names}".rstrip(","), cases)
 
@@ -78,9 +68,9 @@ def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> No
     assert head.proves <= bool(top.exact.all())
 
 
-@every_kind("k", [(1,), (2,), (5,), (64,), (299,), (300,)], [(1,), (16,), (300,)])
+@every_kind("k", [(1,), (2,), (5,), (64,), (299,), (300,)])
 def test_answers_are_exact_logits_of_distinct_ids_best_first(kind: Kind, k: int) -> None:
-    assert_right(kind.made(), SOFTMAX, kind.rows(9, 2), k)
+    assert_right(kind.made(), SOFTMAX, HIDDEN[:9], k)
 
 
 SHAPES = {
@@ -107,19 +97,11 @@ def assert_right_at(
     assert_right(make(softmax), softmax, hidden, k)
 
 
-@EVERY_HEAD
+@every_kind()
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 9), **SHAPES)
-def test_shapes_and_scales(name: str, **shape: Any) -> None:
-    assert_right_at(partial(make_head, name), **shape)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", GPU_HEADS)
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(rows=st.integers(1, 2), **SHAPES)
-def test_shapes_and_scales_on_a_gpu(name: str, **shape: Any) -> None:
-    assert_right_at(partial(make_gpu_head, name), **shape)
+def test_shapes_and_scales(kind: Kind, **shape: Any) -> None:
+    assert_right_at(kind.make, **shape)
 
 
 def ties(softmax: Softmax) -> Softmax:
@@ -158,20 +140,19 @@ ATTACKS = (ties, huge_bias, one_bit_apart, denormal, one_giant, all_zero)
 @every_kind(
     "attack,scale",
     list(product(ATTACKS, [1.0, 1e-13, 1e-40, 1e10, 0.0])),
-    list(zip(ATTACKS, [1.0, 1e-13, 1.0, 1e-40, 1e10, 0.0], strict=True)),
 )
 def test_adversarial_matrices(
     kind: Kind, attack: Callable[[Softmax], Softmax], scale: float
 ) -> None:
     softmax = attack(SOFTMAX)
-    hidden = (kind.rows(6, 2) * scale).astype(np.float32)
-    for k in (5,) if kind.on_gpu else (1, 5, 40):
+    hidden = (HIDDEN[:6] * scale).astype(np.float32)
+    for k in (1, 5, 40):
         assert_right(kind.make(softmax), softmax, hidden, k)
 
 
-@EVERY_HEAD
+@every_kind()
 @pytest.mark.parametrize("exponent", [-149, -140, -126, -100, 0, 60])
-def test_a_large_vocabulary_of_rows_one_bit_apart(name: str, exponent: int) -> None:
+def test_a_large_vocabulary_of_rows_one_bit_apart(kind: Kind, exponent: int) -> None:
     """More rows than one chunk, ordered by their last bits, down to denormal products."""
     weight = np.ones((700, 20), np.float32)
     weight[:, 7] += np.arange(700, dtype=np.float32)[::-1] * np.spacing(np.float32(1))
@@ -179,10 +160,10 @@ def test_a_large_vocabulary_of_rows_one_bit_apart(name: str, exponent: int) -> N
     hidden = np.full((5, 20), 2.0**exponent, np.float32)
     hidden[1:] *= make_hidden(4, 20)
     for k in (1, 5, 64):
-        assert_right(make_head(name, softmax), softmax, hidden, k)
+        assert_right(kind.make(softmax), softmax, hidden, k)
 
 
-@EVERY_HEAD
+@every_kind()
 @pytest.mark.parametrize(
     ("weight", "bias", "field"),
     [
@@ -195,10 +176,10 @@ def test_a_large_vocabulary_of_rows_one_bit_apart(name: str, exponent: int) -> N
     ],
 )
 def test_a_softmax_that_kernels_would_misread_is_refused(
-    name: str, weight: np.ndarray, bias: np.ndarray, field: str
+    kind: Kind, weight: np.ndarray, bias: np.ndarray, field: str
 ) -> None:
     with pytest.raises(InvalidRequest) as error:
-        make_head(name, Softmax(weight, bias))
+        kind.make(Softmax(weight, bias))
     assert error.value.field == field
 
 
@@ -208,14 +189,14 @@ def test_nothing_is_proven_over_a_matrix_that_is_not_finite(kind: Kind, place: s
     arrays[place][3] = np.nan
     head = kind.make(Softmax(arrays["weight"], arrays["bias"]))
     with pytest.raises(InvalidRequest):
-        head.topk(kind.rows(70, 1), 5)
+        head.topk(HIDDEN, 5)
 
 
-@every_kind("threads", [(1,), (3,)], [(1,)])
+@every_kind("threads", [(1,), (3,)])
 def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
-    head, hidden = kind.make(SOFTMAX, threads=threads), kind.rows(70, 3)
+    head, hidden = kind.make(SOFTMAX, threads=threads), HIDDEN
     alone = [head.topk(row, 5) for row in hidden]
-    for size in (3,) if kind.on_gpu else (2, 3, 4, 5, 33, 70):
+    for size in (2, 3, 4, 5, 33, 70):
         batches = [head.topk(hidden[i : i + size], 5) for i in range(0, len(hidden), size)]
         for field in ("ids", "logits", "exact", "scanned"):
             together = np.concatenate([getattr(top, field) for top in batches])
@@ -223,9 +204,9 @@ def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
             np.testing.assert_array_equal(together, separately, err_msg=f"{field} at {size}")
 
 
-@every_kind("callers,calls", [(8, 40)], [(2, 4)])
+@every_kind("callers,calls", [(8, 40)])
 def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
-    head, hidden = kind.make(SOFTMAX, threads=2), kind.rows(70, 1)
+    head, hidden = kind.make(SOFTMAX, threads=2), HIDDEN
     batches = [hidden, -hidden]
     expected = [head.topk(batch, 7) for batch in batches]
     with ThreadPoolExecutor(callers) as pool:
@@ -237,7 +218,7 @@ def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
 
 @every_kind()
 def test_answers_are_fresh_arrays(kind: Kind) -> None:
-    head, hidden = kind.made(), kind.rows(3, 2)
+    head, hidden = kind.made(), HIDDEN[:3]
     first = head.topk(hidden, 5)
     for array in first:
         assert array.flags.owndata
@@ -250,7 +231,7 @@ def test_answers_are_fresh_arrays(kind: Kind) -> None:
 
 @every_kind("k", [(5,), (70,)])
 def test_candidates_hold_the_answer_with_exact_logits(kind: Kind, k: int) -> None:
-    head, hidden = kind.made(), kind.rows(70, 2)
+    head, hidden = kind.made(), HIDDEN
     found, top = head.candidates(hidden, k), head.topk(hidden, k)
     true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
     for row in range(len(hidden)):
@@ -268,7 +249,7 @@ def test_candidates_hold_the_answer_with_exact_logits(kind: Kind, k: int) -> Non
 def test_every_accepted_form_of_hidden(kind: Kind) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     torch = pytest.importorskip("torch")
-    head, hidden = kind.made(), kind.rows(3, 1)
+    head, hidden = kind.made(), HIDDEN[:3]
     bfloat16 = hidden.astype(ml_dtypes.bfloat16)
     rounded = bfloat16.astype(np.float32)
     forms = [
@@ -326,7 +307,7 @@ def with_value(value: float) -> np.ndarray:
     ],
 )
 def test_bad_input_names_the_field(kind: Kind, hidden: Any, k: Any, field: str) -> None:
-    for head in {kind.made(), kind.made() if kind.on_gpu else kind.made(threads=2)}:
+    for head in {kind.made(), kind.made(threads=2)}:
         for method in (head.topk, head.candidates):
             with pytest.raises(InvalidRequest) as error:
                 method(hidden, k)
@@ -361,7 +342,7 @@ def test_unknown_knobs_are_refused(kind: Kind) -> None:
 
 @every_kind()
 def test_warm_changes_nothing(kind: Kind) -> None:
-    head, hidden = kind.make(SOFTMAX), kind.rows(70, 1)
+    head, hidden = kind.make(SOFTMAX), HIDDEN
     before = head.topk(hidden, 5)
     head.warm()
     np.testing.assert_array_equal(head.topk(hidden, 5).ids, before.ids)

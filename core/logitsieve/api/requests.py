@@ -107,7 +107,7 @@ def score_targets(targets: ArrayLike, rows: int) -> Int32:
     """`targets` as int32 [B, T]; InvalidRequest if they are no integers of that many rows."""
     allowed = f"integers [{rows}, T] or [{rows}], T >= 1"
     try:
-        array = np.asarray(targets)
+        array = np.asarray(_on_host(targets))
     except (TypeError, ValueError) as error:
         raise InvalidRequest("targets", "a ragged list", allowed) from error
     if array.ndim == 1:
@@ -161,6 +161,9 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if seeds is None:
         return np.frombuffer(secrets.token_bytes(8 * rows), np.uint64)
     allowed = f"uint64 [{rows}], or one to be spread over the rows"
+    if _is_tensor(seeds):  # of PyTorch, which has few operations on uint64: int64 are its bits
+        seeds = _on_host(seeds)
+        seeds = seeds.view(np.uint64) if seeds.dtype == np.int64 else seeds
     try:
         # By way of objects: numpy makes floats of lists that mix small and large integers.
         array: Any = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
@@ -176,6 +179,19 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     return ready
 
 
+def _is_tensor(values: Any) -> bool:
+    """Return True for a tensor of PyTorch, which is not imported for that."""
+    return hasattr(values, "detach")
+
+
+def _on_host(values: Any) -> Any:
+    """Return a tensor's values in an array, floats in float32; other values as they are."""
+    if not _is_tensor(values):
+        return values
+    values = values.detach().cpu()
+    return (values.float() if values.is_floating_point() else values).numpy()
+
+
 def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: str) -> Any:
     """`values` as [B] of `dtype`, zeros for None, from numbers of one of numpy's `kinds`."""
     if values is None:
@@ -184,7 +200,7 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
         return np.ascontiguousarray(values)
     allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden"
     try:
-        array = np.asarray(values)
+        array = np.asarray(_on_host(values))
     except (TypeError, ValueError) as error:
         raise InvalidRequest(field, "a ragged list", allowed) from error
     if array.dtype.kind not in kinds or array.size != rows:

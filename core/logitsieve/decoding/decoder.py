@@ -12,6 +12,7 @@ from typing import Unpack
 
 import numpy as np
 
+from logitsieve.api import requests
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import (
     BeamOptions,
@@ -105,7 +106,7 @@ class LocalDecoder:
         """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
         check_keywords(Target, target)
         hidden = self._engine.rows(self.index, hidden)
-        ready = self._engine.targets(hidden, targets)
+        ready = requests.score_targets(targets, len(hidden))
         return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
 
     @shows_keywords(SampleOptions)
@@ -119,7 +120,7 @@ class LocalDecoder:
     ) -> SampleReply:
         """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
         hidden = self._engine.rows(self.index, hidden)
-        ready = self._engine.sampling(hidden, samples, options)
+        ready = requests.sampling(len(hidden), samples, options)
         engine = self.engine_for(options, len(hidden), 1, draws=True)
         return engine.sample(hidden, ready, constraints)
 
@@ -136,7 +137,7 @@ class LocalDecoder:
     ) -> BeamStepReply:
         """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
         hidden = self._engine.rows(self.index, hidden)
-        ready = self._engine.beams(hidden, scores, beams_in, beams_out, options)
+        ready = requests.beams(len(hidden), scores, beams_in, beams_out, options)
         k = min(beams_out, self.index.vocab_size)
         return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
 

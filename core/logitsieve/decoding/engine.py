@@ -8,9 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api import requests
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
@@ -48,7 +46,7 @@ class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
     A `width` limits the interval of log Z, and needs a normalizer that proves one: where none is
-    named, `default_for_width` says which. InvalidRequest for one that proves nothing.
+    named, that of `score`. InvalidRequest for one that proves nothing.
 
     Immutable; any number of threads may call it. A device with a way of its own has a subclass.
     """
@@ -60,32 +58,6 @@ class Engine:
         """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
         return ready_hidden(hidden, index.dim)
 
-    @staticmethod
-    def targets(hidden: Float32, targets: ArrayLike) -> Int32:
-        """The targets of `score` as ids [B, T]; InvalidRequest if they are not."""
-        return requests.score_targets(targets, len(hidden))
-
-    @staticmethod
-    def sampling(hidden: Float32, samples: int, options: SampleOptions) -> Sampling:
-        """The checked request of `sample`; InvalidRequest names the field at fault."""
-        return requests.sampling(len(hidden), samples, options)
-
-    @staticmethod
-    def beams(
-        hidden: Float32,
-        scores: ArrayLike | None,
-        beams_in: int,
-        beams_out: int,
-        options: BeamOptions,
-    ) -> Beams:
-        """The checked request of `beam_step`; InvalidRequest names the field at fault."""
-        return requests.beams(len(hidden), scores, beams_in, beams_out, options)
-
-    @staticmethod
-    def default_for_width(index: Index) -> str:
-        """Name of the normalizer of a request with a width that names none."""
-        return default_normalizer(index)
-
     def __init__(
         self, model: str, index: Index, head: Head, normalizer: str, width: float = inf
     ) -> None:
@@ -95,7 +67,7 @@ class Engine:
         self._index, self.answering = index, head
         self._stepping = find_normalizer(normalizer or STEPPING)
         if width < inf:
-            normalizer = normalizer or self.default_for_width(index)
+            normalizer = normalizer or default_normalizer(index)
             _require_bounds(normalizer, width)
         self.normalizer = normalizer
         self._normalizer = find_normalizer(normalizer) if normalizer else None

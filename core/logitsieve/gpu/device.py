@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from threading import local
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from logitsieve.api.errors import DeviceExhausted, DeviceLost, InvalidRequest, L
 # process fails as well.
 DRIVER_ERRORS = ("CUDA error", "Triton Error [CUDA]")
 NO_MEMORY = "out of memory"
+TRUE_FLOAT32 = ("none", "ieee")  # values of PyTorch's `fp32_precision`; "none" means the default
 
-_thread = local()
+_spent = local()
 
 
 class Memory(NamedTuple):
@@ -30,7 +31,7 @@ class Memory(NamedTuple):
 
 
 def device_named(name: str) -> torch.device:
-    """The device that "cuda" or "cuda:1" names: the host itself under Triton's interpreter.
+    """Return the device "cuda" or "cuda:1"; with TRITON_INTERPRET=1, PyTorch's CPU device.
 
     InvalidRequest lists the devices of this machine, and says why CUDA has none.
     """
@@ -50,10 +51,14 @@ def device_named(name: str) -> torch.device:
 
 
 @contextmanager
-def device_context(device: torch.device) -> Iterator[None]:
-    """Make `device` this thread's; its errors become DeviceExhausted or DeviceLost."""
+def computing(device: torch.device) -> Iterator[None]:
+    """Make `device` current, without gradients and without autocast, which would round operands.
+
+    Errors of the driver become DeviceExhausted or DeviceLost.
+    """
+    current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     try:
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with current, torch.no_grad(), torch.autocast(device.type, enabled=False):
             yield
     except RuntimeError as error:
         if (translation := translated(error, str(device))) is not None:
@@ -61,33 +66,53 @@ def device_context(device: torch.device) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def timed(device: torch.device) -> Iterator[None]:
+    """Add the GPU time of the block, which is waited for, to this thread's `spent_ns`."""
+    if device.type != "cuda":
+        yield
+        return
+    started = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    started.record(torch.cuda.current_stream(device))
+    yield
+    ended.record(torch.cuda.current_stream(device))
+    ended.synchronize()
+    _spent.ns = spent_ns() + int(started.elapsed_time(ended) * 1e6)
+
+
+def spent_ns() -> int:
+    """Return the nanoseconds of GPU time that `timed` has measured in this thread."""
+    return int(getattr(_spent, "ns", 0))
+
+
+def require_true_float32(device: torch.device) -> None:
+    """InvalidRequest where PyTorch may round the operands of a float32 product (TF32, bfloat16)."""
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    precision = getattr(backend.matmul, "fp32_precision", None)  # PyTorch 2.9 and later have it
+    if precision is None:
+        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    if precision not in TRUE_FLOAT32:
+        allowed = "'ieee': no proof holds for TF32 or bfloat16 (torch.backends.cuda.matmul)"
+        raise InvalidRequest("fp32_precision", repr(precision), allowed)
+
+
 def translated(error: BaseException, device: str) -> LogitsieveError | None:
-    """The driver's error in our terms; None for any other error."""
-    at: BaseException | None = error
-    while at is not None:  # an error during a capture ends in an error of the capture itself
-        if isinstance(at, torch.OutOfMemoryError) or NO_MEMORY in str(at):
-            return DeviceExhausted(device)
-        at = at.__context__
+    """Return the driver's error as one of ours; None for any other error."""
+    if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
+        return DeviceExhausted(device)
     if any(words in str(error) for words in DRIVER_ERRORS):
         return DeviceLost(device, str(error).partition("\n")[0])
     return None
 
 
-def own_stream(device: torch.device) -> torch.cuda.Stream:
-    """This thread's stream on a GPU: threads do not wait for each other there."""
-    streams: dict[torch.device, torch.cuda.Stream] = _thread.__dict__.setdefault("streams", {})
-    if device not in streams:
-        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return streams[device]
-
-
 def name_of(device: torch.device) -> str:
-    on_gpu = device.type == "cuda"
-    return torch.cuda.get_device_name(device) if on_gpu else "Triton's interpreter"
+    """Return the device's name as its driver has it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "PyTorch on the CPU"
 
 
 def memory_of(device: torch.device) -> Memory | None:
-    """None without a GPU, and where it does not answer."""
+    """Return the memory of a GPU; None for another device, and where the GPU does not answer."""
     if device.type != "cuda":
         return None
     try:
@@ -97,26 +122,11 @@ def memory_of(device: torch.device) -> Memory | None:
     return Memory(total - free, total)
 
 
-def to_device(value: Any, device: torch.device) -> Any:
-    """A copy of an array, or of every array in a NamedTuple; other values as they are.
-
-    Earlier work of the GPU is not waited for. Arrays may be mapped or read-only.
-    """
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(np.array(value)).to(device, non_blocking=True)
-    if hasattr(value, "_fields"):
-        return type(value)(*(to_device(each, device) for each in value))
-    return value
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """Return a copy on the device, for which earlier work there is not waited for."""
+    return torch.from_numpy(np.array(array)).to(device, non_blocking=True)
 
 
-def to_host(value: Any) -> Any:
-    """A tensor's values in an array, which waits for the GPU; float32 of a floating type.
-
-    The same for every tensor in a NamedTuple; other values as they are.
-    """
-    if isinstance(value, Tensor):
-        value = value.detach()
-        return (value.float() if value.is_floating_point() else value).cpu().numpy()
-    if hasattr(value, "_fields"):
-        return type(value)(*map(to_host, value))
-    return value
+def to_host(tensor: Tensor) -> np.ndarray:
+    """Return a tensor's values in an array of its own, which waits for the device."""
+    return tensor.detach().cpu().numpy().copy()

@@ -54,6 +54,6 @@ def gpu_memory(name: str) -> tuple[str, Memory | None]:
 
 def gpu_ns() -> int:
     """Nanoseconds of GPU time for arrays of the calling thread so far, copies included."""
-    from logitsieve.gpu.runner import spent_ns
+    from logitsieve.gpu.device import spent_ns
 
     return spent_ns()

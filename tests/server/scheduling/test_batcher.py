@@ -14,11 +14,9 @@ from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
-from logitsieve.gpu.heads.base import LARGEST_BUCKET
 from logitsieve.index import open_index
 from logitsieve.server.scheduling.batcher import (
     BATCH_ROWS,
-    BUCKET_ROWS,
     Batch,
     Batcher,
     PreparedRequest,
@@ -317,9 +315,7 @@ def assert_same(one: TopKReply, other: TopKReply) -> None:
 
 
 @pytest.mark.parametrize("us", [0.5, US, 1e6])
-def test_a_batch_for_a_gpu_is_its_largest_bucket_whatever_rows_cost(us: float) -> None:
-    assert BUCKET_ROWS == LARGEST_BUCKET
-
+def test_a_batch_for_a_gpu_is_as_large_whatever_rows_cost(us: float) -> None:
     async def play() -> None:
         queue = batcher()
         long, short = waiting(300, us=us, elsewhere=True), waiting(3, us=us, elsewhere=True)

@@ -1,197 +1,133 @@
-"""The base of heads on a GPU: batches in buckets, arrays or tensors, in and out.
+"""The base of heads on a GPU: the head on the host with its answers found on a device.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+Everything that such a head does not find there (candidates, bounds, previews of all logits) is
+inherited from the head on the host.
+
+Shape letters: B rows of hidden, D hidden size, K answers.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
-from functools import cached_property, partial
-from threading import local
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any
 
 import torch
 from torch import Tensor
-from triton import next_power_of_2
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Candidates, TopK
-from logitsieve.gpu.device import device_context, to_host
-from logitsieve.gpu.plans import LaunchPlan, PlanOutput, empty_output
-from logitsieve.gpu.plans.exact import fits
-from logitsieve.gpu.runner import GpuArrays, PlanRunner
-from logitsieve.heads._base.head import Head, checked_k, checked_knobs, ready_request, refuse_row
+from logitsieve.api.results import ArrayLike, Float32, TopK
+from logitsieve.gpu.device import computing, timed, to_device, to_host
+from logitsieve.gpu.matrix import DeviceMatrix
+from logitsieve.gpu.ranking import Ranked, joined
+from logitsieve.heads._base.head import Softmax, checked_k, ready_request, refuse_row
 from logitsieve.heads._base.kernel_head import KernelHead
-from logitsieve.heads._base.spec import PartSpec
-
-LARGEST_BUCKET = 256  # rows at once; more are answered in turns
-RUNNERS_KEPT = 32  # of a head in a thread: buckets times ks
-WARM_K = (1, 5, 10)
 
 
-class Launch(NamedTuple):
-    """A kind of plan, and what it reads besides hidden."""
+class DeviceSoftmax(Softmax):
+    """A softmax that is on a device, too: `on_device`."""
 
-    name: tuple[object, ...]  # of plans that are alike but for their size
-    plan: Callable[[Tensor], LaunchPlan]
-    fill: Callable[[slice, Any], None] = lambda part, plan: None  # writes its inputs for such rows
-    most: int = LARGEST_BUCKET  # rows at once
-
-
-def chunks(rows: int, most: int) -> Iterator[slice]:
-    """Buckets of at most `most` rows, answered one after the other."""
-    for start in range(0, rows, most):
-        yield slice(start, min(rows, start + most))
+    def __init__(self, softmax: Softmax, device: torch.device) -> None:
+        super().__init__(softmax.matrix, softmax.bias)
+        self.descriptor = softmax.descriptor  # which reads all of W
+        self.on_device = DeviceMatrix(softmax, device)
 
 
-def refuse_unanswered(bad: Tensor) -> None:
-    """InvalidRequest for the first row of hidden that `bad` [B] marks."""
-    if (bad := bad.int().cpu()).any():
-        refuse_row(int(bad.argmax()))
+class DeviceHead(KernelHead):
+    """Answers arrays in arrays, and tensors on its device in tensors there."""
 
+    _softmax: DeviceSoftmax
 
-class GpuHead(ABC):
-    """The head `kind` whose answers a GPU finds. Immutable; any number of threads may call it."""
-
-    borrows: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, kind: type[Head], gpu: GpuArrays, knobs: Mapping[str, float]) -> None:
-        self._kind, self._gpu, self.device = kind, gpu, gpu.device
-        self._dim, self._vocab_size = gpu.matrix.dim, gpu.matrix.rows
-        self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
-        self.part: PartSpec | None = kind.part
-        self._arrays = gpu.parts[kind.part.name] if kind.part else {}
-        self._local = local()
-        self.knobs = self._held(checked_knobs(self.knob_table, {}, knobs))
+    @property
+    def matrix(self) -> DeviceMatrix:
+        """W and its bias on the device."""
+        return self._softmax.on_device
 
     @abstractmethod
-    def plan(self, hidden: Tensor, k: int) -> LaunchPlan:
-        """The plan for k ids a row of hidden [B, D]."""
+    def find(self, hidden: Tensor, k: int) -> Ranked:
+        """Return the k best for admissible rows of hidden [B, D]; rows may be left open."""
 
-    def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
-        if issubclass(self._kind, KernelHead):
-            return self._kind.clamp_knobs(knobs, self._arrays, self._gpu.softmax)
-        return dict(knobs)
+    @abstractmethod
+    def finish(self, hidden: Tensor, k: int) -> Ranked:
+        """Return the k best for rows that `find` left open."""
 
-    def fits(self, k: int) -> bool:
-        """True where a plan finds k answers; else the head on the host does."""
-        return fits(self._vocab_size, k)
+    def must_finish(self, k: int) -> bool:
+        """Return True where open rows are to be expected, so that a tensor's, too, are finished."""
+        return False
 
-    def with_knobs(self, **knobs: float) -> Self:
-        held = self._held(checked_knobs(self.knob_table, self.knobs, knobs))
-        if held == self.knobs:
-            return self  # with what it has captured
-        other = copy(self)
-        other._local = local()
-        other.__dict__.pop("cpu_head", None)
-        other.knobs = held
-        return other
+    @property
+    def columns(self) -> int:
+        """How many numbers `find` holds for a row of hidden."""
+        return self._vocab_size
 
     def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
-        """The k best tokens of each row of `hidden` [B, D] or [D].
+        """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
-        A tensor on the GPU is answered in tensors there, and nothing is waited for: a row that
-        is not finite, or too large, has ids of -1, logits of NaN and exact False, or raises with
-        `check`, which does wait. Anything else is answered in arrays, and raises InvalidRequest for
-        such a row. More answers than a GPU's kernels find (64, or so many that the vocabulary has
-        no 16 ids for each two) come from the host.
+        A tensor on the device is answered in tensors there, mostly without waiting for it: a row
+        that is not finite, or too large, has ids of -1, logits of NaN and `exact` False, and a row
+        of `exact` with too many ids within rounding of the k-th has `exact` False. With `check` the
+        first raises InvalidRequest, as everywhere else, and the second takes all exact logits.
         """
-        if (tensor := self.device_rows(hidden)) is not None:
-            output = self._topk(tensor, checked_k(k, self._vocab_size))
+        if (tensor := self.device_rows(hidden)) is None:
+            hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
+            with self.uploaded(hidden) as rows:
+                found: Any = self._answer(rows, k, True)
+                return TopK(*map(to_host, found))
+        k = checked_k(k, self._vocab_size)
+        with computing(self.matrix.device):
+            fits = self.matrix.admissible(tensor)
             if check:
-                refuse_unanswered(output.ids[:, 0] < 0)
-            return TopK(*output)  # type: ignore[arg-type]
-        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        if not self.fits(k):
-            return self.cpu_head.topk(hidden, k)
-        output = self._topk(hidden, k)
-        refuse_unanswered(output.ids[:, 0] < 0)
-        return TopK(*(to_host(each).copy() for each in output))  # arrays that own their data
+                refuse_unless(fits)
+            rows = tensor.masked_fill(~fits[:, None], 0.0)
+            found = self._answer(rows, k, check or self.must_finish(k))
+            return TopK(
+                found.ids.masked_fill(~fits[:, None], -1),
+                found.logits.masked_fill(~fits[:, None], torch.nan),
+                found.exact & fits,
+                found.scanned * fits,
+            )
 
-    def device_rows(self, hidden: ArrayLike) -> Tensor | None:
-        """[B, D] of a tensor on the GPU, and None for anything else.
+    def device_rows(self, hidden: Any) -> Any:
+        """Return float32 [B, D] of a tensor on the device, None for anything else.
 
-        InvalidRequest names what is wrong with it.
+        InvalidRequest names what is wrong with the tensor.
         """
-        if isinstance(hidden, Tensor) and hidden.device == self.device:
-            return self._ready(hidden)
-        return None
-
-    @contextmanager
-    def launching(self) -> Iterator[None]:
-        """The context of a launch; raises as `device_context` does."""
-        with device_context(self.device), self._gpu.launch_lock:
-            yield
-
-    def _topk(self, hidden: Any, k: int) -> PlanOutput:
-        """Answers beside a tensor on the GPU, or on the host; `exact` in bools."""
-        device = hidden.device if isinstance(hidden, Tensor) else torch.device("cpu")
-        if self.fits(k):
-            output = empty_output(len(hidden), k, device)
-            self._find(Launch(("topk", k), partial(self.plan, k=k)), hidden, output)
-        else:
-            output = self._from_host(hidden, k)
-        return output._replace(exact=output.exact.bool())
-
-    def _from_host(self, hidden: Tensor, k: int) -> PlanOutput:
-        """The host's answers; rows that it would refuse are as the GPU has them."""
-        rows = hidden.float().cpu()
-        good = torch.isfinite(rows).all(1) & (rows.double().norm(dim=1) < 1e30)
-        output = empty_output(len(rows), k, torch.device("cpu"))
-        for buffer, unanswered in zip(output, (-1, torch.nan, 0, 0), strict=True):
-            buffer.fill_(unanswered)
-        if good.any():
-            top = self.cpu_head.topk(rows[good].numpy(), k)
-            for buffer, answer in zip(output, top, strict=True):
-                buffer[good] = torch.from_numpy(answer).to(buffer.dtype)
-        return PlanOutput(*(each.to(hidden.device) for each in output))
-
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Every row of W that the head on the host would look at, with exact logits, in arrays."""
-        return self.cpu_head.candidates(hidden, k)
-
-    @cached_property
-    def cpu_head(self) -> Head:
-        """The same head on the host, over the same arrays; made at its first use."""
-        return self._gpu.cpu_head(self.name, self.knobs)
-
-    def warm(self) -> None:
-        """Compile and capture what batches up to the largest bucket need, for the usual ks."""
-        buckets = [1 << power for power in range(LARGEST_BUCKET.bit_length())]
-        for rows in buckets if self._gpu.graphs else [1]:
-            for k in WARM_K:
-                if self.fits(k):
-                    self._runner(Launch(("topk", k), partial(self.plan, k=k)), rows)
-
-    def _find(self, launch: Launch, hidden: Any, outputs: Sequence[Tensor]) -> None:
-        """Run `launch` for the rows of hidden [B, D], an array or a tensor, a bucket at a time."""
-        for part in chunks(len(hidden), launch.most):
-            runner = self._runner(launch, part.stop - part.start)
-            rooms = [output[part] for output in outputs]
-            runner.answer(hidden[part], rooms, partial(launch.fill, part))
-
-    def _runner(self, launch: Launch, rows: int) -> PlanRunner:
-        """This thread's runner for that many rows."""
-        runners: OrderedDict[tuple[object, ...], PlanRunner] = self._local.__dict__.setdefault(
-            "runners", OrderedDict()
-        )
-        key = (*launch.name, next_power_of_2(rows))
-        runner = runners.pop(key, None) or PlanRunner(self._gpu, launch.plan, next_power_of_2(rows))
-        runners[key] = runner
-        if len(runners) > RUNNERS_KEPT:
-            runners.popitem(last=False)
-        return runner
-
-    def _ready(self, hidden: Tensor) -> Tensor:
-        """[B, D] of a floating type; InvalidRequest names what is wrong."""
+        if not isinstance(hidden, Tensor) or hidden.device != self.matrix.device:
+            return None
         rows = hidden[None] if hidden.ndim == 1 else hidden
         if rows.ndim != 2 or rows.shape[1] != self._dim or not len(rows):
             got = f"shape {list(hidden.shape)}"
             raise InvalidRequest("hidden", got, f"[B, {self._dim}] or [{self._dim}], B >= 1")
         if not rows.is_floating_point():
             raise InvalidRequest("hidden", f"dtype {rows.dtype}", "a floating type")
-        return rows.detach()
+        return rows.detach().float()
+
+    @contextmanager
+    def uploaded(self, hidden: Float32) -> Iterator[Tensor]:
+        """Yield rows of hidden on the device; InvalidRequest for one that heads refuse."""
+        device = self.matrix.device
+        with computing(device), timed(device):
+            rows = to_device(hidden, device)
+            refuse_unless(self.matrix.admissible(rows))
+            yield rows
+
+    def find_all(self, hidden: Tensor, k: int, finished: bool) -> Ranked:
+        """Return the k best for admissible rows; `finished` waits, and leaves no row open."""
+        slices = self.matrix.slices(len(hidden), self.columns)
+        found = joined([self.find(hidden[part], k) for part in slices])
+        if finished and (open_ := (found.scanned < 0).nonzero()[:, 0]).numel():
+            found.replace(open_, self.finish(hidden[open_], k))
+        return found
+
+    def _answer(self, hidden: Tensor, k: int, finished: bool) -> Ranked:
+        """Return the same as answers have it, logits in float32."""
+        found = self.find_all(hidden, k, finished)
+        scanned = torch.where(found.scanned < 0, self._vocab_size, found.scanned)
+        return found._replace(logits=found.logits.float(), scanned=scanned.int())
+
+
+def refuse_unless(fits: Tensor) -> None:
+    """InvalidRequest for the first row of hidden for which `fits` [B] is False."""
+    if not bool(fits.all()):
+        refuse_row(int(fits.int().argmin()))

@@ -1,1 +1,0 @@
-"""What a call costs on a GPU, beside PyTorch's: `python -m benchmarks.gpu`."""

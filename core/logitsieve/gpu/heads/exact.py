@@ -1,0 +1,115 @@
+"""The heads that answer for the whole softmax: `exact`, and `certified`, which it answers for.
+
+Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row, N draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Float64, Int32
+from logitsieve.gpu.device import computing, to_device, to_host
+from logitsieve.gpu.draws import draw
+from logitsieve.gpu.heads.base import DeviceHead
+from logitsieve.gpu.log_z import fields_of, weights_of
+from logitsieve.gpu.ranking import Ranked, joined, rank_all, rank_by_scores
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
+from logitsieve.heads._base.head import Edits
+from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.exact import ExactHead
+
+
+class AllRows(DeviceHead):
+    """Looks at every row of W."""
+
+    def find(self, hidden: Tensor, k: int) -> Ranked:
+        return rank_by_scores(self.matrix, hidden, k)
+
+    def finish(self, hidden: Tensor, k: int) -> Ranked:
+        slices = self.matrix.slices(len(hidden))
+        return joined([rank_all(self.matrix, hidden[part], k) for part in slices])
+
+
+class GpuExact(AllRows, ExactHead):
+    """The k best, log Z and draws, each from a pass over all rows of W."""
+
+    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:  # type: ignore[override]  # a shard is a whole index here
+        """Return log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH [B, 4]."""
+        with self.uploaded(hidden) as rows:
+            parts = self._all(rows, edits)
+            fields = [fields_of(*weights_of(logits, scale)) for _, logits in parts]
+            return to_host(torch.cat(fields))
+
+    def quick_log_z(self, hidden: Float32) -> Float64:  # type: ignore[override]  # likewise
+        """Return `log_z` at a scale of 1: nothing here is quicker."""
+        return self.log_z(hidden, 1.0)
+
+    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:  # type: ignore[override]  # likewise
+        """Return the k best ids and their exact logits [B, k], and `quick_log_z`."""
+        with self.uploaded(hidden) as rows:
+            found = self.find_all(rows, max(k, 1), True)
+            ids, logits = to_host(found.ids[:, :k]), to_host(found.logits[:, :k])
+        return ids, logits, self.quick_log_z(hidden)
+
+    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
+        """Return the host's draws, and log Z of what filters leave."""
+        with self.uploaded(hidden) as rows:
+            keys = to_device(options.seeds.view(np.int64), rows.device)
+            parts = self._all(rows, options.edits)
+            drawn = [draw(logits, keys[part], options) for part, logits in parts]
+            ids, log_z = (to_host(torch.cat(each)) for each in zip(*drawn, strict=True))
+        return Drawn(ids, log_z, np.full(len(ids), self._vocab_size, np.int32))
+
+    def _all(self, hidden: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
+        """Yield rows and their exact logits of all V ids, as edited, a few at a time."""
+        for part in self.matrix.slices(len(hidden)):
+            logits = self.matrix.logits64(hidden[part])
+            if edits is not None:
+                offsets, ids, values = edits
+                ends = offsets[part.start : part.stop + 1]
+                changed = slice(ends[0], ends[-1])
+                rows = np.repeat(np.arange(len(logits)), np.diff(ends))
+                places = (to_device(each, hidden.device).long() for each in (rows, ids[changed]))
+                logits[tuple(places)] = to_device(values[changed], hidden.device)
+            yield part, logits
+
+    def logits64(self, hidden: Any, ids: Tensor) -> Tensor:
+        """Return exact logits float64 [B, M] of ids [B, M] for rows of hidden, both on the device.
+
+        -inf for an id that is not in the vocabulary, NaN for a row that `topk` would refuse.
+        Nothing is waited for. InvalidRequest names `hidden` or `ids`.
+        """
+        hidden = self.device_rows(hidden)
+        if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
+            got = f"{ids.dtype} {list(ids.shape)}"
+            raise InvalidRequest("ids", got, f"integers [{len(hidden)}, M], M >= 1")
+        with computing(self.matrix.device):
+            inside = ids.masked_fill((ids < 0) | (ids >= self._vocab_size), -1)
+            logits = self.matrix.logits64(hidden, inside.to(hidden.device, torch.int32))
+            return logits.masked_fill(~self.matrix.admissible(hidden)[:, None], torch.nan)
+
+
+class GpuCertified(AllRows, CertifiedHead):
+    """Answers by the head `exact`, which proves as much: a pass over W is short on a GPU."""
+
+    @cached_property
+    def _exact(self) -> GpuExact:
+        return GpuExact(self._softmax)
+
+    def log_z(
+        self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
+    ) -> Float64:
+        """Return log Z [B, 4], whose interval is narrower than any `width` asked for."""
+        return self._exact.log_z(hidden, scale, edits)
+
+    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
+        """Return the draws of the head `exact`, and its log Z."""
+        return self._exact.draw(hidden, options)

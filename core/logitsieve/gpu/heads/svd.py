@@ -1,0 +1,64 @@
+"""SVD-softmax on a GPU: a preview of all logits by two products, exact logits of the best.
+
+Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax: Fast Softmax Approximation on Large Vocabulary Neural
+Networks. A preview is summed in PyTorch's order: where rounding decides which rows are the last of
+the candidates, they may be others than on the host, or in another batch.
+
+Shape letters: B rows of hidden, D hidden size, K answers, R rank, S candidates, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.gpu.device import computing, to_device, to_host
+from logitsieve.gpu.heads.base import DeviceHead
+from logitsieve.gpu.ranking import Ranked, rank
+from logitsieve.heads.svd import SvdHead
+
+
+class GpuSvd(DeviceHead, SvdHead):
+    """Looks at the `candidates` rows whose logits are largest in `width` rotated dimensions."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        device, groups = self.matrix.device, self._arrays["preview"]
+        with computing(device):
+            self._basis = to_device(self._arrays["basis"], device)  # [R, D]
+            columns = to_device(groups, device).transpose(1, 2)  # [V / 16, 16, R]
+            self._columns = columns.reshape(-1, groups.shape[1])[: self._vocab_size]
+
+    def must_finish(self, k: int) -> bool:
+        """Return True where no row has k candidates."""
+        return k > self.knobs["candidates"]
+
+    def find(self, hidden: Tensor, k: int) -> Ranked:
+        """Return the best of the candidates, or leave all rows open if there are fewer than k."""
+        count = int(self.knobs["candidates"])
+        scanned = torch.full((len(hidden),), count, dtype=torch.int32, device=hidden.device)
+        exact = torch.zeros_like(scanned, dtype=torch.bool)
+        if k > count:
+            room = hidden.new_empty(len(hidden), k)
+            return Ranked(room.int(), room.double(), exact, scanned.fill_(-1))
+        return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), exact, scanned)
+
+    def finish(self, hidden: Tensor, k: int) -> Ranked:
+        """Return the answers of the fallback."""
+        assert isinstance(self._fallback, DeviceHead)
+        return self._fallback.find_all(hidden, k, True)
+
+    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+        """Return the candidates as CSR, for `candidates`."""
+        with self.uploaded(hidden) as rows:
+            chosen = to_host(self._chosen(rows)).astype(np.int32)
+        return np.arange(0, chosen.size + 1, chosen.shape[1]), chosen.ravel()
+
+    def _chosen(self, hidden: Tensor) -> Tensor:
+        """Return int32 [B, S] the rows of W with the best previews."""
+        width, count = int(self.knobs["width"]), int(self.knobs["candidates"])
+        turned = hidden @ self._basis[:width].T
+        previews = torch.addmm(self.matrix.bias, turned, self._columns[:, :width].T)
+        return previews.topk(count, dim=1).indices.int()

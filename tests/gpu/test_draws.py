@@ -1,0 +1,135 @@
+"""Noise, draws and log Z on a device are those of the host, but for what logarithms round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+
+from logitsieve.gpu import draws as module
+from logitsieve.gpu.gumbel import gumbel_noise
+from logitsieve.gpu.log_z import fields_of, weights_of
+from logitsieve.heads import Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads._base.head import Edits
+from logitsieve.kernels.sampling.gumbel import noise_of
+from tests.gpu.opened import make_gpu_heads, there
+from tests.oracle import logits64
+from tests.synthetic import make_head, make_hidden, make_softmax
+
+SOFTMAX, HIDDEN = make_softmax(), make_hidden(5)
+SEEDS = np.array([1, 2, 3, 2**63, 2**64 - 5], np.uint64)
+HOST: Any = make_head("exact", SOFTMAX)
+HEADS = make_gpu_heads(SOFTMAX, {"exact": {}, "certified": {}})
+
+
+@njit
+def host_noise(seeds: Any, step: Any, draws: Any, first: int, last: int) -> Any:
+    noise = np.empty((len(seeds), len(draws), last - first))
+    for row in range(len(seeds)):
+        for draw in range(len(draws)):
+            for i in range(first, last):
+                noise[row, draw, i - first] = noise_of(seeds[row], step, draws[draw], np.int64(i))
+    return noise
+
+
+@pytest.mark.parametrize("step", [0, 7, 2**64 - 1])
+def test_noise_is_the_hosts(step: int) -> None:
+    noise = gumbel_noise(there(SEEDS), step, range(2, 4), range(64, 141)).cpu().numpy()
+    expected = host_noise(SEEDS, np.uint64(step), np.arange(2, 4, dtype=np.uint64), 64, 141)
+    np.testing.assert_allclose(noise, expected, rtol=1e-14, atol=1e-14)
+
+
+FILTERS = [(1.0, 0.0), (0.9, 0.0), (0.3, 0.0), (1.0, 0.05), (0.95, 0.02), (1e-300, 0.0), (1.0, 1.0)]
+
+
+def some_edits() -> Edits:
+    """The best id of each row is banned, another raised; the third row has no edits."""
+    best = HOST.topk(HIDDEN, 2).ids
+    offsets = np.array([0, 2, 4, 4, 6, 8])
+    named = np.delete(best, 2, axis=0)
+    order = np.argsort(named, axis=1)
+    values = np.array([-np.inf, 9.5])[order]
+    return offsets, np.take_along_axis(named, order, 1).ravel(), values.ravel()
+
+
+@pytest.mark.parametrize(("top_p", "min_p"), FILTERS)
+@pytest.mark.parametrize("scale", [1.0, 0.25, 1000.0])
+@pytest.mark.parametrize("edits", [None, some_edits()], ids=["unedited", "edited"])
+def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: Any) -> None:
+    asked = DrawOptions(40, SEEDS, 3, scale, edits, top_p, min_p)
+    expected = HOST.draw(HIDDEN, asked)
+    for name in ("exact", "certified"):
+        found = HEADS[name].draw(HIDDEN, asked)
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.scanned, expected.scanned)
+        np.testing.assert_allclose(found.log_z, expected.log_z, atol=1e-11)
+
+
+@pytest.mark.parametrize("first_id", [32, 1 << 20])
+def test_ids_may_begin_anywhere(first_id: int) -> None:
+    asked = DrawOptions(40, SEEDS, first_id=first_id)
+    found = HEADS["exact"].draw(HIDDEN, asked).ids
+    np.testing.assert_array_equal(found, HOST.draw(HIDDEN, asked).ids)
+    assert (found != HOST.draw(HIDDEN, DrawOptions(40, SEEDS)).ids).any()
+
+
+def test_draws_and_batches_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = DrawOptions(40, SEEDS, 3)
+    whole = HEADS["exact"].draw(HIDDEN, asked)
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", 2 * SOFTMAX.vocab_size)
+    monkeypatch.setattr("logitsieve.gpu.matrix.LOGITS_AT_ONCE", 2 * SOFTMAX.vocab_size)
+    np.testing.assert_array_equal(HEADS["exact"].draw(HIDDEN, asked).ids, whole.ids)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 50.0])
+@pytest.mark.parametrize("edits", [None, some_edits()], ids=["unedited", "edited"])
+def test_log_z_holds_the_true_one_in_its_interval(scale: float, edits: Any) -> None:
+    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN).astype(np.longdouble)
+    if edits is not None:
+        offsets, ids, values = edits
+        logits[np.repeat(np.arange(5), np.diff(offsets)), ids] = values
+    top = logits.max(axis=1, keepdims=True)
+    others = np.sort(np.exp(scale * (logits - top)), axis=1)[:, :-1]
+    true = np.log1p(others.sum(axis=1))
+    fields = HEADS["exact"].log_z(HIDDEN, scale, edits)
+    np.testing.assert_array_equal(fields[:, 0], top[:, 0])
+    assert (fields[:, 2] <= true).all()
+    assert (true <= fields[:, 3]).all()
+    assert (fields[:, 3] - fields[:, 2] < 1e-11).all()
+    np.testing.assert_allclose(fields, HOST.log_z(HIDDEN, scale, edits), atol=1e-11)
+
+
+def test_log_z_of_one_id_is_its_logit() -> None:
+    softmax = make_softmax(1)
+    fields = make_gpu_heads(softmax, {"exact": {}})["exact"].log_z(HIDDEN, 2.0)
+    assert (fields[:, 1:3] == 0).all()
+    assert (fields[:, 3] < 1e-200).all()
+
+
+@pytest.mark.parametrize("vocab_size", [1023, 1025, 70_000])
+def test_sums_of_many_small_weights(vocab_size: int) -> None:
+    weights, top, best = weights_of(torch.full((1, vocab_size), 0.25).double(), 1.0)
+    _, value, low, high = fields_of(weights, top, best)[0].tolist()
+    assert low <= np.log(vocab_size) <= high
+    assert value == pytest.approx(np.log(vocab_size), abs=1e-12)
+
+
+def test_the_best_ids_come_with_log_z() -> None:
+    ids, logits, log_z = HEADS["exact"].best_with_log_z(HIDDEN, 7)
+    expected = HOST.best_with_log_z(HIDDEN, 7)
+    np.testing.assert_array_equal(ids, expected[0])
+    np.testing.assert_array_equal(logits, expected[1])
+    np.testing.assert_array_equal(log_z, HEADS["exact"].log_z(HIDDEN, 1.0))
+    assert HEADS["exact"].best_with_log_z(HIDDEN, 0)[0].shape == (5, 0)
+
+
+def test_ties_of_all_ids_are_finished_for_beams() -> None:
+    softmax = Softmax(np.zeros((300, 4), np.float32), np.zeros(300, np.float32))
+    head = make_gpu_heads(softmax, {"exact": {}})["exact"]
+    ids, logits, _ = head.best_with_log_z(make_hidden(2, 4), 3)
+    assert ids.tolist() == [[0, 1, 2]] * 2
+    assert not logits.any()

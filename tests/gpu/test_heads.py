@@ -1,0 +1,160 @@
+"""Heads on a GPU answer as the same heads on the host, bit for bit; arrays or tensors.
+
+What any head must do is in tests/heads/test_contract.py, for these too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.gpu.heads import GPU_HEADS
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.index import HeadEntry, open_index, write_index
+from tests.gpu.opened import DEVICE, make_gpu_head, make_gpu_heads, noting_waits, there
+from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
+
+SOFTMAX, HIDDEN = make_softmax(400, 20), make_hidden(6, 20)
+EVERY_HEAD = pytest.mark.parametrize("name", GPU_HEADS)
+
+
+def on_gpu(name: str) -> Any:
+    return make_gpu_head(name, SOFTMAX)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "k"),
+    [
+        *((name, {}, k) for name in GPU_HEADS for k in (1, 5, 400)),
+        ("screen", {"probes": 3}, 3),
+        ("screen", {"probes": 6}, 70),
+        ("screen", {"escalate": 0.3}, 4),
+        ("screen", {"escalate": 0.9, "probes": 2}, 3),
+        ("screen", {"prescreen": 1}, 5),
+        ("svd", {"width": 3, "candidates": 40}, 3),
+        ("svd", {"candidates": 2}, 3),
+    ],
+)
+def test_answers_are_the_hosts(name: str, knobs: dict[str, float], k: int) -> None:
+    head, host = on_gpu(name).with_knobs(**knobs), make_head(name, SOFTMAX).with_knobs(**knobs)
+    assert head.knobs == host.knobs
+    expected = host.topk(HIDDEN, k)
+    tensors = head.topk(there(HIDDEN), k)
+    for top in (head.topk(HIDDEN, k), [each.cpu().numpy() for each in tensors]):
+        for mine, theirs in zip(top[:3], expected[:3], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+            assert mine.dtype == theirs.dtype
+    assert (tensors.scanned.cpu().numpy() == head.topk(HIDDEN, k).scanned).all()
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_tensors_of_any_floating_type(name: str, dtype: torch.dtype) -> None:
+    hidden = there(HIDDEN).to(dtype)
+    top = on_gpu(name).topk(hidden, 4)
+    host = make_head(name, SOFTMAX).topk(hidden.float().cpu().numpy(), 4)
+    for mine, theirs in zip(top[:3], host[:3], strict=True):
+        np.testing.assert_array_equal(mine.cpu(), theirs)
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize("k", [4, 400])
+def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
+    hidden, head = there(HIDDEN), on_gpu(name)
+    whole = head.topk(hidden, k)
+    hidden[1, 2] = torch.nan
+    top, good = head.topk(hidden, k), [0, 2, 3, 4, 5]
+    assert (top.ids[1] == -1).all()
+    assert top.logits[1].isnan().all()
+    assert not top.exact[1]
+    assert not top.scanned[1]
+    assert torch.equal(top.ids[good], whole.ids[good])
+    with pytest.raises(InvalidRequest, match=r"hidden\[1\]"):
+        head.topk(hidden, k, check=True)
+
+
+@pytest.mark.parametrize("name", ["exact", "certified"])
+def test_ties_are_open_in_tensors_and_finished_where_that_is_waited_for(name: str) -> None:
+    softmax = Softmax(np.zeros((400, 20), np.float32), np.zeros(400, np.float32))
+    head, host = make_gpu_head(name, softmax), make_head(name, softmax).topk(HIDDEN, 3)
+    top: Any = head.topk(there(HIDDEN), 3)
+    assert not top.exact.any()
+    assert not top.logits.any()
+    checking: Any = head
+    for found in (checking.topk(there(HIDDEN), 3, check=True), head.topk(HIDDEN, 3)):
+        assert torch.as_tensor(found.exact).all()
+        np.testing.assert_array_equal(torch.as_tensor(found.ids).cpu(), host.ids)
+
+
+@pytest.mark.parametrize("fallback", ["exact", "certified"])
+def test_rows_that_a_screen_cannot_answer_are_proven(fallback: str) -> None:
+    knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}, "screen": {}}
+    head = make_gpu_heads(SOFTMAX, knobs, fallback)["screen"].with_knobs(escalate=0.3)
+    top, exact = head.topk(HIDDEN, 4), make_head("exact", SOFTMAX).topk(HIDDEN, 4)
+    assert 0 < top.exact.sum() < 6
+    np.testing.assert_array_equal(top.ids[top.exact], exact.ids[top.exact])
+    assert (top.scanned[top.exact] == 400).all()
+
+
+def test_nothing_is_waited_for() -> None:
+    heads, hidden = make_gpu_heads(SOFTMAX, {name: {} for name in GPU_HEADS}), there(HIDDEN)
+    for head in heads.values():
+        head.topk(hidden, 5)  # which compiles kernels
+        with noting_waits() as waits:
+            head.topk(hidden, 5)
+        assert waits == []
+    if DEVICE.type == "cpu":  # where lists are too short, a fallback is waited for
+        with noting_waits() as waits:
+            heads["screen"].topk(hidden, 300)
+        assert waits != []
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize(
+    ("hidden", "k", "field"),
+    [
+        (torch.zeros(2, 21), 2, "hidden"),
+        (torch.zeros(0, 20), 2, "hidden"),
+        (torch.zeros(2, 20, dtype=torch.int32), 2, "hidden"),
+        (torch.zeros(2, 20), 0, "k"),
+    ],
+)
+def test_wrong_tensors_are_refused(name: str, hidden: torch.Tensor, k: int, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        on_gpu(name).topk(there(hidden.numpy()), k)
+
+
+def test_an_index_opens_on_a_gpu(tmp_path: Path) -> None:
+    heads = {"exact": HeadEntry(), "lsh": HeadEntry("lsh")}
+    path = write_index(
+        tmp_path / "lm" / "1", softmax=SOFTMAX, parts={"lsh": ARRAYS["lsh"](SOFTMAX)},
+        heads=heads, default_head="exact",
+    )  # fmt: skip
+    with open_index(path, device="cuda") as index, open_index(path) as host:
+        assert index.heads == ("exact",)
+        expected = host.head().topk(HIDDEN, 5).ids
+        np.testing.assert_array_equal(index.head().topk(HIDDEN, 5).ids, expected)
+        with pytest.raises(InvalidRequest, match=r"exact \(on cuda\)"):
+            index.head("lsh")
+        hidden, ids = there(HIDDEN[:2]), there(np.array([[3, 399, 7], [0, 1, 2]]))
+        found = index.logits(hidden, ids)
+        assert isinstance(found, torch.Tensor)
+        np.testing.assert_array_equal(found.cpu(), host.logits(HIDDEN[:2], ids.cpu().numpy()))
+        ids[1, 1] = 400
+        assert index.logits(hidden, ids)[1].tolist()[1] == -np.inf
+        hidden[0, 3] = torch.inf
+        assert torch.as_tensor(index.logits(hidden, ids)).isnan().any(1).tolist() == [True, False]
+        with pytest.raises(InvalidRequest, match="ids"):
+            index.logits(hidden, ids[:1])
+
+
+def test_every_head_has_its_twin_on_the_host_and_its_row_in_the_docs() -> None:
+    docs = (Path(__file__).parents[2] / "docs/gpu.md").read_text("utf-8")
+    for name in GPU_HEADS:
+        assert name in HEADS, f"core/logitsieve/heads: {name}"
+        assert f"\n| `{name}` |" in docs, f"docs/gpu.md, which heads: {name}"

@@ -1,0 +1,64 @@
+"""The best ids by float32 candidates and exact logits: right, or open where ids are too close."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.gpu.ranking import SPARE, rank, rank_all, rank_by_scores
+from logitsieve.heads import Softmax
+from tests.gpu.opened import TYPES, matrix_of, stored_as, there
+from tests.oracle import best, logits64
+from tests.synthetic import make_hidden, make_softmax
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("k", [1, 7, 100, 400])
+def test_candidates_hold_the_best(dtype: str, k: int) -> None:
+    softmax, hidden = stored_as(make_softmax(400), dtype), make_hidden(6)
+    found = rank_by_scores(matrix_of(softmax), there(hidden), k)
+    true = logits64(softmax.weight, softmax.bias, hidden)
+    assert found.exact.all()
+    assert (found.scanned == 400).all()
+    np.testing.assert_array_equal(found.ids.cpu(), best(true, k))
+    chosen = np.take_along_axis(true, found.ids.cpu().numpy().astype(int), 1)
+    np.testing.assert_array_equal(found.logits.cpu(), chosen)
+
+
+def test_more_ties_than_candidates_leave_a_row_open() -> None:
+    """Every row of W twenty times; the second context ties everything."""
+    softmax = make_softmax(30)
+    softmax = Softmax(np.repeat(softmax.weight, 20, axis=0), np.zeros(600, np.float32))
+    hidden = make_hidden(2)
+    hidden[1] = 0
+    matrix, tensor = matrix_of(softmax), there(hidden)
+    for k, settled in ((5, [True, False]), (600 - SPARE, [True, True])):
+        found = rank_by_scores(matrix, tensor, k)
+        assert found.exact.tolist() == settled
+        assert (found.scanned < 0).tolist() == [not each for each in settled]
+    everything = rank_all(matrix, tensor, 25)
+    true = logits64(softmax.weight, softmax.bias, hidden)
+    np.testing.assert_array_equal(everything.ids.cpu(), best(true, 25))
+    assert everything.exact.all()
+
+
+def test_what_is_settled_is_right_where_logits_are_one_bit_apart() -> None:
+    weight = np.ones((700, 20), np.float32)
+    weight[:, 7] += np.arange(700, dtype=np.float32)[::-1] * np.spacing(np.float32(1))
+    softmax, hidden = Softmax(weight, np.zeros(700, np.float32)), make_hidden(9, 20)
+    hidden[0] = 1
+    found = rank_by_scores(matrix_of(softmax), there(hidden), 3)
+    true = best(logits64(softmax.weight, softmax.bias, hidden), 3)
+    settled = found.exact.cpu().numpy()
+    np.testing.assert_array_equal(found.ids.cpu().numpy()[settled], true[settled])
+    assert not settled[0]
+
+
+def test_lists_with_room_left_and_equal_logits() -> None:
+    softmax = make_softmax(10)
+    softmax = Softmax(softmax.weight[[0, 0, 1, 0, 2]], softmax.bias[[0, 0, 1, 0, 2]])
+    ids = torch.tensor([[3, -1, 1, 0, -1]], dtype=torch.int32)
+    found, logits = rank(matrix_of(softmax), there(make_hidden(1)), there(ids.numpy()), 4)
+    assert found.tolist() == [[0, 1, 3, -1]]
+    assert logits[0, 3].item() == -torch.inf
