@@ -16,7 +16,6 @@ import uvloop
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from logitsieve.api.errors import DeviceLost
-from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.open import gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.console.access import ConsoleAccess
@@ -27,7 +26,7 @@ from logitsieve.server.console.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.devices import Devices, answering
+from logitsieve.server.models.devices import Devices
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.shadow import Shadow
@@ -98,7 +97,6 @@ class Server:
             self.metrics_port = await self._listen_http(ports.tokens)
         except OSError as error:
             raise taken("metrics_port", config.host, config.metrics_port, error) from error
-        self.repository.prepare = self._ready_pool
         for name, number in versions:
             await asyncio.to_thread(self.repository.load, name, number, progress)
         self._listen(ports)
@@ -136,12 +134,6 @@ class Server:
             shown = console(api, ConsoleAccess(tokens, secure=tls is not None))
         self._http = Listener(application(self.metrics.text, lambda: self._ready, shown))
         return await self._http.start(config.host, config.metrics_port, tls)
-
-    def _ready_pool(self, decoder: LocalDecoder) -> None:
-        """Warm the heads in each thread: on a GPU each has its own buffers and graphs."""
-        if decoder.index.backend is not None:
-            for head in answering(decoder):
-                self._work.on_each(head.warm)
 
     def _lose(self, error: DeviceLost) -> None:
         if self.lost is None:

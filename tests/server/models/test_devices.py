@@ -24,11 +24,10 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.client import AdminClient, DecoderClient
-from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.device import Memory
-from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index import HeadEntry, Index, write_index
 from logitsieve.server import ServeConfig, create_server
-from logitsieve.server.models.devices import Devices, answering
+from logitsieve.server.models.devices import Devices
 from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
 from logitsieve.v1 import decoder_pb2 as pb
@@ -41,9 +40,7 @@ from tests.server.running import (
     WAIT_S,
     Loop,
     Running,
-    calibration,
     config_for,
-    entries,
     running,
 )
 from tests.server.test_app import LARGE, get, value
@@ -95,27 +92,6 @@ def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running) -> None:
 def test_each_model_tells_where_it_answers(on_gpu: Running) -> None:
     info = re.findall(r'index_info{device="(.+?)".*model="(.+?)"', get(on_gpu, "/metrics")[1])
     assert sorted(info) == [("cpu", "host"), ("cuda", "demo")]
-
-
-def test_every_thread_is_ready_before_the_version_is(folder: Path, kernel_cache: Path) -> None:
-    ready: list[list[str]] = []
-    repository = Repository(config_for(folder, kernel_cache=kernel_cache))
-
-    def prepare(decoder: LocalDecoder) -> None:
-        ready.append([version.label for version in repository.versions() if version.served])
-
-    repository.prepare = prepare
-    repository.load("demo", 1, lambda stage, done, total: None)
-    assert ready == [[]]
-    assert repository.routes.served("demo").decoder.name == "demo"
-
-
-def test_what_is_warmed_is_what_answers(tmp_path: Path) -> None:
-    path = write_exact(tmp_path, "demo", calibration=calibration(entries("exact", (1, 1, 1), 1.0)))
-    decoder = LocalDecoder(open_index(path, device="cuda"))
-    [head] = answering(decoder)
-    assert head is decoder.engine("", (), "").answering is decoder.index.head("exact")
-    assert head is decoder.engine_for({"exact": True}, 1, 1).answering
 
 
 def devices(*pairs: str, device: str = "cpu", **more: Any) -> Devices:

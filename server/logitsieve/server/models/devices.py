@@ -10,9 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.open import gpu_device, gpu_memory
-from logitsieve.heads import Head
 from logitsieve.server.config import ServeConfig
 
 if TYPE_CHECKING:
@@ -61,11 +59,3 @@ class Devices(Collector):
                 used.add_metric((device,), memory.used)
                 total.add_metric((device,), memory.total)
         yield from (used, total)
-
-
-def answering(decoder: LocalDecoder) -> list[Head]:
-    """The stored heads, and those that AUTO may choose: the ones that requests are sure to meet."""
-    stored = [(name, ()) for name in decoder.index.heads]
-    measured = [(point.head, tuple(sorted(point.knobs.items()))) for point in decoder.points]
-    heads = [decoder.engine(*at, "").answering for at in [*stored, *measured]]
-    return list({id(head): head for head in heads}.values())

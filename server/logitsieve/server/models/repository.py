@@ -74,8 +74,6 @@ class Repository:
         self.routes = Routes()
         # Called after every change, by the thread that made it.
         self.changed: Callable[[], object] = lambda: None
-        # Called with a warm decoder before it answers, by the thread that loads it.
-        self.prepare: Callable[[LocalDecoder], object] = lambda decoder: None
         # Called when a load finds that a GPU has failed, by the thread that loads.
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
@@ -208,7 +206,6 @@ class Repository:
         log_time("load", name, number, "opened and verified", began, **about)
         began, decoder = monotonic(), self._decoder(index)
         decoder.warm(progress)
-        self.prepare(decoder)
         log_time("warm", name, number, "warmed", began)
         return Served(decoder)
 

@@ -210,15 +210,10 @@ class Batcher:
             if waiting in self._queue:
                 self._drop(waiting)
 
-    def take(self, tasks: Collection[object] = ()) -> Batch | None:
-        """Wait for the next batch, which must be passed to `done`; None when the queue is closed.
-
-        The batch is empty if the worker has `tasks`, which `wake` announces: they come first.
-        """
+    def take(self) -> Batch | None:
+        """Wait for the next batch, to be passed to `done`; None when the queue is closed."""
         with self._changed:
             while not self._closed:
-                if tasks:
-                    return Batch([], [])
                 if not self._queue:
                     self._changed.wait()
                 elif (pause_s := self._pause_s(self._queue[0])) > 0:
@@ -226,12 +221,6 @@ class Batcher:
                 else:
                     return self._next()
             return None
-
-    def wake(self) -> bool:
-        """Let workers look at their tasks; False if the queue is closed."""
-        with self._changed:
-            self._changed.notify_all()
-            return not self._closed
 
     def done(self, batch: Batch, took_us: float, answered: Collection[Waiting]) -> None:
         """Account for a computed batch; requests that it does not answer go back into the queue."""

@@ -6,16 +6,14 @@ That no answer depends on the other requests of its batch is a property of heads
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
 from threading import Thread
 from time import monotonic, perf_counter_ns
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
-from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
+from logitsieve.api.errors import DeadlineExceeded, DeviceLost
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server.config import ServeConfig
@@ -38,19 +36,6 @@ INLINE_US = 100.0
 
 Outcome = Reply | Exception
 Finished = list[tuple[Waiting, Outcome]]
-
-
-class ThreadTask(NamedTuple):
-    work: Callable[[], object]
-    done: Future[None]
-
-    def run(self) -> None:
-        try:
-            self.work()
-        except Exception as error:  # raised where it is waited for
-            self.done.set_exception(error)
-        else:
-            self.done.set_result(None)
 
 
 class Executor:
@@ -77,10 +62,9 @@ class Executor:
             max_rows=config.max_queue_rows,
             delay_s=config.batch_delay_us * 1e-6,
         )
-        self._tasks: list[deque[ThreadTask]] = [deque() for _ in range(config.threads)]
         self._pool = [
-            Thread(target=self._work, args=(tasks,), name=f"logitsieve-{number}", daemon=True)
-            for number, tasks in enumerate(self._tasks)
+            Thread(target=self._work, name=f"logitsieve-{number}", daemon=True)
+            for number in range(config.threads)
         ]
         for thread in self._pool:
             thread.start()
@@ -126,21 +110,6 @@ class Executor:
             self.batcher.discard(waiting)
             raise
 
-    def on_each(self, work: Callable[[], object]) -> None:
-        """Run `work` in every thread of the pool, one after the other, each between two batches.
-
-        Raises what `work` raises, and Unavailable if the pool is closed before.
-        """
-        for tasks in self._tasks:
-            done: Future[None] = Future()
-            tasks.append(ThreadTask(work, done))
-            if not self.batcher.wake():
-                done.cancel()
-            try:
-                done.result()
-            except CancelledError as error:
-                raise Unavailable("the server is stopping") from error
-
     def close(self) -> None:
         """Wait for what is computing; what waits is cancelled."""
         rest = self.batcher.close()
@@ -149,11 +118,8 @@ class Executor:
         for waiting in rest + self.batcher.close():  # and what was put back meanwhile
             waiting.future.get_loop().call_soon_threadsafe(waiting.future.cancel)
 
-    def _work(self, tasks: deque[ThreadTask]) -> None:
-        while (batch := self.batcher.take(tasks)) is not None:
-            if not (batch.slices or batch.late):
-                tasks.popleft().run()
-                continue
+    def _work(self) -> None:
+        while (batch := self.batcher.take()) is not None:
             started = perf_counter_ns()
             finished = self._finish(batch)
             took_us = (perf_counter_ns() - started) / 1000
@@ -165,8 +131,6 @@ class Executor:
             del batch, finished
             # One hop back to the loop for the whole batch.
             loop.call_soon_threadsafe(self._deliver, handed)
-        for task in tasks:
-            task.done.cancel()
 
     def _finish(self, batch: Batch) -> Finished:
         finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
