@@ -23,7 +23,7 @@ from logitsieve.gpu.device import computing, require_true_float32, to_device
 from logitsieve.gpu.exact_logits import exact_logits
 from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.rows.decode import decoded
-from logitsieve.kernels.topk.descriptor import LARGEST_LOGIT
+from logitsieve.kernels.topk.descriptor import LARGEST_BIAS, LARGEST_LOGIT, LARGEST_NORM
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
 UNIT32 = 2.0**-24  # float32 rounds to this share
@@ -41,7 +41,9 @@ class DeviceMatrix:
 
     def __init__(self, softmax: Softmax, device: torch.device) -> None:
         self.device, self.vocab_size, self.dim = device, softmax.vocab_size, softmax.dim
-        self.largest_norm, self.largest_bias = softmax.norms
+        norms = softmax.descriptor[[LARGEST_NORM, LARGEST_BIAS]].view(np.float64).tolist()
+        self.largest_norm: float = norms[0]  # at least ||w|| of every row
+        self.largest_bias: float = norms[1]
         with computing(device):
             self.weight = _weight_on(device, softmax.matrix)
             self.bias = to_device(softmax.bias, device)

@@ -41,18 +41,18 @@ class AllRows(DeviceHead):
 class GpuExact(AllRows, ExactHead):
     """The k best, log Z and draws, each from a pass over all rows of W."""
 
-    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:  # type: ignore[override]  # a shard is a whole index here
+    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
         """Return log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH [B, 4]."""
         with self.uploaded(hidden) as rows:
             parts = self._all(rows, edits)
             fields = [fields_of(*weights_of(logits, scale)) for _, logits in parts]
             return to_host(torch.cat(fields))
 
-    def quick_log_z(self, hidden: Float32) -> Float64:  # type: ignore[override]  # likewise
+    def quick_log_z(self, hidden: Float32) -> Float64:
         """Return `log_z` at a scale of 1: nothing here is quicker."""
         return self.log_z(hidden, 1.0)
 
-    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:  # type: ignore[override]  # likewise
+    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
         """Return the k best ids and their exact logits [B, k], and `quick_log_z`."""
         with self.uploaded(hidden) as rows:
             found = self.find_all(rows, max(k, 1), True)
