@@ -19,12 +19,13 @@ from logitsieve.api.results import Bool, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.head import Edits
-from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.exact import ExactHead
 from tests.attacks.decoders import KINDS, Hard
 from tests.attacks.draws import fill_noise
 from tests.attacks.judge import DOUBT, LONG, exact_logits, log_z
 from tests.attacks.matrices import sketched
 from tests.attacks.tally import Attack, Tally
+from tests.log_z import interval_of
 
 ROWS, SAMPLES, CALLS = 6, 6, 6
 CLOSE = LONG(1e-12)  # of a mass, or of min-p: the edge of a filter

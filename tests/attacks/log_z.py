@@ -14,12 +14,13 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.exact import ExactHead
 from tests.attacks import judge
 from tests.attacks.decoders import KINDS
 from tests.attacks.judge import DOUBT, LONG, Long, exact_logits
 from tests.attacks.matrices import sketched
 from tests.attacks.tally import Tally
+from tests.log_z import interval_of
 
 ROWS = 64
 LEAST = 1e-200  # of log Z - top: below it an interval begins at 0

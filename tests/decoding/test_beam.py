@@ -18,9 +18,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import BeamStepReply
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.heads.exact import interval_of
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
+from tests.log_z import interval_of
 from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, log_z_of, logits64
 from tests.synthetic import make_hidden, make_softmax
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
-from logitsieve.heads.exact import interval_of
 from logitsieve.kernels.sampling.printing import (
     print_log_probs,
     print_log_z,
@@ -66,10 +65,6 @@ class LogZ(NamedTuple):
     def spans(self) -> Float64:
         """[B] nats between the ends of the interval, as they are stored."""
         return np.asarray(self.fields[:, HIGH] - self.fields[:, LOW])
-
-    def bounds(self) -> Float64:
-        """[B, 2] two numbers that log Z is proven to lie between."""
-        return interval_of(self.fields, self.scale)[:, 1:]
 
     def printed(self) -> PrintedLogZ:
         """In float32: what is proven is still true of what is printed."""

@@ -18,18 +18,9 @@ from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
-from logitsieve.kernels.sampling.printing import ROUNDED
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.topk.exact import dense_topk
-from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
-
-
-def interval_of(fields: Float64, scale: float) -> Float64:
-    """[B, 3] log Z and its bounds from TOP, VALUE, LOW and HIGH, rounded outward."""
-    base = scale * fields[:, TOP, None]
-    ends = base + fields[:, VALUE:]
-    off = ROUNDED * (np.abs(base) + np.abs(ends))
-    return np.asarray(ends + off * np.array([0, -1, 1]))
+from logitsieve.kernels.topk.merge import FIELDS
 
 
 class ExactHead(KernelHead):

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
+from logitsieve.kernels.topk.queries import AT_ONCE
 from tests.attacks.draws import fill_noise
 from tests.oracle import chi_square_p, gumbel_noise, log_sum_exp, logits64
 from tests.oracle import softmax as probabilities
@@ -212,3 +216,26 @@ def test_noise_is_gumbels() -> None:
     ranks = np.exp(-np.exp(-np.sort(noise)))  # uniform
     distance = np.abs(ranks - (np.arange(noise.size) + 0.5) / noise.size).max()
     assert distance * np.sqrt(noise.size) < 1.95  # 1 in 1000
+
+
+MANY = 2 * AT_ONCE + 5  # rows of hidden in several blocks, which share scratch
+HIDDEN, SEEDS = make_hidden(MANY), np.arange(MANY, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("size", [1, 16, 300])
+def test_a_row_alone_draws_what_it_draws_among_others(size: int) -> None:
+    head = ExactHead(make_softmax(size))
+    ids, log_z, _ = head.draw(HIDDEN, DrawOptions(3, SEEDS))
+    for row in (0, AT_ONCE - 1, AT_ONCE, MANY - 1):
+        one = slice(row, row + 1)
+        alone = head.draw(HIDDEN[one].copy(), DrawOptions(3, SEEDS[one]))
+        np.testing.assert_array_equal(alone[0], ids[one])
+        np.testing.assert_array_equal(alone[1], log_z[one])
+
+
+@pytest.mark.parametrize("row", [0, AT_ONCE - 1, AT_ONCE + 3])
+def test_the_first_row_that_cannot_be_answered_is_named(row: int) -> None:
+    hidden = HIDDEN.copy()
+    hidden[[row, row + 1]] = np.nan
+    with pytest.raises(InvalidRequest, match=rf"hidden\[{row}\]"):
+        ExactHead(make_softmax()).draw(hidden, DrawOptions(1, SEEDS))

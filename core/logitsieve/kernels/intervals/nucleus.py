@@ -17,8 +17,7 @@ from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.intervals.intervals import COUNT, MOST, places_of
 from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
 from logitsieve.kernels.intervals.sums import Sums, exponentials_at, scaled_logit, sum_beside
-from logitsieve.kernels.sampling.gumbel import SPARE
-from logitsieve.kernels.sampling.race_rooms import BLOCK
+from logitsieve.kernels.sampling.gumbel import BLOCK, SPARE
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (

@@ -31,7 +31,6 @@ import numpy as np
 from logitsieve.kernels.compile import inline, kernel, splice
 from logitsieve.kernels.sampling.log_z import fill_logits64, write_log_z
 from logitsieve.kernels.sampling.philox import LEAST, NOISE, bits_of, uniform
-from logitsieve.kernels.sampling.race_rooms import BLOCK, race_room, rooms_at, widen_rows
 from logitsieve.kernels.sampling.random_lanes import rest_lanes
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
@@ -54,14 +53,18 @@ from logitsieve.kernels.simd.masks import (
     lanes_within,
 )
 from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    as_int32,
     int64_pointer,
     keep_alive,
     pointer,
+    shift,
 )
-from logitsieve.kernels.topk.descriptor import matrix_at, tile_room
+from logitsieve.kernels.topk.descriptor import matrix_at, tile_room, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
+BLOCK = LANES  # ids whose least noise has a number of its own
 SPARE = 1 + 1e-6  # of a weight, for what float32 and float64 round it to
 FARTHEST = 1e36  # 16 times that, and times a weight, is a float32
 GUESSED = 1.5  # nats that the guess is below log Z
@@ -113,25 +116,25 @@ def find_heaviest(weights, size, heaviest):
 
 
 @inline
-def list_candidates(weights, heaviest, size, before, reached, seed, step, draw, blocks, listed):
+def list_candidates(weights, heaviest, size, first_id, reached, seed, step, draw, blocks, listed):
     """List the rows that may reach `reached`, by float32 weights, 0 where none may; their number.
 
-    Of `size` rows, in whole lanes, whose ids are those of rows and `before`, a multiple of
-    2 BLOCK. `heaviest` is no less than any weight of a block, and `blocks` has room for all.
+    Row i of `size`, in whole lanes, is id first_id + i, first_id being a multiple of 2 BLOCK.
+    `heaviest` is no less than any weight of a block, and `blocks` has room for all.
     """
     reach, many, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
-    far, blocks_before = splat32(np.float32(reach * BLOCK)), before // BLOCK
+    far, first_block = splat32(np.float32(reach * BLOCK)), first_id // BLOCK
     for first in range(0, size // BLOCK, LANES):
         limits = multiply_add(load(heaviest, first), far, zeros32())
-        mask = lanes_within(rest_lanes(seed, step, draw | LEAST, blocks_before + first), limits)
+        mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first_block + first), limits)
         many = append_lanes(blocks, many, mask, first)
     for i in range(many):  # no step waits for one before, or for what it decides
         block = np.int64(blocks[i])
-        bits, row = bits_of(seed, step, draw | LEAST, blocks_before + block), block * BLOCK
+        bits, row = bits_of(seed, step, draw | LEAST, first_block + block), block * BLOCK
         lanes, least, own = load(weights, row), (1.0 - uniform(bits)) / BLOCK, _place_of(bits)
         heaviest[block] = largest_lane(lanes)
         limits = multiply_add(lanes, splat32(np.float32(reach)), splat32(np.float32(-least)))
-        rest = rest_lanes(seed, step, draw | NOISE, before + row)
+        rest = rest_lanes(seed, step, draw | NOISE, first_id + row)
         mask = lanes_within(rest, limits) & ~(1 << own)
         mask |= np.int64(weights[row + own] * reach >= least) << own
         count = append_lanes(listed, count, mask, row)
@@ -158,78 +161,88 @@ def gumbel_sample(
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     size = padded(matrix.rows)
     block = at_once(stop - start, padded(dim) + size)
-    scratch = np.empty(race_room(block, dim, size), np.float64)
+    wide = np.empty(block * padded(dim), np.float64)
+    scratch = np.empty(block * size + race_room(size), np.float64)
     room = np.empty(tile_room(matrix), np.float32)
-    rooms, bad = rooms_at(pointer(scratch), block, dim, size), -1
+    every = pointer(scratch)
     for first in range(start, stop, block):
         count = min(block, stop - first)
-        bad = widen_rows(descriptor, row_of(pointer(hidden), first, dim), rooms.wide, count)
-        if bad >= 0:
-            bad += first
-            break
-        fill_logits64(matrix, pointer(room), rooms.wide, count, 0, matrix.rows, rooms.logits, size)
         for q in range(count):
-            row, logits = first + q, row_of(rooms.logits, q, size)
+            h, own = row_of(pointer(hidden), first + q, dim), row_of(pointer(wide), q, padded(dim))
+            if widen_hidden(descriptor, h, own) < 0:
+                return first + q
+        fill_logits64(matrix, pointer(room), pointer(wide), count, 0, matrix.rows, every, size)
+        for q in range(count):
+            row, logits = first + q, row_of(every, q, size)
             for i in range(offsets[row], offsets[row + 1]):
                 logits[edited[i]] = values[i]
-            best = best_of(logits, matrix.rows, size)
-            most = logits[best]
-            race = Race(logits, *rooms[2:], matrix.rows, size, best, most, inverse)
+            race = race_at(shift(every, block * size), logits, matrix.rows, size, inverse)
             kept, others = _weigh(race, top_p, min_p)
             find_heaviest(race.drawn, size, race.heaviest)
-            write_log_z(most, others, kept, kept, row_of(pointer(log_z), row, FIELDS))
+            write_log_z(race.most, others, kept, kept, row_of(pointer(log_z), row, FIELDS))
             guess = log(1.0 + others) - GUESSED
             for draw in range(ids.shape[1]):
                 ids[row, draw] = _winner(race, first_id, guess, seeds[row], step, np.uint64(draw))
+    keep_alive(wide)
     keep_alive(scratch)
     keep_alive(room)
-    return bad
+    return np.int64(-1)
 
 
 @inline
-def best_of(logits, rows, size):
-    """The first of the largest logits; whole lanes are filled up."""
+def race_room(size):
+    """float64 values of scratch for `race_at`."""
+    return 2 * size + 2 * LANES + padded(size // BLOCK)
+
+
+@inline
+def race_at(scratch, logits, rows, size, inverse):
+    """The race of the logits of that many rows, which are filled up to `size`: whole lanes."""
     for i in range(rows, size):
         logits[i] = -np.inf
     most, best = largest_of64(logits, size), 0
     while logits[best] < most:
         best += 1
-    return best
+    drawn = as_float32(shift(scratch, size))
+    heaviest = shift(drawn, size)
+    blocks = as_int32(shift(heaviest, padded(size // BLOCK)))
+    listed = shift(blocks, padded(size // BLOCK) + LANES)
+    return Race(logits, scratch, drawn, heaviest, blocks, listed, rows, size, best, most, inverse)
 
 
 @splice
 def _weigh(race, top_p, min_p):
     """Fill the weights; how many ids filters leave, and what they weigh but for the best."""
     race.logits[race.best] = -np.inf  # its weight is 1, and not added to what it may swallow
-    total = pair_sum(fill_weights(race, zeros64()))
+    total = _fill_weights(race)
     race.logits[race.best], race.weights[race.best] = race.most, 1.0
     if top_p == 1.0 and min_p == 0.0:
         for i in range(race.size):
             race.drawn[i] = np.float32(race.weights[i])
         return race.rows, total
-    kept = keep(race, 1.0 + total, top_p, min_p)
+    kept = _keep(race, 1.0 + total, top_p, min_p)
     for i in range(race.size):
         race.drawn[i] = np.float32(0)
     for i in range(kept):
         race.drawn[race.listed[i]] = np.float32(race.weights[race.listed[i]])
-    return kept, weight_of(race, kept)
+    return kept, _weight_of(race, kept)
 
 
 @inline
-def fill_weights(race, total):
-    """Fill the weights, and add them to the lanes `total`."""
-    one, zero = splat64(1.0), zeros64()
+def _fill_weights(race):
+    """Fill the weights; their sum."""
+    one, zero, total = splat64(1.0), zeros64(), zeros64()
     down, factor = splat64(-race.most), splat64(race.inverse)
     for i in range(0, race.size, LANES):
         apart = multiply_add(load(race.logits, i), one, down)
         lanes = exp64_lanes(multiply_add(apart, factor, zero))
         store(race.weights, i, lanes)
         total = multiply_add(lanes, one, total)
-    return total
+    return pair_sum(total)
 
 
 @inline
-def weight_of(race, kept):
+def _weight_of(race, kept):
     """The weights of the ids listed[:kept], but for the best."""
     others = 0.0
     for i in range(kept):
@@ -239,7 +252,7 @@ def weight_of(race, kept):
 
 
 @splice
-def keep(race, total, top_p, min_p):
+def _keep(race, total, top_p, min_p):
     """List the ids that filters leave, where all V weigh `total`; their number.
 
     The nucleus has an id if those before it weigh less than top_p of all. Ids that weigh less than
