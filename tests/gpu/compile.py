@@ -12,7 +12,7 @@ from triton.compiler import ASTSource
 from logitsieve.gpu.exact_logits import BLOCK, LANES
 from logitsieve.gpu.gumbel import IDS, LEAST
 from logitsieve.gpu.kernels import exact_logits_kernel, gumbel_kernel
-from logitsieve.kernels.sampling.race_rooms import BLOCK as NOISE_BLOCK
+from logitsieve.kernels.sampling.gumbel import BLOCK as NOISE_BLOCK
 
 NUMBERS = ("D", "M", "N", "V", "row_stride", "id_stride")
 

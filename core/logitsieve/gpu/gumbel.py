@@ -19,7 +19,7 @@ from triton import cdiv
 
 from logitsieve.gpu.kernels import gumbel_kernel
 from logitsieve.kernels.sampling import philox
-from logitsieve.kernels.sampling.race_rooms import BLOCK
+from logitsieve.kernels.sampling.gumbel import BLOCK
 
 IDS = 256  # of a program
 LEAST = int(philox.LEAST)
