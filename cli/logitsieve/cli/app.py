@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
     "console": Entry("Look", "Show indexes in a browser.", "server"),
     "report": Entry("Look", "Write a page of plots about an index.", "server"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
+    "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),

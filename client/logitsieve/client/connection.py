@@ -15,6 +15,7 @@ import grpc
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.errors import to_exception
+from logitsieve.utils.deadline import time_left
 from logitsieve.utils.environment import is_loopback
 
 MAX_TIMEOUT_S = 3600.0
@@ -91,7 +92,9 @@ class BlockingConnection(Connection, Closing):
 
     def _call(self, method: Any, request: Any) -> Any:
         try:
-            return method(request, timeout=self.timeout_s, metadata=self._metadata)
+            left = time_left()  # of the computation that this call is a step of
+            timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
+            return method(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise self._exception(failure) from failure
 

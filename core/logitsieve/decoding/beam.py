@@ -89,6 +89,32 @@ def beam_step(
     if live.size < rows:  # an error later would count the live rows alone
         softmax.check_hidden(query.hidden)
     lists, estimate = _lists(query, beams, constraints, live, normalizer)
+    step, of_live = _step(beams, live, lists, estimate)
+    pairs = _pairs(beams, step)
+    if normalizer.has_bounds and pairs.doubtful.any():
+        pairs = _refined(query, beams, step, pairs, CLOSER[normalizer is EXACT :])
+    if constraints is None:
+        last = estimate._replace(fields=step.log_z[of_live])
+        step.log_z[of_live] = last.raised(lists.logits[of_live], lists.ids[of_live]).fields
+    return _choice(beams, step, pairs, _reported(estimate, of_live, step.log_z))
+
+
+def choose_pairs(
+    beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64, log_z: LogZ
+) -> BeamChoice:
+    """The best continuations from lists and log Z of the `live` hypotheses that are at hand.
+
+    `best` has the k best tokens of each, or counts [L] of them. A group whose choice the intervals
+    of log Z leave open is not exact.
+    """
+    lists = _with_finished(beams, live, k, best, counts)
+    step, of_live = _step(beams, live, lists, log_z)
+    return _choice(beams, step, _pairs(beams, step), _reported(log_z, of_live, step.log_z))
+
+
+def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_Step, Int64 | slice]:
+    """The input of the choice of pairs, and which rows are live."""
+    rows = len(beams.scores)
     log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
     log_z[of_live] = estimate.fields
     divisors, alike = np.ones(rows), np.arange(rows)
@@ -97,14 +123,7 @@ def beam_step(
         divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
     if live.size < rows:
         alike[beams.finished] = -1
-    step = _Step(beams.scores.astype(np.float64), divisors, alike, lists, log_z)
-    pairs = _pairs(beams, step)
-    if normalizer.has_bounds and pairs.doubtful.any():
-        pairs = _refined(query, beams, step, pairs, CLOSER[normalizer is EXACT :])
-    if constraints is None:
-        last = estimate._replace(fields=log_z[of_live])
-        log_z[of_live] = last.raised(lists.logits[of_live], lists.ids[of_live]).fields
-    return _choice(beams, step, pairs, _reported(estimate, of_live, log_z))
+    return _Step(beams.scores.astype(np.float64), divisors, alike, lists, log_z), of_live
 
 
 def _refined(
@@ -133,22 +152,32 @@ def _lists(
 
     A finished hypothesis has one token, its end, with a logit and a log Z of 0.
     """
-    rows, k = len(query.hidden), query.k
-    if live.size == rows:
+    if not live.size:
+        nothing = BestLogits(
+            np.empty((0, 1), np.int32), np.empty((0, 1)),
+            Provenance(np.empty(0, np.bool_), np.empty(0, np.int32), np.empty(0, np.bool_)),
+        )  # fmt: skip
+        counts, log_z = np.empty(0, np.int64), LogZ(np.empty((0, FIELDS)))
+        best, log_z = nothing, log_z._replace(bounded=normalizer.has_bounds)
+    else:
         best, counts, log_z = _best(query, constraints, live, normalizer)
-        return _Lists(best.ids, best.logits, counts, best.provenance), log_z
+    return _with_finished(beams, live, query.k, best, counts), log_z
+
+
+def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64) -> _Lists:
+    """The tokens of all hypotheses from those of the live ones."""
+    rows = len(beams.scores)
+    if live.size == rows:
+        return _Lists(best.ids, best.logits, counts, best.provenance)
     ids, logits = np.full((rows, k), -1, np.int32), np.zeros((rows, k))
-    counts, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
+    every, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
     provenance = Provenance(exact, np.zeros(rows, np.int32), np.zeros(rows, np.bool_))
-    log_z = LogZ(np.empty((0, FIELDS)), bounded=normalizer.has_bounds)
-    ids[beams.finished, 0] = beams.eos_ids[0]
-    if live.size:
-        best, counts[live], log_z = _best(query, constraints, live, normalizer)
-        width = best.ids.shape[1]
-        ids[live, :width], logits[live, :width] = best.ids, best.logits
-        for whole, part in zip(provenance, best.provenance, strict=True):
-            whole[live] = part
-    return _Lists(ids, logits, counts, provenance), log_z
+    ids[beams.finished, 0], every[live] = beams.eos_ids[0], counts
+    width = best.ids.shape[1]
+    ids[live, :width], logits[live, :width] = best.ids, best.logits
+    for whole, part in zip(provenance, best.provenance, strict=True):
+        whole[live] = part
+    return _Lists(ids, logits, every, provenance)
 
 
 def _best(

@@ -69,7 +69,7 @@ class Query(NamedTuple):
         """Draws from all that filters leave, by the answering head: the exact or the certified."""
         options = DrawOptions(
             how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
-            how.top_p, how.min_p, width,
+            how.top_p, how.min_p, width, self.index.first_id,
         )  # fmt: skip
         return cast(ExactHead, self.head).draw(self.hidden, options)
 

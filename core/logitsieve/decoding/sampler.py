@@ -112,7 +112,8 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     noise = how.seeds, how.step, scale
-    list_sample(lists.offsets, lists.ids, lists.logits, *noise, places)
+    ids = lists.ids + np.int32(query.index.first_id)
+    list_sample(lists.offsets, ids, lists.logits, *noise, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
     log_z, chosen = LogZ(fields, scale), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]

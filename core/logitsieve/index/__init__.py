@@ -3,6 +3,7 @@
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import FileEntry, HeadEntry, Manifest
 from logitsieve.index.reader import open_index, verify_index
+from logitsieve.index.split import split_index
 from logitsieve.index.writer import link_index, new_path, write_index
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "link_index",
     "new_path",
     "open_index",
+    "split_index",
     "verify_index",
     "write_index",
 ]

@@ -48,6 +48,11 @@ class Index:
         self.calibration: Mapping[str, Any] | None = contents.calibration
         self._softmax: Softmax | None = contents.softmax
 
+    @property
+    def first_id(self) -> int:
+        """The id that row 0 of W has in the softmax that the index holds a shard of; else 0."""
+        return 0 if self.manifest.shard is None else self.manifest.shard.first
+
     def __repr__(self) -> str:
         sizes = f"V={self.vocab_size}, D={self.dim}, heads={list(self.heads)}"
         return f"<Index {str(self.path)!r} {sizes}>"

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
+from logitsieve.api.results import Answer, RowRange, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
 from logitsieve.server.scheduling.batcher import PreparedRequest, RunningMean
-from logitsieve.server.scheduling.executor import INLINE_US, Executor
+from logitsieve.server.scheduling.executor import INLINE_US, Executor, joined
 from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
 
@@ -78,6 +80,54 @@ def test_what_computes_knows_the_deadline_of_its_request(work: Executor) -> None
     left = asyncio.run(run(work, time_left, LARGE, 30.0))[0]
     assert 0 < left <= 30.0
     assert asyncio.run(run(work, time_left, LARGE))[0] is None
+
+
+def reply_of(rows: int, missing: tuple[RowRange, ...] = ()) -> TopKReply:
+    nothing, none = np.zeros(rows, np.bool_), np.zeros(rows, np.int32)
+    answer = Answer("m", "1", "", "exact", nothing, none, nothing, rows_missing=missing)
+    return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
+
+
+def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
+    left: list[float | None] = []
+    work = executor(threads=1, max_in_flight=8, max_queue_rows=100)
+
+    class Point:
+        def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
+            left.append(time_left())
+            return reply_of(len(hidden))
+
+    async def scene() -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def block() -> None:
+            started.set()
+            assert release.wait(WAIT_S)
+
+        first = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        hidden, point = np.zeros((1, 4), np.float32), cast(Engine, Point())
+        request = PreparedRequest(1, 5, 0, 0, lambda point: point.topk(hidden, 5), hidden)
+        options: Any = {"estimate_us": LARGE, "pace": RunningMean(), "arrived_ns": 0}
+        both = [
+            asyncio.create_task(work.run(point, request, time_left_s=seconds, **options))
+            for seconds in (WAIT_S, 100.0 * WAIT_S)
+        ]
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(first, *both)
+
+    asyncio.run(scene())
+    work.close()
+    (given,) = left
+    assert given is not None
+    assert given > 10 * WAIT_S
+
+
+def test_joined_parts_say_every_row_that_was_missing() -> None:
+    ranges = RowRange(0, 256), RowRange(512, 256)
+    parts = [reply_of(2), reply_of(1, ranges[1:]), reply_of(1, ranges)]
+    assert joined(parts).answer.rows_missing == ranges
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])

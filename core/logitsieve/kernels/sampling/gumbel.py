@@ -89,6 +89,15 @@ def noise_of(seed, step, draw, row):
     return -log(exponential)
 
 
+@kernel("(uint64, uint64, int32[:,::1], float64[:,::1])")
+def gumbel_noise(seed, step, ids, noise):
+    """Fill noise [N, K] of the ids [N, K] of draws 0 .. N-1; -inf for ids below 0."""
+    for draw in range(ids.shape[0]):
+        for i in range(ids.shape[1]):
+            row = np.int64(ids[draw, i])
+            noise[draw, i] = noise_of(seed, step, np.uint64(draw), row) if row >= 0 else -np.inf
+
+
 @inline
 def _place_of(bits):
     """The place within a block of the id with the least exponential."""

@@ -138,7 +138,9 @@ class Executor:
         outcomes: list[Outcome] = []
         if batch.slices:
             deadlines = [part.waiting.deadline for part in batch.slices]
-            with ending_by(min((d for d in deadlines if d is not None), default=None)):
+            # Each is judged by its own; no request fails by the shorter one of another.
+            latest = [deadline for deadline in deadlines if deadline is not None]
+            with ending_by(max(latest) if len(latest) == len(deadlines) else None):
                 outcomes = compute(batch.slices)
         device_ns = self._device_ns() - before if self._device_ns else 0
         for part, outcome in zip(batch.slices, outcomes, strict=True):
@@ -188,7 +190,10 @@ def joined(parts: Sequence[TopKReply]) -> TopKReply:
     return TopKReply(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.logits for part in parts]),
-        answer._replace(compute_ns=sum(one.compute_ns for one in answers)),
+        answer._replace(
+            compute_ns=sum(one.compute_ns for one in answers),
+            rows_missing=tuple(sorted({each for one in answers for each in one.rows_missing})),
+        ),
     )
 
 

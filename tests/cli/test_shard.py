@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from logitsieve.decoding import LocalDecoder, open_sharded
+from logitsieve.index import open_index
+from tests.cli.conftest import Run
+from tests.synthetic import make_hidden
+
+
+def test_an_index_is_split(index: Path, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "lm-2" / "1"
+    shown = json.loads(run("shard", index, "--shards", 2, "--out", out, "--json").stdout)
+    assert [shard["folder"] for shard in shown["shards"]] == ["shards/1", "shards/2"]
+    local, sharded = LocalDecoder(open_index(index)), open_sharded(out)
+    hidden = make_hidden(3, local.index.dim)
+    np.testing.assert_array_equal(
+        sharded.topk(hidden, 4).ids, local.topk(hidden, 4, head="exact").ids
+    )

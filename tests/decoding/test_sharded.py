@@ -1,0 +1,280 @@
+"""A decoder over shards beside the decoder over the whole softmax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    ShardUnavailable,
+    Unavailable,
+)
+from logitsieve.api.results import RowRange
+from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
+from logitsieve.heads import Softmax
+from logitsieve.index import HeadEntry, open_index, split_index, write_index
+from tests.oracle import logits64
+from tests.synthetic import certified_arrays, make_hidden, make_softmax
+
+V, D = 1500, 32
+SOFTMAX = make_softmax(vocab_size=V, dim=D)
+HIDDEN = make_hidden(9, D)
+SEEDS = np.arange(9, dtype=np.uint64)
+SHARDS = (1, 2, 3, 5)
+CONSTRAINTS = {
+    "none": None,
+    "banned": Constraints(banned=list(range(200, 500))),
+    "a whole shard banned": Constraints(banned=list(range(600))),
+    "allowed": Constraints(allowed=[3, 255, 256, 700, 1200, 1499]),
+    "allowed by row": Constraints(allowed=[[row, 300 + row, 1400] for row in range(9)]),
+    "biased": Constraints(biased=[5, 800], bias=[3.0, -1.5], banned=[1499]),
+    "repeated": Constraints(repeated=[1, 2, 900, 1300], repetition_penalty=1.7),
+}
+FILTERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.7},
+    {"top_k": 7},
+    {"top_p": 0.8},
+    {"top_p": 0.95, "temperature": 1.6},
+    {"min_p": 0.05},
+    {"top_k": 40, "top_p": 0.6, "min_p": 0.01, "temperature": 1.3},
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "lm" / "1"
+    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
+    parts = {"sketch": certified_arrays(SOFTMAX)}
+    return write_index(folder, softmax=SOFTMAX, parts=parts, heads=heads, default_head="certified")
+
+
+@pytest.fixture(scope="module")
+def local(whole: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(whole))
+
+
+@pytest.fixture(scope="module", params=SHARDS)
+def sharded(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> ShardedDecoder:
+    out = tmp_path_factory.mktemp("split") / f"lm-{request.param}" / "1"
+    return open_sharded(split_index(whole, out, request.param))
+
+
+@pytest.mark.parametrize("head", ["certified", "exact"])
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_top_k_is_that_of_the_whole(
+    local: LocalDecoder, sharded: ShardedDecoder, name: str, head: str
+) -> None:
+    for k in (1, 3) if "allowed" in name else (1, 5, 300):
+        one, other = (
+            each.topk(HIDDEN, k, constraints=CONSTRAINTS[name], head=head)
+            for each in (local, sharded)
+        )
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_array_equal(one.logits, other.logits)
+        assert other.answer.exact.all()
+        assert other.answer.head == head
+        assert other.answer.rows_missing == ()
+
+
+def test_all_ids_can_be_asked_for(local: LocalDecoder, sharded: ShardedDecoder) -> None:
+    one, other = local.topk(HIDDEN, V), sharded.topk(HIDDEN, V)
+    np.testing.assert_array_equal(one.logits, other.logits)
+    settled = other.answer.exact
+    np.testing.assert_array_equal(one.ids[settled], other.ids[settled])
+
+
+@pytest.mark.parametrize("normalizer", ["certified", "exact"])
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_log_z_lies_in_its_interval(sharded: ShardedDecoder, name: str, normalizer: Any) -> None:
+    constraints = CONSTRAINTS[name]
+    reply = sharded.topk(
+        HIDDEN, 1, constraints=constraints, normalizer=normalizer, width=1e-3, head="exact"
+    )
+    low, high = reply.answer.log_z_low, reply.answer.log_z_high
+    assert low is not None
+    assert high is not None
+    if constraints is None:
+        logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
+        truth = np.log(np.exp(logits).sum(axis=1))
+        assert ((low <= truth) & (truth <= high)).all()
+    assert (high - low < 1.1e-3).all()
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_scores_are_within_the_width(
+    local: LocalDecoder, sharded: ShardedDecoder, name: str
+) -> None:
+    targets = np.random.default_rng(1).integers(0, V, (9, 6))
+    targets[:, :3] = [3, 256, 1499]
+    targets[:, 4] = targets[:, 3]
+    one, other = (
+        each.score(HIDDEN, targets, constraints=CONSTRAINTS[name], width=1e-5)
+        for each in (local, sharded)
+    )
+    np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=0, atol=3e-5)
+    assert not other.answer.exact.any()
+
+
+@pytest.mark.parametrize("how", FILTERS, ids=str)
+@pytest.mark.parametrize("name", ["none", "biased", "a whole shard banned", "allowed by row"])
+def test_draws_are_those_of_the_whole(
+    local: LocalDecoder, sharded: ShardedDecoder, how: dict[str, Any], name: str
+) -> None:
+    for head in ("exact", "certified"):
+        options: Any = {"seeds": SEEDS, "step": 5, "head": head, "constraints": CONSTRAINTS[name]}
+        one, other = (each.sample(HIDDEN, 40, **options, **how) for each in (local, sharded))
+        settled = other.answer.exact
+        assert settled.mean() > 0.8
+        np.testing.assert_array_equal(one.ids[settled], other.ids[settled])
+        off = 1e-5 if head == "exact" else 0.5  # where codes alone bound log Z
+        np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=0, atol=off)
+
+
+@pytest.mark.parametrize("name", ["none", "banned", "allowed by row"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_beams_are_those_of_the_whole(
+    local: LocalDecoder, sharded: ShardedDecoder, name: str, alpha: float
+) -> None:
+    finished = np.arange(9) == 4
+    options: Any = {
+        "beams_in": 3,
+        "beams_out": 4,
+        "constraints": CONSTRAINTS[name],
+        "finished": finished,
+        "eos_ids": [2],
+        "lengths": np.arange(9),
+        "length_alpha": alpha,
+    }
+    scores = -np.arange(9, dtype=np.float32) / 7
+    one, other = (each.beam_step(HIDDEN, scores, **options) for each in (local, sharded))
+    assert other.answer.exact.all()
+    np.testing.assert_array_equal(one.parents, other.parents)
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    np.testing.assert_array_equal(one.finished, other.finished)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(one.ranks, other.ranks, rtol=1e-6, atol=1e-5)
+
+
+def test_equal_logits_of_two_shards_are_in_order_and_not_exact(tmp_path: Path) -> None:
+    weight, bias = SOFTMAX.weight.copy(), SOFTMAX.bias.copy()
+    weight[800], bias[800] = weight[40], bias[40] = weight[3] * 50, 0.0
+    softmax = Softmax(weight, bias)
+    path = write_index(
+        tmp_path / "tied" / "1", softmax=softmax, parts={}, heads={"exact": HeadEntry()},
+        default_head="exact",
+    )  # fmt: skip
+    split = open_sharded(split_index(path, tmp_path / "split" / "1", 3))
+    one, other = LocalDecoder(open_index(path)).topk(HIDDEN, 2), split.topk(HIDDEN, 2)
+    tied = (one.ids == [40, 800]).all(axis=1)
+    assert tied.any()
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(other.answer.exact, ~tied)
+
+
+class Dead:
+    """A decoder that does not answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*_: Any, **__: Any) -> Any:
+            raise Unavailable("model: it is gone", "model")
+
+        return ask
+
+
+def without(sharded: ShardedDecoder, number: int, missing: Any) -> ShardedDecoder:
+    shards = list(sharded.shards)
+    dead: Any = Dead()
+    shards[number] = shards[number]._replace(decoder=dead)
+    return ShardedDecoder(shards, missing=missing)
+
+
+def test_a_shard_that_does_not_answer(local: LocalDecoder, sharded: ShardedDecoder) -> None:
+    number = len(sharded.shards) - 1
+    lost = sharded.shards[number]
+    with pytest.raises(ShardUnavailable, match=f"rows {lost.first} .. {V - 1} of the vocabulary"):
+        without(sharded, number, "refuse").topk(HIDDEN, 3)
+    partial = without(sharded, number, "answer")
+    if number == 0:
+        with pytest.raises(ShardUnavailable):
+            partial.topk(HIDDEN, 3)
+        return
+    banned = Constraints(banned=list(range(lost.first, V)))
+    missing = (RowRange(lost.first, lost.rows),)
+    top, same = partial.topk(HIDDEN, 3), local.topk(HIDDEN, 3, constraints=banned)
+    np.testing.assert_array_equal(top.ids, same.ids)
+    assert top.answer.rows_missing == missing
+    assert not top.answer.exact.any()
+    scores = partial.score(HIDDEN, np.full((9, 1), lost.first))
+    assert (scores.log_probs == -np.inf).all()
+    assert scores.answer.log_z_high is not None
+    assert np.isinf(scores.answer.log_z_high).all()
+    draws = partial.sample(HIDDEN, 5, seeds=SEEDS)
+    kept = local.sample(HIDDEN, 5, seeds=SEEDS, constraints=banned)
+    np.testing.assert_array_equal(draws.ids, kept.ids)
+    step = partial.beam_step(HIDDEN, beams_in=1, beams_out=2)
+    for reply in (scores, draws, step):
+        assert reply.answer.rows_missing == missing
+        assert not reply.answer.exact.any()
+
+
+def test_all_hypotheses_may_have_finished(local: LocalDecoder, sharded: ShardedDecoder) -> None:
+    options: Any = {"beams_in": 3, "beams_out": 2, "finished": np.ones(9, bool), "eos_ids": [1]}
+    one, other = (each.beam_step(HIDDEN, **options) for each in (local, sharded))
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    np.testing.assert_array_equal(one.scores, other.scores)
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("k", lambda d: d.topk(HIDDEN, V + 1)),
+        ("k", lambda d: d.topk(HIDDEN, 4, constraints=Constraints(allowed=[1, 2, 900]))),
+        ("hidden", lambda d: d.topk(HIDDEN[:, :5], 1)),
+        ("hidden[2]", lambda d: d.topk(np.where(np.arange(9)[:, None] == 2, np.nan, HIDDEN), 1)),
+        ("targets", lambda d: d.score(HIDDEN, np.full((9, 1), V))),
+        ("constraints.banned", lambda d: d.topk(HIDDEN, 1, constraints=Constraints(banned=[V]))),
+        ("constraints", lambda d: d.sample(HIDDEN, constraints=Constraints(allowed=[]))),
+        ("normalizer", lambda d: d.topk(HIDDEN, 1, normalizer="lowrank")),
+        ("eos_ids", lambda d: d.beam_step(HIDDEN, beams_in=1, beams_out=1, eos_ids=[V])),
+        ("top_p", lambda d: d.sample(HIDDEN, top_p=2.0)),
+    ],
+)
+def test_requests_that_are_refused(sharded: ShardedDecoder, field: str, call: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        call(sharded)
+    assert caught.value.field == field
+
+
+def test_another_model_is_not_found(sharded: ShardedDecoder) -> None:
+    with pytest.raises(ModelNotFound):
+        sharded.topk(HIDDEN, 1, model="other")
+
+
+def test_shards_that_do_not_make_one_softmax_are_refused(whole: Path, tmp_path: Path) -> None:
+    shards = open_sharded(split_index(whole, tmp_path / "lm" / "2", 3)).shards
+    other = shards[1]._replace(softmax_sha256="0" * 64)
+    for wrong, field in (
+        ([], "shards"),
+        (shards[1:], "shards[0]"),
+        (shards[:2], "shards"),
+        ((shards[0], shards[2]), "shards[1]"),
+        ((shards[0], *shards), "shards[1]"),
+        ((shards[0], other, shards[2]), "shards[1]"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            ShardedDecoder(wrong)
+        assert caught.value.field == field
+    with pytest.raises(InvalidRequest, match="a whole index"):
+        Shard.of(LocalDecoder(open_index(whole)))
+    with pytest.raises(InvalidRequest, match="'refuse' or 'answer'"):
+        ShardedDecoder(shards, missing="perhaps")  # type: ignore[arg-type]
