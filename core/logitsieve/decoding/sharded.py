@@ -372,7 +372,7 @@ class ShardedDecoder:
         one = how._replace(samples=1, top_p=1.0, min_p=0.0)
         target = _without_log_z(request.target) | ({"normalizer": normalizer} if normalizer else {})
         found = self._each(parts, lambda part: _drawn(part, request.hidden, one, target).log_z)
-        return self._sum(request, found).bounds()
+        return self._sum(request, found).fields[:, LOW:]
 
     def _step(self, request: _Request, beams: Beams) -> BeamStepReply:
         live = np.flatnonzero(~beams.finished)
