@@ -11,10 +11,10 @@ import pytest
 from safetensors import safe_open
 
 from logitsieve.api.errors import IndexUnreadable
+from logitsieve.cli.memory import memory
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index import HeadEntry, link_index, open_index, verify_index, write_index
 from logitsieve.index.contents import read_contents
-from logitsieve.index.memory import memory
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.floats import CODES, STORED, narrowed, widened
 from tests.index.samples import (

@@ -13,8 +13,8 @@ from logitsieve.cli.output import print_files, print_json, print_table
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 
 if TYPE_CHECKING:
+    from logitsieve.cli.memory import PartMemory
     from logitsieve.index import Index
-    from logitsieve.index.memory import PartMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
 
 
 def _facts(index: Index) -> dict[str, Any]:
+    from logitsieve.cli.memory import memory
     from logitsieve.index.contents import read_contents
-    from logitsieve.index.memory import memory
 
     manifest, parts = index.manifest, memory(read_contents(index.path))
     matrix = index.vocab_size * index.dim * 4

@@ -7,9 +7,17 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable
@@ -47,21 +55,55 @@ def canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
+class Rule(NamedTuple):
+    """The JSON values that a field may have, and a name for them."""
+
+    allowed: str
+    fits: Callable[[Any], bool]
+
+
+def _counts(bits: int) -> Rule:
+    return Rule(f"1 .. 2^{bits} - 1", lambda value: type(value) is int and 0 < value < 1 << bits)
+
+
+Count: TypeAlias = Annotated[int, _counts(31)]
+Size: TypeAlias = Annotated[int, _counts(63)]
+Name: TypeAlias = Annotated[str, Rule("[a-z0-9][a-z0-9._-]{0,63}", is_name)]
+Sha256: TypeAlias = Annotated[
+    str,
+    Rule("64 hex digits", lambda value: isinstance(value, str) and bool(_SHA256.fullmatch(value))),
+]
+Dtype: TypeAlias = Annotated[
+    str, Rule(", ".join(KINDS), lambda value: isinstance(value, str) and value in KINDS)
+]
+Number: TypeAlias = Annotated[
+    float, Rule("a number with a decimal point", lambda value: type(value) is float)
+]
+Integer: TypeAlias = Annotated[int, Rule("an integer", lambda value: type(value) is int)]
+FirstRow: TypeAlias = Annotated[
+    int,
+    Rule(
+        f"0 or a multiple of {SHARD_ALIGNED}",
+        lambda value: type(value) is int and value >= 0 and value % SHARD_ALIGNED == 0,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """A file beside the manifest: its size in bytes and its sha256 (hex)."""
 
-    file: str
-    size: int
-    sha256: str
+    file: Name
+    size: Size
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
 class HeadEntry:
     """A head: the part that holds its arrays, its operating point, what it was built with."""
 
-    part: str | None = None
-    knobs: Mapping[str, float] = field(default_factory=dict)
+    part: Name | None = None
+    knobs: Mapping[str, Number] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -69,26 +111,26 @@ class HeadEntry:
 class ShardOf:
     """The softmax that an index has some rows of: `first` and the rows after it."""
 
-    first: int
-    vocab_size: int  # V of the whole softmax
-    softmax_sha256: str  # of the whole softmax
+    first: FirstRow
+    vocab_size: Count  # V of the whole softmax
+    softmax_sha256: Sha256  # of the whole softmax
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything that decides what an index answers; equal inputs give equal bytes."""
 
-    vocab_size: int  # V
-    dim: int  # D
-    softmax_sha256: str  # of the matrix and its bias, see softmax_sha256 in checks.py
+    vocab_size: Count  # V
+    dim: Count  # D
+    softmax_sha256: Sha256  # of the matrix and its bias, see softmax_sha256 in checks.py
     parts: Mapping[str, FileEntry]
     heads: Mapping[str, HeadEntry]
-    default_head: str
+    default_head: Name
     vocabulary: FileEntry | None = None  # its sha256 is the vocabulary's id
     config: Mapping[str, Any] = field(default_factory=dict)
-    seeds: Mapping[str, int] = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
-    dtype: str = "F32"  # of the matrix as stored: one of KINDS in utils/stored.py
+    seeds: Mapping[str, Integer] = field(default_factory=dict)
+    format_version: Count = FORMAT_VERSION
+    dtype: Dtype = "F32"  # of the matrix as stored: one of KINDS in utils/stored.py
     shard: ShardOf | None = None  # the manifest of an index that is no shard lacks this key
 
     def to_json(self) -> bytes:
@@ -139,9 +181,10 @@ class Manifest:
         digest = fields.pop("digest", None)
         if digest != hashlib.sha256(canonical(fields)).hexdigest():
             raise ValueError("the contents do not match the digest they name")
-        if wrong := sorted((fields.keys() ^ _FIELDS.keys()) - {"shard"}):
+        kinds = get_type_hints(cls, include_extras=True)
+        if wrong := sorted((fields.keys() ^ kinds.keys()) - {"shard"}):
             raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-        manifest = cls(**{name: _FIELDS[name](name, value) for name, value in fields.items()})
+        manifest = cls(**{name: _read(kinds[name], name, value) for name, value in fields.items()})
         manifest.check()
         return manifest
 
@@ -166,98 +209,22 @@ class Manifest:
             raise ValueError(f"shard: it ends beyond {self.shard.vocab_size} rows")
 
 
-def _count(name: str, value: object, bits: int = 31) -> int:
-    if type(value) is not int or not 0 < value < 1 << bits:
-        raise ValueError(f"{name}: got {str(value)[:40]}, allowed: 1 .. 2^{bits} - 1")
-    return value
-
-
-def _dtype(name: str, value: object) -> str:
-    if not isinstance(value, str) or value not in KINDS:
-        raise ValueError(f"{name}: got {str(value)[:40]!r}, allowed: {', '.join(KINDS)}")
-    return value
-
-
-def _text(name: str, value: object) -> str:
-    if not is_name(value):
-        raise ValueError(f"{name}: got {str(value)[:80]!r}, allowed: [a-z0-9][a-z0-9._-]{{0,63}}")
-    return str(value)
-
-
-def _sha256(name: str, value: object) -> str:
-    if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise ValueError(f"{name}: got {str(value)[:80]!r}, allowed: 64 hex digits")
-    return value
-
-
-def _object(name: str, value: object) -> dict[str, Any]:
+def _read(kind: Any, where: str, value: object) -> Any:
+    """The JSON `value` as this type of a field; ValueError names the place that does not fit."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin is Annotated:
+        if not args[1].fits(value):
+            raise ValueError(f"{where}: got {value!r:.80}, allowed: {args[1].allowed}")
+        return value
+    if NoneType in args:  # X | None
+        return None if value is None else _read(args[0], where, value)
     if not isinstance(value, dict):
-        raise ValueError(f"{name}: not a JSON object")
-    return value
-
-
-def _shaped(name: str, value: object, keys: set[str]) -> dict[str, Any]:
-    fields = _object(name, value)
-    if set(fields) != keys:
-        raise ValueError(f"{name}: needs exactly {', '.join(sorted(keys))}")
-    return fields
-
-
-def _file(name: str, value: object) -> FileEntry:
-    fields = _shaped(name, value, {"file", "size", "sha256"})
-    size = _count(f"{name}.size", fields["size"], bits=63)
-    file, sha256 = _text(f"{name}.file", fields["file"]), fields["sha256"]
-    return FileEntry(file, size, _sha256(f"{name}.sha256", sha256))
-
-
-def _files(name: str, value: object) -> dict[str, FileEntry]:
-    return {part: _file(f"{name}.{part}", entry) for part, entry in _object(name, value).items()}
-
-
-def _heads(name: str, value: object) -> dict[str, HeadEntry]:
-    heads = {}
-    for head, entry in _object(name, value).items():
-        fields = _shaped(f"{name}.{head}", entry, {"part", "knobs", "config"})
-        part, knobs = fields["part"], _object(f"{name}.{head}.knobs", fields["knobs"])
-        if wrong := [knob for knob, number in knobs.items() if type(number) is not float]:
-            raise ValueError(f"{name}.{head}.knobs.{wrong[0]}: not a number with a decimal point")
-        heads[head] = HeadEntry(
-            None if part is None else _text(f"{name}.{head}.part", part),
-            knobs,
-            _object(f"{name}.{head}.config", fields["config"]),
-        )
-    return heads
-
-
-def _seeds(name: str, value: object) -> dict[str, int]:
-    seeds = _object(name, value)
-    if wrong := [seed for seed, number in seeds.items() if type(number) is not int]:
-        raise ValueError(f"{name}.{wrong[0]}: not an integer")
-    return seeds
-
-
-def _shard(name: str, value: object) -> ShardOf:
-    fields = _shaped(name, value, {each.name for each in dataclass_fields(ShardOf)})
-    first = fields["first"]
-    if type(first) is not int or first < 0 or first % SHARD_ALIGNED:
-        allowed = f"0 or a multiple of {SHARD_ALIGNED}"
-        raise ValueError(f"{name}.first: got {str(first)[:40]}, allowed: {allowed}")
-    _count(f"{name}.vocab_size", fields["vocab_size"])
-    _sha256(f"{name}.softmax_sha256", fields["softmax_sha256"])
-    return ShardOf(**fields)
-
-
-_FIELDS: dict[str, Callable[[str, object], Any]] = {
-    "format_version": _count,
-    "vocab_size": _count,
-    "dim": _count,
-    "dtype": _dtype,
-    "softmax_sha256": _sha256,
-    "parts": _files,
-    "vocabulary": lambda name, value: None if value is None else _file(name, value),
-    "heads": _heads,
-    "default_head": _text,
-    "config": _object,
-    "seeds": _seeds,
-    "shard": _shard,
-}
+        raise ValueError(f"{where}: not a JSON object")
+    if origin is Mapping:
+        return {key: _read(args[1], f"{where}.{key}", each) for key, each in value.items()}
+    fields = get_type_hints(kind, include_extras=True)
+    if value.keys() != fields.keys():
+        raise ValueError(f"{where}: needs exactly {', '.join(sorted(fields))}")
+    return kind(**{key: _read(fields[key], f"{where}.{key}", each) for key, each in value.items()})

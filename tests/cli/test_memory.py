@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from logitsieve.cli.memory import formula, memory
 from logitsieve.heads._base.spec import TensorSpec
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import read_contents
-from logitsieve.index.memory import formula, memory
+from tests.index.samples import write_tiny
 from tests.synthetic import ARRAYS, make_softmax
 
 
@@ -25,8 +26,8 @@ def test_formulas(tensor: TensorSpec, expected: str) -> None:
     assert formula(tensor, tensor.dtypes[0].itemsize) == expected
 
 
-def test_a_screen(tiny: Path) -> None:
-    found = memory(read_contents(tiny))
+def test_a_screen(tmp_path: Path) -> None:
+    found = memory(read_contents(write_tiny(tmp_path / "demo" / "1")))
     assert list(found) == ["screen", "softmax"]
     screen, softmax = found["screen"], found["softmax"]
     assert {name: (each.formula, each.bytes) for name, each in screen.tensors.items()} == {
