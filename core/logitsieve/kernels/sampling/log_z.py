@@ -95,9 +95,9 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
 
 @splice
 def fill_logits64(matrix, room, wide, count, first, last, logits, apart):
-    """Exact logits of rows first .. last-1 for all queries, those of each so far `apart`.
+    """Fill exact logits of rows first .. last-1, `apart` values from one query to the next.
 
-    `room` is for decoded rows: so many values as `tile_room` says.
+    `room` holds decoded rows: as many values as `tile_room` says.
     """
     dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
     for start_row in range(first, last, tile):

@@ -17,7 +17,7 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.merge import ROUNDED as RANK_ROUNDED
 
-ROUNDED = 2.0**-50  # of what is added up: more than a few roundings to float64
+ROUNDED = 2.0**-50  # bounds a few roundings to float64, relative to the magnitudes added
 SUMMED = 2.0**-51  # of a sum of exponentials, for each of them
 LARGEST = float(np.finfo(np.float32).max)
 PRINTED_VALUE, PRINTED_LOW, PRINTED_HIGH = range(3)

@@ -15,7 +15,7 @@ from logitsieve.kernels.topk.heap import offer, sort_best_first
 
 TOP, VALUE, LOW, HIGH = range(4)  # columns of log_z (kernels/sampling/log_z.py)
 FIELDS = 4
-ROUNDED = 2.0**-50  # more than a rank is rounded by, of what is added up
+ROUNDED = 2.0**-50  # bounds the rounding error of a rank, relative to the magnitudes added
 
 
 @kernel(
@@ -49,7 +49,7 @@ def merge_edited(
 
 @inline
 def _rank(score, apart, rest, divisor, off):
-    """(score + log p) / divisor, and `off` times more than it can be rounded by."""
+    """(score + log p) / divisor, plus `off` times a bound of its rounding error."""
     magnitude = abs(score) + abs(apart) + abs(rest)
     if not magnitude < np.inf:
         return -rest  # nothing is known of log Z
