@@ -43,7 +43,7 @@ def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tenso
     if weight.dtype == torch.bfloat16:
         weight = weight.view(torch.int16)  # Triton's interpreter has no arithmetic in bfloat16
     logits = torch.empty((rows, count), dtype=torch.float64, device=hidden.device)
-    exact_logits_kernel[(cdiv(count, BLOCK), rows)](
+    exact_logits_kernel[(rows * cdiv(count, BLOCK),)](
         weight, bias, hidden.contiguous(), ids, logits,
         hidden.shape[1], count, ids.stride(0), ids.stride(1), LANES=LANES, BLOCK=BLOCK,
     )  # fmt: skip

@@ -78,7 +78,7 @@ def launch_gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> T
     noise = torch.empty(shape, dtype=torch.float64, device=seeds.device)
     numbers = step & WORD, step >> 32, draws.start, ids.start
     counters = torch.tensor(numbers).to(seeds.device, non_blocking=True)
-    gumbel_kernel[(cdiv(len(ids), IDS), len(seeds) * len(draws))](
+    gumbel_kernel[(len(seeds) * len(draws) * cdiv(len(ids), IDS),)](
         seeds, counters, noise, len(draws), len(ids), STREAM=LEAST, BLOCK=BLOCK, IDS=IDS
     )
     return noise

@@ -1,4 +1,4 @@
-"""What PyTorch has no operation for, in Triton: exact logits of named ids, Gumbel noise.
+"""The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise.
 
 `exact_logits.py` and `gumbel.py` launch these kernels, and take the same steps by tensor operations
 on PyTorch's CPU device.
@@ -17,8 +17,9 @@ def exact_logits_kernel(
     weight, bias, hidden, ids, logits, D, M, row_stride, id_stride,
     LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fill logits [B, M]; programs are (blocks of M, rows)."""
-    row, place = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Fill logits [B, M]; a program has a block of a row, block by block, then row by row."""
+    program, blocks = tl.program_id(0), tl.cdiv(M, BLOCK)
+    row, place = (program // blocks).to(tl.int64), program % blocks * BLOCK + tl.arange(0, BLOCK)
     inside = place < M
     named = tl.load(ids + row * row_stride + place * id_stride, mask=inside, other=-1)
     known, lane = named >= 0, tl.arange(0, LANES)
@@ -62,11 +63,12 @@ def halved(total):
 def gumbel_kernel(
     seeds, counters, noise, N, V, STREAM: tl.constexpr, BLOCK: tl.constexpr, IDS: tl.constexpr
 ):
-    """Fill noise [B, N, V]; programs are (blocks of V, rows and draws).
+    """Fill noise [B, N, V]; a program has a block of V, block by block, then draw by draw.
 
     counters [4]: the low and the high word of the step, the first draw, the first id.
     """
-    pair, place = tl.program_id(1).to(tl.int64), tl.program_id(0) * IDS + tl.arange(0, IDS)
+    program, blocks = tl.program_id(0), tl.cdiv(V, IDS)
+    pair, place = (program // blocks).to(tl.int64), program % blocks * IDS + tl.arange(0, IDS)
     seed, draw = tl.load(seeds + pair // N), (tl.load(counters + 2) + pair % N).to(tl.uint32)
     step_low, step_high = tl.load(counters).to(tl.uint32), tl.load(counters + 1).to(tl.uint32)
     ids = tl.load(counters + 3) + place

@@ -58,7 +58,7 @@ class DeviceHead(KernelHead):
 
     @property
     def columns(self) -> int:
-        """How many numbers `find` holds for a row of hidden."""
+        """Return how many numbers `find` holds for a row of hidden."""
         return self._vocab_size
 
     def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
