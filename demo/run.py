@@ -8,7 +8,6 @@ Shape letters: N contexts, D hidden size.
 
 import inspect
 import os
-import shutil
 import signal
 import sys
 from contextlib import ExitStack
@@ -45,7 +44,6 @@ from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.language_model import WEIGHTS_FILE
 
 HERE = Path(__file__).parent
 NAME = "demo"
@@ -164,7 +162,6 @@ class Demo:
         ]
         np.save(self.options.folder / PROMPTS, np.concatenate(prompts))
         np.save(self.options.folder / HELD_OUT, np.load(scratch / "judge" / "00000.npy"))
-        shutil.copyfile(self.options.model / WEIGHTS_FILE, self.options.folder / WEIGHTS_FILE)
         self.stages.done("build", index_line(index, TARGET))
         return index
 

@@ -137,7 +137,6 @@ def test_the_whole_demo(tmp_path: Path) -> None:
         "1",
         "2",
         "heldout.npy",
-        "model.safetensors",
         "prompts.npy",
     ]
     assert np.load(options.folder / "prompts.npy").shape == (2, 12)
