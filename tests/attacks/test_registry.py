@@ -10,6 +10,7 @@ from tests.attacks.tally import require_none_wrong
 # Of an attack whose name begins so.
 ROUNDS = {
     "topk": 6, "routes": 8, "bounds": 3, "log-z": 2, "score": 3, "beams": 4, "draws": 2,
+    "shards": 6,
     "sketches": 6, "builds": 4, "tokens": 10,
 }  # fmt: skip
 

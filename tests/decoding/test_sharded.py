@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from logitsieve.api.results import RowRange
 from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, split_index, write_index
+from logitsieve.utils.deadline import ending_by
 from tests.oracle import logits64
+from tests.server.running import Loop, config_for, running
 from tests.synthetic import certified_arrays, make_hidden, make_softmax
 
 V, D = 1500, 32
@@ -278,3 +281,25 @@ def test_shards_that_do_not_make_one_softmax_are_refused(whole: Path, tmp_path: 
         Shard.of(LocalDecoder(open_index(whole)))
     with pytest.raises(InvalidRequest, match="'refuse' or 'answer'"):
         ShardedDecoder(shards, missing="perhaps")  # type: ignore[arg-type]
+
+
+def test_shards_of_a_server(
+    local: LocalDecoder, whole: Path, tmp_path: Path, kernel_cache: Path
+) -> None:
+    """A folder of shards is a folder of the versions 1, 2, ... of a model named "shards"."""
+    split = split_index(whole, tmp_path / "lm" / "2", 3)
+    loop = Loop()
+    with running(loop, config_for(split, kernel_cache=kernel_cache)) as run:
+        shards = [
+            shard._replace(decoder=run.client, model=f"shards@{number}")
+            for number, shard in enumerate(open_sharded(split).shards, start=1)
+        ]
+        remote = ShardedDecoder(shards)
+        one, other = local.topk(HIDDEN, 5), remote.topk(HIDDEN, 5)
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_array_equal(one.logits, other.logits)
+        drawn, same = (each.sample(HIDDEN, 8, seeds=SEEDS) for each in (remote, local))
+        np.testing.assert_array_equal(drawn.ids, same.ids)
+        with ending_by(monotonic()), pytest.raises(ShardUnavailable):
+            remote.topk(HIDDEN, 5)
+    loop.close()

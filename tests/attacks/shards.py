@@ -1,0 +1,68 @@
+"""Attacks on decoders over shards: what they call exact is what one softmax answers.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, N draws.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+
+from logitsieve.decoding import LocalDecoder, ShardedDecoder, open_sharded
+from logitsieve.index import HeadEntry, open_index, split_index, write_index
+from tests.attacks.matrices import DIMS, contexts_of, softmax_of
+from tests.attacks.tally import Tally
+
+ROWS, DRAWS = 32, 20
+
+
+def best_of_shards(random: Generator) -> Tally:
+    """Ids of top-k rows that are called exact."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        whole, sharded, hidden = split_softmax(random, Path(folder))
+        k = int(random.integers(1, 40))
+        one, other = whole.topk(hidden, k), sharded.topk(hidden, k)
+        tally.add((one.ids != other.ids).any(axis=1) & other.answer.exact)
+    return tally
+
+
+def draws_of_shards(random: Generator) -> Tally:
+    """Ids of draws of rows that are called exact, at all temperatures and with filters."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        whole, sharded, hidden = split_softmax(random, Path(folder))
+        temperature = float(random.choice([0.3, 1.0, 2.5]))
+        top_p, min_p = float(random.choice([1.0, 0.7])), float(random.choice([0.0, 0.02]))
+        one, other = (
+            decoder.sample(
+                hidden, DRAWS, seeds=7, temperature=temperature, top_p=top_p, min_p=min_p
+            )
+            for decoder in (whole, sharded)
+        )
+        tally.add((one.ids != other.ids).any(axis=1) & other.answer.exact)
+    return tally
+
+
+def split_softmax(
+    random: Generator, folder: Path
+) -> tuple[LocalDecoder, ShardedDecoder, np.ndarray]:
+    """A softmax of any kind in one piece and in shards, and contexts."""
+    D, V = int(random.choice(DIMS)), int(random.integers(257, 1500))
+    softmax = softmax_of(random, V, D)
+    path = write_index(
+        folder / "lm" / "1",
+        softmax=softmax,
+        parts={},
+        heads={"exact": HeadEntry()},
+        default_head="exact",
+    )
+    shards = int(random.integers(2, -(-V // 256) + 1))
+    split = split_index(path, folder / "split" / "1", shards)
+    return LocalDecoder(open_index(path)), open_sharded(split), contexts_of(random, softmax, ROWS)
+
+
+ATTACKS = {"shards-best": best_of_shards, "shards-draws": draws_of_shards}
