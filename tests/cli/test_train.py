@@ -40,7 +40,7 @@ def test_training_then_nothing_is_left_to_do(run: Run, text: Path, tmp_path: Pat
         (("--text", "TEXT", "--lr", 5000), "--lr"),
         (("--text", "TEXT", "--dim", 0), "--dim"),
         (("--text", "TEXT", "--streams", 900), "text: got 778 words to train on"),
-        (("--text", "TEXT", "--head-optimizer", "adamw"), "head_optimizer: got adamw for the spar"),
+        (("--text", "TEXT", "--head-optimizer", "adamw"), "--head-optimizer"),
         (("--text", "TEXT", "--build", "models/m/1"), "capture: got nothing"),
         (("--text", "TEXT", "--capture", 9, "--build", "models/m/x"), "out: got"),
         (("--text", "TEXT", "--target-precision", "p1=1"), "target_precision: got"),

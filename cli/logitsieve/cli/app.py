@@ -26,7 +26,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("numba", "prometheus_client", "grpc_health", "grpc_reflection"),
         *("starlette", "uvicorn", "uvloop", "jinja2"),
     ),
-    "training": ("numba", "faiss", "torch", "tensorboard"),
+    "training": ("numba", "faiss", "torch"),
     "llamacpp": ("numba", "gguf", "xllamacpp"),
     "ray": ("numba", "prometheus_client", "ray", "fastapi"),
     "builder": ("numba", "faiss", "torch", "threadpoolctl"),

@@ -30,7 +30,7 @@ def settings(folder: Path, **options: Any) -> Settings:
         "lr": 0.03,
         "log_every": 5,
         "valid_every": 7,
-        "checkpoint_steps": 3,
+        "checkpoint_every": 3,
     }
     config = TrainConfig(**{**small, **options})
     return Settings(text=write_ring(folder / "ring.txt"), config=config)

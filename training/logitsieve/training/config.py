@@ -8,14 +8,10 @@ from typing import Literal, get_args
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.options import check_ranges, option
 
-Optimizer = Literal["adamw", "adagrad", "sgd"]
-HeadOptimizer = Literal["auto", "adamw", "sparse-adam", "adagrad", "sgd"]
-Schedule = Literal["cosine", "linear", "constant"]
+HeadOptimizer = Literal["adagrad", "sgd"]
 
 CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of contexts captured after a training
 ADAGRAD_LR = 0.2  # its steps shrink as gradients add up
-
-CHOICES = {"optimizer": Optimizer, "head_optimizer": HeadOptimizer, "schedule": Schedule}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +34,20 @@ class TrainConfig:
     words: int | None = option(None, "Words trained on at most; unset: all epochs.", 1, 2**62)
     streams: int = option(32, "Parallel streams of text.", 1, 1 << 20)
     steps: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
-    optimizer: Optimizer = option("adamw", "Optimizer of the LSTM.")
     head_optimizer: HeadOptimizer = option(
-        "adagrad",
-        "Optimizer of the embedding and the softmax; auto: sparse-adam for losses with sparse"
-        " gradients, else adamw, which learn more slowly.",
+        "adagrad", "Optimizer of the embedding and the softmax; that of the LSTM is adamw."
     )
-    lr: float = option(3e-3, "Highest learning rate.", 1e-9, 1e3)
+    lr: float = option(3e-3, "Highest learning rate of the LSTM.", 1e-9, 1e3)
     head_lr: float | None = option(
         None,
-        f"Highest learning rate of that one; unset: {ADAGRAD_LR} for adagrad, else --lr.",
+        f"Highest learning rate of embedding and softmax; unset: {ADAGRAD_LR}, or --lr for sgd.",
         1e-9,
         1e3,
     )
-    weight_decay: float = option(0.01, "Weight decay of adamw.", 0, 10)
-    schedule: Schedule = option("cosine", "How the learning rate falls, down to nothing.")
-    warm_up: float = option(0.02, "Share of the steps in which the learning rate rises.", 0, 1)
+    weight_decay: float = option(0.01, "Weight decay of the LSTM.", 0, 10)
+    warm_up: float = option(
+        0.02, "Share of steps in which the rate rises; then it falls to 0.", 0, 1
+    )
     clip: float = option(0.5, "Highest norm of the gradient.", 1e-9, 1e9)
     index_every: int = option(
         50, "Steps after which a loss that has an index brings it up to date.", 1, 2**31
@@ -65,20 +59,16 @@ class TrainConfig:
     valid_every: int | None = option(
         None, "Steps between validations; unset: once an epoch.", 1, 2**62
     )
-    bfloat16: bool = option(False, "Whether the LSTM multiplies in bfloat16.")
     device: str = option("cpu", "Where: cpu, or cuda.")
     threads: int = option(1, "CPU threads.", 1, 1024)
     seed: int = option(1, "Seed of weights, dropout, streams and negatives.", 0, 2**31 - 1)
     log_every: int = option(50, "Steps between lines of the log.", 1, 2**62)
-    checkpoint_steps: int | None = option(
-        None, "Steps between checkpoints, besides those by time.", 1, 2**62
-    )
-    checkpoint_minutes: float = option(10.0, "Minutes between checkpoints.", 0, 1e6)
+    checkpoint_every: int = option(500, "Steps between checkpoints.", 1, 2**62)
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in get_args(choices):
-                raise InvalidRequest(name, value, ", ".join(get_args(choices)))
+        if self.head_optimizer not in get_args(HeadOptimizer):
+            allowed = ", ".join(get_args(HeadOptimizer))
+            raise InvalidRequest("head_optimizer", self.head_optimizer, allowed)
         check_ranges(self)
 
     @property

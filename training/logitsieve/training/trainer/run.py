@@ -6,8 +6,7 @@
 | `corpus/`, `vocab.txt` | the text as ids, mapped; the words by id |
 | `checkpoint.pt` | all that the next step depends on |
 | `model.safetensors` | the best model so far on the held-out text |
-| `log.csv`, `valid.csv`, `tensorboard/` | the course of the training |
-| `training.json` | at the end: options, sizes, time, perplexities |
+| `log.csv`, `valid.csv` | the course of the training |
 """
 
 from __future__ import annotations
@@ -16,26 +15,24 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.config import TrainConfig
 from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
 from logitsieve.training.trainer.files import (
     TRAINED,
     VALIDATED,
-    Logs,
+    Log,
     load_checkpoint,
-    read_log,
     save_checkpoint,
 )
-from logitsieve.training.trainer.settings import Settings, alone, write_json
+from logitsieve.training.trainer.settings import Settings
 from logitsieve.training.trainer.trainer import Trainer
 from logitsieve.utils.options import Progress, no_progress
 
-REPORT = "training.json"
 LARGEST_LOSS = math.log(sys.float_info.max)
 SMOOTH = 100  # steps that the displayed loss averages over
 
@@ -63,59 +60,56 @@ class Outcome(NamedTuple):
     perplexity: float | None
 
 
-Show = Callable[[TrainingStatus], None]
-
-
-def show_nothing(status: TrainingStatus) -> None:
-    """Ignore the status: the default callback."""
-
-
 def perplexity_of(loss: float) -> float:
-    """e^loss of a loss in nats; the largest float for one that diverged."""
+    """Return e^loss of a loss in nats; the largest float for one that diverged."""
     return math.exp(min(loss, LARGEST_LOSS))
 
 
 def prepare(folder: Path, *, progress: Progress = no_progress) -> None:
     """Encode the text of the run in `folder`, unless that was done."""
     settings = Settings.load(folder)
-    with alone(folder):
-        if (folder / FOLDER).exists():
-            return
-        encode(
-            folder,
-            settings.text,
-            settings.valid,
-            size=settings.config.vocabulary,
-            valid_share=settings.config.valid_share,
-            progress=progress,
-        )
+    if (folder / FOLDER).exists():
+        return
+    encode(
+        folder,
+        settings.text,
+        settings.valid,
+        size=settings.config.vocabulary,
+        valid_share=settings.config.valid_share,
+        progress=progress,
+    )
 
 
 def train(
     folder: Path,
     *,
     progress: Progress = no_progress,
-    show: Show = show_nothing,
+    show: Callable[[TrainingStatus], None] = lambda status: None,
     stop: Callable[[], bool] = lambda: False,
     to_be_served: bool = False,
 ) -> Outcome:
     """Train what is left of the run in `folder`, from its checkpoint on.
 
-    `stop` is called after every step and during validations: once it returns True, all is saved and
-    train returns. `progress` gets the stages besides training, `show` each step and validation.
-    InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b, or if another
-    process works on the run.
+    `stop` is called after every step: once it returns True, all is saved and train returns.
+    `progress` gets the stages besides training, `show` each step and validation. InvalidRequest if
+    it is `to_be_served` and the loss trains no softmax of h.w + b.
     """
     prepare(folder, progress=progress)
-    settings = Settings.load(folder)
-    with alone(folder):
-        run = _Run(folder, settings, progress, show)
-        if to_be_served and run.trainer.loss.unservable is not None:
-            allowed = "a loss that trains a softmax of logits; any other cannot be served"
-            got = f"{settings.config.loss} ({run.trainer.loss.unservable})"
-            raise InvalidRequest("loss", got, allowed)
-        with closing(Logs(folder, run.trainer.steps, run.course.validated)) as logs:
-            run.go(logs, stop)
+    run = _Run(folder, Settings.load(folder).config)
+    if to_be_served and (kind := run.trainer.loss.unservable) is not None:
+        allowed = "a loss that trains a softmax of logits; any other cannot be served"
+        raise InvalidRequest("loss", f"{run.config.loss} ({kind})", allowed)
+    while True:
+        if run.validation_is_due():
+            run.validate(progress)
+            show(run.status(perplexity_of(run.course.last)))
+        if stop() or run.trainer.steps == run.trainer.total:
+            break
+        run.step()
+        show(run.status())
+        if run.trainer.steps % run.config.checkpoint_every == 0:
+            run.save()
+    run.save()
     return run.outcome()
 
 
@@ -125,6 +119,7 @@ class _Course:
 
     seconds: float = 0.0
     best: float = math.inf
+    last: float = math.inf  # by the last validation
     validated: int = 0
     shown: float = 0.0
     # Since the last line of the log:
@@ -134,108 +129,61 @@ class _Course:
 
 
 class _Run:
-    def __init__(self, folder: Path, settings: Settings, progress: Progress, show: Show) -> None:
-        self.folder, self.settings, self.config = folder, settings, settings.config
-        self.progress, self.show = progress, show
-        self.trainer = Trainer(self.config, Corpus.open(folder))
-        self.course = _Course()
+    def __init__(self, folder: Path, config: TrainConfig) -> None:
+        self.folder, self.config = folder, config
+        self.trainer, self.course = Trainer(config, Corpus.open(folder)), _Course()
         if (state := load_checkpoint(folder)) is not None:
             self.trainer.load_state_dict(state["trainer"])
             self.course = _Course(**state["course"])
-        self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
+        self.trained = Log(folder / TRAINED, self.trainer.steps)
+        self.validated = Log(folder / VALIDATED, self.course.validated)
 
-    def go(self, logs: Logs, stop: Callable[[], bool]) -> None:
-        trainer = self.trainer
-        while True:
-            if self._validation_is_due():
-                self._validate(logs, stop)
-            if stop() or trainer.steps == trainer.total:
-                break
-            self._step(logs)
-            if self._checkpoint_is_due():
-                self._save()
-        self._save()
-        if self.finished:
-            self._report()
-
-    @property
-    def finished(self) -> bool:
-        return self.course.validated == self.trainer.total
-
-    def outcome(self) -> Outcome:
-        best = self.course.best
-        perplexity = None if math.isinf(best) else perplexity_of(best)
-        return Outcome(self.trainer.steps, self.trainer.total, self.finished, perplexity)
-
-    def _step(self, logs: Logs) -> None:
+    def step(self) -> None:
         course, trainer, begun = self.course, self.trainer, time.monotonic()
         loss, norm = trainer.step()
         course.seconds += time.monotonic() - begun
         course.loss += loss
         course.steps += 1
         course.shown += (loss - course.shown) / min(trainer.steps, SMOOTH)
-        self._show()
         if trainer.steps % self.config.log_every == 0 or trainer.steps == trainer.total:
-            row = {
-                "words_per_second": self._speed(course.steps, course.seconds - course.begun),
-                "loss": course.loss / course.steps,
-                "lr": trainer.lr,
-                "gradient": norm,
-            }
-            logs.write(TRAINED, {**self._place(), **row})
+            speed = self._speed(course.steps, course.seconds - course.begun)
+            mean = course.loss / course.steps
+            self.trained.write([*self._place(), speed, mean, trainer.lr, norm])
             course.loss, course.steps, course.begun = 0.0, 0, course.seconds
 
-    def _validate(self, logs: Logs, stop: Callable[[], bool]) -> None:
-        loss = self.trainer.validate(stop, self.progress)
-        if loss is None:
-            return
-        if loss < self.course.best:
-            self.course.best = loss
-            if self.trainer.loss.unservable is None:
-                self.trainer.language_model().save(self.folder)
-        self.course.validated = self.trainer.steps
-        perplexity = perplexity_of(loss)
-        logs.write(VALIDATED, {**self._place(), "loss": loss, "perplexity": perplexity})
-        self._show(perplexity)
-
-    def _validation_is_due(self) -> bool:
+    def validation_is_due(self) -> bool:
         steps, every = self.trainer.steps, self.config.valid_every or self.trainer.per_epoch
         at_one = steps % every == 0 or steps == self.trainer.total
         return at_one and steps > self.course.validated
 
-    def _checkpoint_is_due(self) -> bool:
-        every = self.config.checkpoint_steps
-        by_steps = every is not None and self.trainer.steps - self.saved_steps >= every
-        return by_steps or time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
+    def validate(self, progress: Progress) -> None:
+        course, trainer = self.course, self.trainer
+        course.last, course.validated = trainer.validate(progress), trainer.steps
+        if course.last < course.best:
+            course.best = course.last
+            if trainer.loss.unservable is None:
+                trainer.language_model().save(self.folder)
+        self.validated.write([*self._place(), course.last, perplexity_of(course.last)])
 
-    def _save(self) -> None:
+    def save(self) -> None:
         state = {"trainer": self.trainer.state_dict(), "course": asdict(self.course)}
         save_checkpoint(self.folder, state)
-        self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
 
-    def _report(self) -> None:
-        validations = read_log(self.folder / VALIDATED)
-        corpus = self.trainer.corpus
-        report = {
-            "settings": self.settings.to_json(names_only=True),
-            "words": {"train": len(corpus.train), "valid": len(corpus.valid)},
-            "vocabulary": len(corpus.vocabulary),
-            "steps": self.trainer.steps,
-            "seconds": round(self.course.seconds),
-            "valid_perplexity": [round(each["perplexity"], 2) for each in validations],
-        }
-        write_json(self.folder / REPORT, report)
-
-    def _place(self) -> dict[str, float]:
-        trainer = self.trainer
-        where = {"step": trainer.steps, "epoch": trainer.epoch, "words": trainer.words}
-        return {**where, "seconds": round(self.course.seconds, 3)}
-
-    def _show(self, perplexity: float | None = None) -> None:
+    def status(self, perplexity: float | None = None) -> TrainingStatus:
         trainer, course = self.trainer, self.course
         speed = self._speed(trainer.steps, course.seconds)
         place = trainer.steps, trainer.total, trainer.epoch
-        self.show(TrainingStatus(*place, course.shown, speed, perplexity))
+        return TrainingStatus(*place, course.shown, speed, perplexity)
+
+    def outcome(self) -> Outcome:
+        best, trainer = self.course.best, self.trainer
+        perplexity = None if math.isinf(best) else perplexity_of(best)
+        finished = self.course.validated == trainer.total
+        return Outcome(trainer.steps, trainer.total, finished, perplexity)
+
+    def _place(self) -> list[float]:
+        trainer = self.trainer
+        return [trainer.steps, trainer.epoch, trainer.words, round(self.course.seconds, 3)]
 
     def _speed(self, steps: int, seconds: float) -> float:
         return steps * self.config.rows / max(seconds, 1e-9)
