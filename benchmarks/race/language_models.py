@@ -24,7 +24,6 @@ from benchmarks.race.wide_layer import UNSEEN_SHARE, Progress, encode
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.trainer import Vocabulary
-from logitsieve.training.trainer.settings import has_bfloat16
 from logitsieve.training.trainer.vocabulary import END
 
 RUN = 128  # words read from the beginning of a state, T
@@ -33,6 +32,11 @@ NEGATIVES = 2000
 FIT_CONTEXTS, UNSEEN_CONTEXTS = 100_000, 20_000
 WARM_UP = 0.05  # of the steps
 CLIP = 0.5
+
+
+def has_bfloat16() -> bool:
+    """True if oneDNN multiplies bfloat16 on this CPU; elsewhere it has no LSTM of that type."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @dataclass(frozen=True)
