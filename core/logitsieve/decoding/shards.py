@@ -177,7 +177,8 @@ def merged(parts: Sequence[Best], k: int | Int64) -> Best:
     owners, width = owners[order], min(int(np.max(k)), ids.shape[1])
     wanted = np.broadcast_to(np.arange(ids.shape[1]) < np.reshape(k, (-1, 1)), ids.shape)
     tied = (logits[:, :-1] == logits[:, 1:]) & (owners[:, :-1] != owners[:, 1:])
-    tied &= wanted[:, :-1] & (ids[:, 1:] >= 0)
+    least = np.where(wanted & (ids >= 0), logits, np.inf).min(axis=1, keepdims=True)
+    tied &= (logits[:, :-1] >= least) & (ids[:, 1:] >= 0)  # runs that go on beyond k, too
     exact = np.all([part.exact for part in parts], axis=0) & ~tied.any(axis=1)
     return Best(
         np.where(wanted, ids, np.int32(-1))[:, :width],
