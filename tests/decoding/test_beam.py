@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import BeamStepReply
+from logitsieve.api.requests import Beams
+from logitsieve.api.results import BeamStepReply, Provenance
 from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.beam import choose_pairs
+from logitsieve.decoding.constrained import BestLogits
+from logitsieve.decoding.log_z import LogZ
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
@@ -384,3 +388,16 @@ def test_ties_of_different_contexts_are_open_and_of_equal_ones_are_not(tmp_path:
     apart = decoder.beam_step(hidden, scores, beams_in=2, beams_out=3)
     assert apart.answer.exact.all()
     assert apart.parents.tolist() == [[1, 0, 1]] * 2
+
+
+def test_lists_of_a_wider_array_are_chosen_from() -> None:
+    ids, logits = np.arange(8, dtype=np.int32).reshape(2, 4), np.zeros((2, 4))
+    logits[:, :2] = [[1.0, 0.5], [3.0, 2.0]]
+    every, none = np.ones(2, np.bool_), np.zeros(2, np.bool_)
+    best = BestLogits(ids[:, :2], logits[:, :2], Provenance(every, np.full(2, 4, np.int32), none))
+    beams = Beams(2, 2, np.zeros(2, np.float32), np.zeros(2, np.int32), none, (), 0.0)
+    log_z = LogZ(np.tile([0.0, 4.0, 4.0, 4.0], (2, 1)))
+    step = choose_pairs(beams, np.arange(2), 2, best, np.full(2, 2), log_z)
+    assert step.provenance.exact.all()
+    np.testing.assert_array_equal(step.parents, [[1, 1]])
+    np.testing.assert_array_equal(step.tokens, [[4, 5]])

@@ -104,9 +104,11 @@ def choose_pairs(
 ) -> BeamChoice:
     """The best continuations from lists and log Z of the `live` hypotheses that are at hand.
 
-    `best` has the k best tokens of each, or counts [L] of them. A group whose choice the intervals
-    of log Z leave open is not exact.
+    `best` has the k best tokens of each, or counts [L] of them, in arrays of any layout. A group
+    whose choice the intervals of log Z leave open is not exact.
     """
+    ids, logits = np.ascontiguousarray(best.ids), np.ascontiguousarray(best.logits)
+    best = best._replace(ids=ids, logits=logits)  # kernels look at no strides
     lists = _with_finished(beams, live, k, best, counts)
     step, of_live = _step(beams, live, lists, log_z)
     return _choice(beams, step, _pairs(beams, step), _reported(log_z, of_live, step.log_z))
