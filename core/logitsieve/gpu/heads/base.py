@@ -48,9 +48,10 @@ class DeviceHead(KernelHead):
     def find(self, hidden: Tensor, k: int) -> Ranked:
         """Return the k best for admissible rows of hidden [B, D]; rows may be left open."""
 
-    @abstractmethod
     def finish(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the k best for rows that `find` left open."""
+        """Return the k best for rows that `find` left open: by default the fallback's."""
+        assert isinstance(self._fallback, DeviceHead)
+        return self._fallback.find_all(hidden, k, True)
 
     def must_finish(self, k: int) -> bool:
         """Return True where open rows are to be expected, so that a tensor's, too, are finished."""

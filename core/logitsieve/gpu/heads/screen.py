@@ -84,11 +84,6 @@ class GpuScreen(DeviceHead, ScreenHead):
         scanned = lengths.sum(dim=1).masked_fill((ids >= 0).sum(dim=1) < k, -1)
         return Ranked(*rank(self.matrix, hidden, ids, k), exact, scanned.int())
 
-    def finish(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the answers of the fallback."""
-        assert isinstance(self._fallback, DeviceHead)
-        return self._fallback.find_all(hidden, k, True)
-
     def _routes(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the best clusters [B, probes], and [B] True for rows that are far from them."""
         lists, probes = self._lists, int(self.knobs["probes"])

@@ -45,11 +45,6 @@ class GpuSvd(DeviceHead, SvdHead):
             return Ranked(room.int(), room.double(), exact, scanned.fill_(-1))
         return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), exact, scanned)
 
-    def finish(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the answers of the fallback."""
-        assert isinstance(self._fallback, DeviceHead)
-        return self._fallback.find_all(hidden, k, True)
-
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """Return the candidates as CSR, for `candidates`."""
         with self.uploaded(hidden) as rows:
