@@ -74,12 +74,6 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
     return fill_fields(descriptor, {LARGEST_NORM: largest})
 
 
-def norms_descriptor(vocab_size: int, dim: int, norm: float, bias: float) -> Int64:
-    """The descriptor of a matrix without rows, for what asks only which queries are refused."""
-    fields = {ROWS: vocab_size, DIM: dim, LARGEST_NORM: norm, LARGEST_BIAS: bias}
-    return fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
-
-
 @kernel("(int64,)")
 def largest_norm(address):
     """max ||w_i|| of the matrix of a descriptor, in float64 and not below the true one."""
