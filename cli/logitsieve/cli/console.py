@@ -16,9 +16,9 @@ Browser = Annotated[bool, typer.Option(help="Whether a browser opens.")]
 
 
 def command(index: Folders, port: Port = 0, browser: Browser = True) -> None:
-    """Show indexes in a browser: answers of their heads, operating points, the screen.
+    """Show indexes in a browser: answers of heads, missed words, operating points.
 
-    Reads them, on this machine alone, until Ctrl-C. Give two versions to compare them.
+    Reads them, on this machine alone, until Ctrl-C.
 
     Example: logitsieve console models/lm/1
     """

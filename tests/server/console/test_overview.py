@@ -27,7 +27,7 @@ def test_versions_in_every_state(routes: Routes) -> None:
 
 def test_what_a_model_can_be_asked(routes: Routes) -> None:
     facts = model_facts(routes.served("demo@1").decoder.index)
-    assert (facts["contexts"], facts["has_words"], facts["has_screen"]) == (KEPT, True, True)
+    assert (facts["contexts"], facts["has_words"]) == (KEPT, True)
     [screen] = [head for head in facts["heads"] if head["name"] == "screen"]
     assert [knob["name"] for knob in screen["knobs"]] == ["probes", "escalate", "prescreen"]
     facts = model_facts(routes.served("bare").decoder.index)

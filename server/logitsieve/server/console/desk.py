@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import TypeVar
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -35,24 +34,21 @@ class Desk:
         self._pool = ThreadPoolExecutor(AT_ONCE, "logitsieve-console", initializer=step_back)
         self._waiting, self._closed = 0, False
 
-    async def run(self, work: Callable[..., T], *models: str) -> T:
-        """`work` on the decoders of `models`, each as a request names one.
+    async def run(self, work: Callable[[LocalDecoder], T], model: str) -> T:
+        """Return `work` on the decoder of `model`, named as a request names it.
 
-        ModelNotFound or Unavailable where one is not loaded; Overloaded; DeadlineExceeded.
+        ModelNotFound or Unavailable where it is not loaded; Overloaded; DeadlineExceeded.
         """
         if self._closed:
             raise Unavailable("the server is stopping")
-        served = [self.routes().served(model) for model in models]
+        served = self.routes().served(model)
         self._admit(self._answer_s)
         if self._waiting >= MOST_WAITING:
             raise Overloaded(f"the console computes {AT_ONCE} answers at once", RETRY_S)
 
         def leased() -> T:
-            with ExitStack() as leases:
-                for each in served:
-                    leases.enter_context(each.leases)
-                decoders: list[LocalDecoder] = [each.decoder for each in served]
-                return work(*decoders)
+            with served.leases:
+                return work(served.decoder)
 
         self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._pool, leased)

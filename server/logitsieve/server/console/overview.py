@@ -42,7 +42,6 @@ def model_facts(index: Index) -> Facts:
         "has_words": index.manifest.vocabulary is not None,
         "contexts": kept_count(index),
         "calibrated": index.calibration is not None,
-        "has_screen": "screen" in index.heads,
         "heads": [_head_facts(index, name) for name in index.heads],
     }
 

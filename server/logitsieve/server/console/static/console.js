@@ -143,7 +143,7 @@ export function figures(pairs) {
 
 // ---- The model that is looked at
 
-/** Fills the choice of models and calls load(model, all) for the one in the address, and at a change. */
+/** Fills the choice of models and calls load(model) for the one in the address, and at a change. */
 export async function choosing(load) {
   const select = $("model");
   let models;
@@ -166,7 +166,7 @@ export async function choosing(load) {
     problem();
     remember(select.value);
     try {
-      await load(loaded.find(({ model }) => model === select.value), loaded);
+      await load(loaded.find(({ model }) => model === select.value));
     } catch (error) {
       problem(error);
     }
