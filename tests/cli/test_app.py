@@ -145,7 +145,7 @@ def test_the_help_of_every_command_needs_no_extra() -> None:
             ("capture", "--huggingface"),
         ),
         *(("build", "--target-precision"), ("tune", "--minutes"), ("evaluate", "--max-rows")),
-        *(("inspect", "--min-precision"), ("report", "--contexts"), ("verify", "--json")),
+        *(("inspect", "--min-precision"), ("report", "--out"), ("verify", "--json")),
         *(("prune", "--keep"), ("serve", "--drain-s"), ("serve", "--config")),
         *(("query", "--temperature"), ("admin", "--drain-s")),
     ):
