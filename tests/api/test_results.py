@@ -18,9 +18,10 @@ def test_proven_rows_of_a_head_that_proves_nothing_are_its_fallbacks() -> None:
     assert not np.shares_memory(Provenance.of(TOP, proves=False).fallback, EXACT)
 
 
-def test_rows_are_taken_and_joined_in_order() -> None:
+def test_parts_are_joined_in_order() -> None:
     whole = Provenance.of(TOP, proves=False)
-    parts = [whole.rows(np.array([2, 0])), whole.rows(np.array([False, True, False]))]
+    exact, scanned, fallback = whole
+    parts = [Provenance(exact[rows], scanned[rows], fallback[rows]) for rows in ([2, 0], [1])]
     joined = Provenance.joined(parts, np.array([1, 2, 0]))
     for array, wanted in zip(joined, whole, strict=True):
         np.testing.assert_array_equal(array, wanted)

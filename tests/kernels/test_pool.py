@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
-from logitsieve.kernels.pool import ROWS_A_SLICE, run_each, run_slices
+from logitsieve.kernels.pool import ROWS_A_SLICE, run_slices
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 33, 100])
@@ -39,22 +38,6 @@ def test_a_forked_child_gets_threads_of_its_own() -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-
-
-@pytest.mark.parametrize("rows", [1, 31, 32])
-@pytest.mark.parametrize("threads", [1, 2, 9])
-def test_calls_answer_in_their_order_whatever_runs_them(rows: int, threads: int) -> None:
-    def call(number: int) -> int:
-        return number + sum(run_slices(lambda start, stop: stop - start, rows, threads))
-
-    calls = [partial(call, number) for number in range(5)]
-    assert run_each(calls, rows, threads) == [rows + number for number in range(5)]
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_call_that_fails_fails_all_of_them(threads: int) -> None:
-    with pytest.raises(ZeroDivisionError):
-        run_each([partial(divmod, 1, number) for number in (1, 0, 2)], 1, threads)
 
 
 def test_many_callers_share_the_threads() -> None:

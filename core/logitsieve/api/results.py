@@ -41,10 +41,6 @@ class Provenance(NamedTuple):
         """The provenance of a head's answer; `proves`: the head's own answers are proven."""
         return cls(top.exact, top.scanned, fallback_of(top.exact, proves))
 
-    def rows(self, rows: Int64 | Bool) -> Provenance:
-        """The provenance of the given rows, in that order."""
-        return Provenance(self.exact[rows], self.scanned[rows], self.fallback[rows])
-
     @classmethod
     def joined(cls, parts: Sequence[Provenance], order: Int64) -> Provenance:
         """All parts' rows, one part after the other, taken in `order`."""

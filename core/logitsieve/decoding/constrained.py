@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
+from logitsieve.api.results import Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.logit_edits import Edits, among, keys_of
 from logitsieve.heads._base.head import Head, Softmax, offsets_of
 from logitsieve.kernels.topk.merge import merge_edited
@@ -29,10 +29,6 @@ class BestLogits(NamedTuple):
     ids: Int32  # [B, K] -1 beyond what was wanted
     logits: Float64  # [B, K] -inf beyond
     provenance: Provenance  # the ids that edits name are scanned, too
-
-    def rows(self, chosen: Bool) -> BestLogits:
-        """The best of the chosen rows."""
-        return BestLogits(self.ids[chosen], self.logits[chosen], self.provenance.rows(chosen))
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:

@@ -30,10 +30,6 @@ class Ranked(NamedTuple):
     exact: Tensor  # bool [B] proven to be the best of all V
     scanned: Tensor  # int32 [B] rows of W that were looked at; -1 for a row left open
 
-    def rows(self, chosen: Tensor) -> Ranked:
-        """Return the chosen rows."""
-        return Ranked(*(each[chosen] for each in self))
-
     def replace(self, chosen: Tensor, other: Ranked) -> None:
         """Put the rows of `other` in the place of the chosen ones."""
         for mine, theirs in zip(self, other, strict=True):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import TypeVar
-
-T = TypeVar("T")
 
 ROWS_A_SLICE = 16  # below this a slice costs less than the hand-over to a thread
 
@@ -33,16 +30,4 @@ def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list
     bounds = [rows * i // slices for i in range(slices + 1)]
     waiting = [_threads(threads).submit(call, start, stop) for start, stop in pairwise(bounds[1:])]
     first = call(0, bounds[1])
-    return [first, *(future.result() for future in waiting)]
-
-
-def run_each(calls: Sequence[Callable[[], T]], rows: int, threads: int) -> list[T]:
-    """The results of calls that answer so many rows each, side by side where rows are few.
-
-    Where they are not, each call may be `run_slices`, which needs the same threads.
-    """
-    if threads == 1 or rows >= 2 * ROWS_A_SLICE:
-        return [call() for call in calls]
-    waiting = [_threads(threads).submit(call) for call in calls[1:]]
-    first = calls[0]()
     return [first, *(future.result() for future in waiting)]
