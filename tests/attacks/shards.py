@@ -31,16 +31,14 @@ def best_of_shards(random: Generator) -> Tally:
 
 
 def draws_of_shards(random: Generator) -> Tally:
-    """Ids of draws of rows that are called exact, at all temperatures and with filters."""
+    """Ids of draws of rows that are called exact, at all temperatures, with and without top-k."""
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         whole, sharded, hidden = split_softmax(random, Path(folder))
         temperature = float(random.choice([0.3, 1.0, 2.5]))
-        top_p, min_p = float(random.choice([1.0, 0.7])), float(random.choice([0.0, 0.02]))
+        top_k = int(random.choice([0, 0, 1, 20]))
         one, other = (
-            decoder.sample(
-                hidden, DRAWS, seeds=7, temperature=temperature, top_p=top_p, min_p=min_p
-            )
+            decoder.sample(hidden, DRAWS, seeds=7, temperature=temperature, top_k=top_k)
             for decoder in (whole, sharded)
         )
         tally.add((one.ids != other.ids).any(axis=1) & other.answer.exact)

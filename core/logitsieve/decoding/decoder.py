@@ -1,14 +1,15 @@
-"""The in-process decoder; the service answers through it too, so both agree bit for bit.
+"""Decoders in this process; the service answers through them too, so both agree bit for bit.
 
 Shape letters: B batch rows, D hidden size.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf, isfinite
-from typing import Unpack
+from typing import Protocol, Unpack
 
 import numpy as np
 
@@ -24,9 +25,12 @@ from logitsieve.api.decoder import (
     shows_keywords,
 )
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
+from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
+    Float32,
+    Int32,
     SampleReply,
     ScoreReply,
     TopKReply,
@@ -43,14 +47,118 @@ ENGINES_KEPT = 64
 CHOICES_KEPT = 256
 
 
-class LocalDecoder:
+class Answering(Protocol):
+    """The methods of an engine: those of `Decoder`, of requests that are checked."""
+
+    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
+        """See `Decoder.topk`; hidden and k may still be wrong."""
+        ...
+
+    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
+        """See `Decoder.score`."""
+        ...
+
+    def sample(
+        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
+    ) -> SampleReply:
+        """See `Decoder.sample`."""
+        ...
+
+    def beam_step(
+        self, hidden: Float32, beams: Beams, constraints: Constraints | None
+    ) -> BeamStepReply:
+        """See `Decoder.beam_step`."""
+        ...
+
+
+class CheckedDecoder(ABC):
+    """A decoder in this process: it checks each request, then an engine answers."""
+
+    vocab_size: int
+
+    @abstractmethod
+    def rows(self, hidden: ArrayLike) -> Float32:
+        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+
+    @abstractmethod
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
+        """The engine that answers a request for `k` ids, or for draws, of each of `rows` rows."""
+
+    @shows_keywords(Target)
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> TopKReply:
+        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
+
+        Raises InvalidRequest naming the field, ModelNotFound unless `model` is this one.
+        """
+        if target:
+            check_keywords(Target, target)
+        if type(hidden) is not np.ndarray or hidden.ndim != 2:
+            hidden = self.rows(hidden)
+        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
+
+    @shows_keywords(Target)
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
+        check_keywords(Target, target)
+        hidden = self.rows(hidden)
+        ready = requests.score_targets(targets, len(hidden))
+        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
+
+    @shows_keywords(SampleOptions)
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        constraints: Constraints | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> SampleReply:
+        """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
+        hidden = self.rows(hidden)
+        ready = requests.sampling(len(hidden), samples, options)
+        engine = self.engine_for(options, len(hidden), 1, draws=True)
+        return engine.sample(hidden, ready, constraints)
+
+    @shows_keywords(BeamOptions)
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        constraints: Constraints | None = None,
+        **options: Unpack[BeamOptions],
+    ) -> BeamStepReply:
+        """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
+        hidden = self.rows(hidden)
+        ready = requests.beams(len(hidden), scores, beams_in, beams_out, options)
+        k = min(beams_out, self.vocab_size)
+        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
+
+
+class LocalDecoder(CheckedDecoder):
     """Answers from one open index. Any number of threads may call it.
 
     Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it.
     """
 
     def __init__(self, index: Index, *, name: str = "") -> None:
-        self.index = index
+        self.index, self.vocab_size = index, index.vocab_size
         self._engine: type[Engine] = index.backend.engine if index.backend else Engine
         self.name = name or index.name
         self.version = str(index.version)
@@ -75,71 +183,9 @@ class LocalDecoder:
         """The measured points that AUTO chooses among; none where the index was not calibrated."""
         return self.auto.points
 
-    @shows_keywords(Target)
-    def topk(
-        self,
-        hidden: ArrayLike,
-        k: int,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
-
-        Raises InvalidRequest naming the field, ModelNotFound unless `model` is this index.
-        """
-        if target:
-            check_keywords(Target, target)
-        if type(hidden) is not np.ndarray or hidden.ndim != 2:
-            hidden = self._engine.rows(self.index, hidden)
-        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
-
-    @shows_keywords(Target)
-    def score(
-        self,
-        hidden: ArrayLike,
-        targets: ArrayLike,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> ScoreReply:
-        """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
-        check_keywords(Target, target)
-        hidden = self._engine.rows(self.index, hidden)
-        ready = requests.score_targets(targets, len(hidden))
-        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
-
-    @shows_keywords(SampleOptions)
-    def sample(
-        self,
-        hidden: ArrayLike,
-        samples: int = 1,
-        *,
-        constraints: Constraints | None = None,
-        **options: Unpack[SampleOptions],
-    ) -> SampleReply:
-        """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
-        hidden = self._engine.rows(self.index, hidden)
-        ready = requests.sampling(len(hidden), samples, options)
-        engine = self.engine_for(options, len(hidden), 1, draws=True)
-        return engine.sample(hidden, ready, constraints)
-
-    @shows_keywords(BeamOptions)
-    def beam_step(
-        self,
-        hidden: ArrayLike,
-        scores: ArrayLike | None = None,
-        *,
-        beams_in: int,
-        beams_out: int,
-        constraints: Constraints | None = None,
-        **options: Unpack[BeamOptions],
-    ) -> BeamStepReply:
-        """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
-        hidden = self._engine.rows(self.index, hidden)
-        ready = requests.beams(len(hidden), scores, beams_in, beams_out, options)
-        k = min(beams_out, self.index.vocab_size)
-        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
+    def rows(self, hidden: ArrayLike) -> Float32:
+        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        return self._engine.rows(self.index, hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:
         """The engine that answers a request for `k` ids, or for draws, of each of `rows` rows."""

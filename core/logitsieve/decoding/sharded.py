@@ -11,20 +11,12 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from logitsieve.api import requests
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import (
-    DEFAULTS,
-    BeamOptions,
-    SampleOptions,
-    Target,
-    check_keywords,
-    shows_keywords,
-)
+from logitsieve.api.decoder import Target
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -38,7 +30,7 @@ from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
     Float32,
-    Float64,
+    Int32,
     Int64,
     Provenance,
     RowRange,
@@ -48,29 +40,15 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.constrained import BestLogits
-from logitsieve.decoding.decoder import LocalDecoder
+from logitsieve.decoding.decoder import CheckedDecoder, LocalDecoder
 from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids
-from logitsieve.decoding.normalizers import CANDIDATES, STEPPING
-from logitsieve.decoding.sharded_draws import Cut, cut, winners
-from logitsieve.decoding.shards import (
-    HALF_PLACE,
-    Best,
-    Part,
-    Shard,
-    asked,
-    best_of,
-    check_shards,
-    checked_constraints,
-    log_z_of,
-    logits_of,
-    merged,
-    sum_log_z,
-)
-from logitsieve.heads._base.head import checked_k
+from logitsieve.decoding.normalizers import CANDIDATES, EXACT
+from logitsieve.decoding.shards import Found, Part, Shard, best_of, check_shards, joined, winners
+from logitsieve.heads._base.head import checked_k, refuse_row
 from logitsieve.index.reader import open_index
 from logitsieve.index.split import SHARDS_FOLDER
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, VALUE
 from logitsieve.utils.deadline import ending_by, time_left
 from logitsieve.utils.hidden import as_hidden
 
@@ -79,13 +57,7 @@ Missing = Literal["refuse", "answer"]
 
 CALLS_AT_ONCE = 8  # of each shard
 FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next
-PROVING = ("certified", "exact", "candidates")  # normalizers whose log Z can be added up
-
-
-NOTHING = Best(
-    np.empty((0, 1), np.int32), np.empty((0, 1)), np.empty(0, np.bool_), np.empty(0, np.int64),
-    np.empty((0, 3)), None,
-)  # fmt: skip
+SUMMABLE = ("certified", "exact", "candidates")  # normalizers whose log Z can be added up
 
 
 class _Lost(Exception):
@@ -95,26 +67,7 @@ class _Lost(Exception):
         self.shard = shard
 
 
-class _Request(NamedTuple):
-    """A checked request, and the shards that it is put to."""
-
-    hidden: Float32  # [B, D]
-    constraints: Constraints | None  # made by `for_rows`
-    target: Mapping[str, Any]  # keywords of `Target` without a model
-    shards: Sequence[Shard]
-    started: int  # ns
-
-    def parts(self) -> list[Part]:
-        """Each shard with its part of the constraints; InvalidRequest if a row has no id left."""
-        parts = [Part.of(shard, self.constraints, len(self.hidden)) for shard in self.shards]
-        left = np.sum([part.remaining for part in parts], axis=0)
-        if not left.all():
-            got = f"nothing left in row {np.argmin(left)}"
-            raise InvalidRequest("constraints", got, "at least one id for each row")
-        return parts
-
-
-class ShardedDecoder:
+class ShardedDecoder(CheckedDecoder):
     """Answers from shards, which are asked side by side. Any number of threads may call it.
 
     InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. A shard
@@ -134,140 +87,27 @@ class ShardedDecoder:
         threads = CALLS_AT_ONCE * len(shards)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="logitsieve-shards")
 
-    @shows_keywords(Target)
-    def topk(
-        self,
-        hidden: ArrayLike,
-        k: int,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`."""
-        check_keywords(Target, target)
-        k = checked_k(k, self.vocab_size)
+    def rows(self, hidden: ArrayLike) -> Float32:
+        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        ready = as_hidden(hidden)
+        if not (finite := np.isfinite(ready).all(axis=1)).all():
+            refuse_row(int(finite.argmin()))
+        return ready
 
-        def answer(request: _Request) -> TopKReply:
-            parts = request.parts()
-            left = np.sum([part.remaining for part in parts], axis=0)
-            if (row := int(np.argmin(left))) is not None and left[row] < k:
-                allowed = f"at most {left[row]}, which are left in row {row}"
-                raise InvalidRequest("k", k, allowed)
-            found = self._each(parts, lambda part: best_of(part, request.hidden, k, request.target))
-            best = merged(found, k)
-            log_z = None
-            if request.target.get("normalizer") or request.target.get("width"):
-                log_z = self._sum(request, [each.log_z for each in found])
-            origin = self._origin(request, _provenance(best), best.answer, log_z)
-            return TopKReply(best.ids, best.logits.astype(np.float32), origin)
-
-        return self._answer(answer, hidden, constraints, target)
-
-    @shows_keywords(Target)
-    def score(
-        self,
-        hidden: ArrayLike,
-        targets: ArrayLike,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> ScoreReply:
-        """Log-probabilities of `targets`; see `Decoder.score`. Never `exact`: logits are rounded.
-
-        Each is within the interval of log Z and 2^-24 of the logit.
-        """
-        check_keywords(Target, target)
-        hidden = as_hidden(hidden)
-        ids = requests.score_targets(targets, len(hidden))
-        check_ids(ids, self.vocab_size, "targets")
-
-        def ask(part: Part, request: _Request) -> tuple[Float64, Float64, Answer | None]:
-            log_z, answer = _log_z(part, request.hidden, request.target)
-            plain = _without_log_z(request.target)
-            return logits_of(part, request.hidden, ids, plain), log_z, answer
-
-        def answer(request: _Request) -> ScoreReply:
-            found = self._each(request.parts(), lambda part: ask(part, request))
-            logits, answers = np.max([each[0] for each in found], axis=0), [e[2] for e in found]
-            log_z = self._sum(request, [each[1] for each in found])
-            log_probs, _ = log_z.log_probs(logits, ids)
-            rows, nothing = len(ids), np.zeros(len(ids), np.bool_)
-            provenance = Provenance(nothing, np.full(rows, ids.shape[1], np.int32), nothing)
-            return ScoreReply(log_probs, self._origin(request, provenance, _any(answers), log_z))
-
-        return self._answer(answer, hidden, constraints, target)
-
-    @shows_keywords(SampleOptions)
-    def sample(
-        self,
-        hidden: ArrayLike,
-        samples: int = 1,
-        *,
-        constraints: Constraints | None = None,
-        **options: Unpack[SampleOptions],
-    ) -> SampleReply:
-        """Draws for each row, of the noise that one softmax has; see `Decoder.sample`."""
-        hidden = as_hidden(hidden)
-        how = requests.sampling(len(hidden), samples, options)
-        if how.temperature == 0.0:
-            how = how._replace(top_k=1)
-        lists = how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0
-        draw = self._from_lists if lists else self._from_all
-        return self._answer(lambda request: draw(request, how), hidden, constraints, options)
-
-    @shows_keywords(BeamOptions)
-    def beam_step(
-        self,
-        hidden: ArrayLike,
-        scores: ArrayLike | None = None,
-        *,
-        beams_in: int,
-        beams_out: int,
-        constraints: Constraints | None = None,
-        **options: Unpack[BeamOptions],
-    ) -> BeamStepReply:
-        """One step of a beam search; see `Decoder.beam_step`."""
-        hidden = as_hidden(hidden)
-        beams = requests.beams(len(hidden), scores, beams_in, beams_out, options)
-        check_ids(np.array(beams.eos_ids, np.int32), self.vocab_size, "eos_ids")
-        return self._answer(
-            lambda request: self._step(request, beams), hidden, constraints, options
-        )
-
-    def close(self) -> None:
-        """Close the decoders of the shards; no call may be under way."""
-        self._pool.shutdown()
-        for shard in self.shards:
-            close: Callable[[], object] = getattr(shard.decoder, "close", lambda: None)
-            close()
-
-    def _answer(
-        self,
-        answer: Callable[[_Request], T],
-        hidden: ArrayLike,
-        constraints: Constraints | None,
-        options: Mapping[str, Any],
-    ) -> T:
-        """Put a request to all shards, and again to those that answer if that is to be done."""
-        started, rows = perf_counter_ns(), as_hidden(hidden)
-        target = {name: options[name] for name in Target.__annotations__ if name in options}
-        if (model := target.pop("model", "")) not in ("", self.name):
+    def engine_for(
+        self, target: Target, rows: int, k: int, *, draws: bool = False
+    ) -> ShardedEngine:
+        """The engine that puts requests with these keywords to the shards."""
+        names = Target.__annotations__.keys()
+        asked: dict[str, Any] = {name: value for name, value in target.items() if name in names}
+        if (model := asked.pop("model", "")) not in ("", self.name):
             raise ModelNotFound(f"model: got {model}, here is only {self.name!r}", "model")
-        normalizer = target.get("normalizer")
-        if normalizer is not None and normalizer not in PROVING:
-            raise InvalidRequest("normalizer", repr(normalizer), ", ".join(PROVING))
-        sets = checked_constraints(constraints, len(rows), self.vocab_size)
-        shards = list(self.shards)
-        while True:
-            try:
-                return answer(_Request(rows, sets, target, shards, started))
-            except _Lost as lost:
-                if self.missing == "refuse" or len(shards) == 1:
-                    raise ShardUnavailable(lost.shard.first, lost.shard.rows) from lost.__cause__
-                shards.remove(lost.shard)
+        if (normalizer := asked.get("normalizer")) not in (None, *SUMMABLE):
+            raise InvalidRequest("normalizer", repr(normalizer), ", ".join(SUMMABLE))
+        return ShardedEngine(self, asked)
 
-    def _each(self, parts: Sequence[Part], question: Callable[[Part], T]) -> list[T]:
-        """The answers of all shards; every call has ended by then, also where one fails."""
+    def put(self, question: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
+        """The answers of shards; every call has ended by then, also where one of them fails."""
         left = time_left()
         deadline = None if left is None else monotonic() + left
 
@@ -286,123 +126,196 @@ class ShardedDecoder:
                 raise _Lost(part.shard) from error
         return [future.result() for future in futures]
 
-    def _sum(self, request: _Request, parts: Sequence[Float64], scale: float = 1.0) -> LogZ:
-        return sum_log_z(parts, scale, whole=len(request.shards) == len(self.shards))
+    def close(self) -> None:
+        """Close the decoders of the shards; no call may be under way."""
+        self._pool.shutdown()
+        for shard in self.shards:
+            close: Callable[[], object] = getattr(shard.decoder, "close", lambda: None)
+            close()
 
-    def _origin(
-        self,
-        request: _Request,
-        provenance: Provenance,
-        answer: Answer | None,
-        log_z: LogZ | None,
-        normalizer: str | None = None,
-    ) -> Answer:
-        """The origin of a merged reply; `answer` is that of one of the shards."""
-        lost = [shard for shard in self.shards if shard not in request.shards]
-        value, low, high, error = PrintedLogZ(None) if log_z is None else log_z.printed()
+
+class _Request(NamedTuple):
+    """Rows of hidden, and the shards with their parts of the constraints."""
+
+    decoder: ShardedDecoder
+    hidden: Float32  # [B, D]
+    parts: Sequence[Part]
+    started: int  # ns
+
+    def ask(self, question: Callable[[Part], Found]) -> Found:
+        """The answers of all shards, joined; log Z has no upper bound where rows are missing."""
+        found = joined(self.decoder.put(question, self.parts))
+        if len(self.parts) < len(self.decoder.shards):
+            found.log_z[:, 2] = inf
+        return found
+
+    def remaining(self, k: int = 1) -> Int64:
+        """[B] ids that may be answered; InvalidRequest names a row in which fewer than k are."""
+        left = np.asarray(np.sum([part.remaining for part in self.parts], axis=0))
+        row = int(np.argmin(left))
+        if not left[row]:
+            got = f"nothing left in row {row}"
+            raise InvalidRequest("constraints", got, "at least one id for each row")
+        if left[row] < k:
+            raise InvalidRequest("k", k, f"at most {left[row]}, which are left in row {row}")
+        return left
+
+    def origin(self, found: Found, log_z: PrintedLogZ, normalizer: str = "") -> Answer:
+        """The origin of a merged reply; head and knobs are those that one of the shards names."""
+        asked, one = {part.shard.first for part in self.parts}, found.answer
+        head, knobs, named = (one.head, one.knobs, one.normalizer) if one else ("", {}, "")
+        lost = [shard for shard in self.decoder.shards if shard.first not in asked]
         return Answer(
-            self.name, "", self.digest, answer.head if answer else "",
-            provenance.exact & (not lost), provenance.scanned, provenance.fallback,
-            answer.knobs if answer else {},
-            answer.normalizer if answer and normalizer is None else normalizer or "",
-            value, low, high, error, 0, perf_counter_ns() - request.started,
-            tuple(RowRange(shard.first, shard.rows) for shard in lost),
+            self.decoder.name, "", self.decoder.digest, head, found.exact & (not lost),
+            found.scanned.astype(np.int32), found.fallback, knobs, normalizer or named, *log_z,
+            compute_ns=perf_counter_ns() - self.started,
+            rows_missing=tuple(RowRange(shard.first, shard.rows) for shard in lost),
         )  # fmt: skip
 
-    def _from_all(self, request: _Request, how: Sampling) -> SampleReply:
-        """Each draw is the largest of the shards' draws, perturbed logits being compared."""
 
-        def ask(part: Part) -> tuple[Best, Float64]:
-            drawn = _drawn(part, request.hidden, how, request.target)
-            plain = _without_log_z(request.target)
-            return drawn, logits_of(part, request.hidden, drawn.ids, plain)
+class ShardedEngine:
+    """The shards, asked with the keywords of one `Target`; see `Engine`."""
 
-        found = self._each(request.parts(), ask)
-        ids = np.stack([drawn.ids for drawn, _ in found], axis=2)  # [B, N, S]
-        logits = np.stack([logits for _, logits in found], axis=2)
-        won = winners(ids, logits, how)
-        places = won.places[..., None]
-        chosen = np.ascontiguousarray(np.take_along_axis(ids, places, 2)[..., 0])
-        own = np.ascontiguousarray(np.take_along_axis(logits, places, 2)[..., 0])
-        log_z = self._sum(request, [drawn.log_z for drawn, _ in found], 1.0 / how.temperature)
-        log_probs, _ = log_z.log_probs(own, chosen)
-        exact = np.all([drawn.exact for drawn, _ in found], axis=0) & won.sure
-        scanned = np.sum([drawn.scanned for drawn, _ in found], axis=0).astype(np.int32)
-        provenance = Provenance(exact, scanned, np.zeros(len(exact), np.bool_))
-        origin = self._origin(request, provenance, _any([d.answer for d, _ in found]), log_z)
-        return SampleReply(chosen, log_probs, origin)
+    def __init__(self, decoder: ShardedDecoder, target: Mapping[str, Any]) -> None:
+        self._decoder, self._target = decoder, target
+        log_z = ("normalizer", "width")
+        self._plain = {each: target[each] for each in target if each not in log_z}
+        closest = target.get("normalizer") or EXACT.name  # as logits follow from it
+        self._closely = {**target, "normalizer": closest}
 
-    def _from_lists(self, request: _Request, how: Sampling) -> SampleReply:
-        """Draws from the ids that filters leave, which are listed first, best first."""
-        parts = request.parts()
-        limits = np.sum([part.remaining for part in parts], axis=0)
-        limits = np.minimum(limits, how.top_k) if how.top_k else limits
-        looked = limits if how.top_k else np.minimum(limits, FIRST)
-        plain, bounds = _without_log_z(request.target), self._unlisted(request, parts, how, "")
+    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
+        """The k best ids of each row of `hidden` [B, D]; InvalidRequest if not valid."""
+        hidden, k = self._decoder.rows(hidden), checked_k(k, self._decoder.vocab_size)
+
+        def answer(request: _Request) -> TopKReply:
+            request.remaining(k)
+            found = request.ask(lambda part: part.best(hidden, k, self._target))
+            best, log_z = best_of(found, k), PrintedLogZ(None)
+            if self._target.get("normalizer") or self._target.get("width"):
+                log_z = _log_z(found).printed()
+            return TopKReply(best.ids, best.logits.astype(np.float32), request.origin(best, log_z))
+
+        return self._answer(answer, hidden, constraints)
+
+    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
+        """logit - log Z of `targets` [B, T]; never `exact`, as logits come rounded."""
+        check_ids(targets, self._decoder.vocab_size, "targets")
+
+        def answer(request: _Request) -> ScoreReply:
+            request.remaining()
+            found = request.ask(lambda part: part.score(hidden, targets, self._target))
+            log_z, (rows, count) = _log_z(found), targets.shape
+            log_probs, _ = log_z.log_probs(found.logits.max(axis=1), targets)
+            found = found._replace(exact=np.zeros(rows, np.bool_), scanned=np.full(rows, count))
+            return ScoreReply(log_probs, request.origin(found, log_z.printed()))
+
+        return self._answer(answer, hidden, constraints)
+
+    def sample(
+        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
+    ) -> SampleReply:
+        """Draws by the noise of the whole softmax: those of the shards, or from what filters leave.
+
+        Each draw is the candidate with the largest perturbed logit.
+        """
+        how = sampling
+        if how.temperature == 0.0:
+            how = how._replace(top_k=1, temperature=1.0)
+        filtered = how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0
+
+        def answer(request: _Request) -> SampleReply:
+            if filtered:
+                found = self._left(request, how)
+                lists = [each[:, None] for each in found[:3]]
+                log_z = LogZ.estimate(np.logaddexp.reduce(found.logits, axis=1), 1.0)
+            else:
+                request.remaining()
+                found = request.ask(lambda part: part.draws(hidden, how, self._closely))
+                lists, log_z = [each.swapaxes(1, 2) for each in found[:3]], _log_z(found)
+            ids, logits, sure = winners(lists, how)
+            log_probs, _ = log_z.log_probs(logits, ids)
+            found = found._replace(exact=found.exact & sure)
+            normalizer = CANDIDATES.name if filtered else ""
+            return SampleReply(ids, log_probs, request.origin(found, log_z.printed(), normalizer))
+
+        return self._answer(answer, hidden, constraints)
+
+    def beam_step(
+        self, hidden: Float32, beams: Beams, constraints: Constraints | None
+    ) -> BeamStepReply:
+        """The best continuations of the hypotheses at the rows of `hidden` [B, D]."""
+        check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
+        live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, self._decoder.vocab_size)
+        sets = None if constraints is None else constraints.for_rows(len(hidden)).take(live)
+
+        def answer(request: _Request) -> BeamStepReply:
+            nothing, everything = np.zeros((len(live), 1), np.int32), request.hidden
+
+            def question(part: Part) -> Found:
+                log_z = Part.of(part.shard, None, len(live)).score(
+                    everything, nothing, self._closely
+                )
+                best = part.best(everything, k, self._plain)
+                return best._replace(log_z=log_z.log_z, answer=log_z.answer)
+
+            found = request.ask(question)
+            best, log_z = best_of(found, k), _log_z(found)
+            log_z.fields[:, LOW] -= best.off.max(axis=1)
+            log_z.fields[:, HIGH] += best.off.max(axis=1)
+            provenance = Provenance(best.exact, best.scanned.astype(np.int32), best.fallback)
+            lists = BestLogits(best.ids, best.logits, provenance)
+            step = choose_pairs(beams, live, k, lists, (best.ids >= 0).sum(axis=1), log_z)
+            best = best._replace(**step.provenance._asdict())
+            return BeamStepReply(*step[:5], request.origin(best, step.log_z))
+
+        return self._answer(answer, hidden[live], sets)
+
+    def _answer(
+        self,
+        answer: Callable[[_Request], T],
+        hidden: Float32,
+        constraints: Constraints | None,
+    ) -> T:
+        """Put a request to all shards; where allowed, again to the others if one is lost."""
+        decoder, rows, started = self._decoder, len(hidden), perf_counter_ns()
+        sets = None if constraints is None else constraints.for_rows(rows)
+        parts = [Part.of(shard, sets, rows) for shard in decoder.shards]
         while True:
-            ask = partial(best_of, hidden=request.hidden, k=looked, target=plain)
-            best = merged(self._each(parts, ask), looked)
-            cuts = cut(best.logits, looked, looked == limits, how, bounds)
-            if cuts.ended.all():
+            try:
+                return answer(_Request(decoder, hidden, parts, started))
+            except _Lost as lost:
+                parts = [part for part in parts if part.shard is not lost.shard]
+                if decoder.missing == "refuse" or not parts:
+                    raise ShardUnavailable(lost.shard.first, lost.shard.rows) from lost.__cause__
+
+    def _left(self, request: _Request, how: Sampling) -> Found:
+        """The ids [B, K] that filters leave, best first, with logits at the temperature.
+
+        Logits come rounded, so what top-p and min-p leave is never `exact`.
+        """
+        limits = np.minimum(request.remaining(), how.top_k or self._decoder.vocab_size)
+        looked = limits if how.top_k else np.minimum(limits, FIRST)
+        every, hidden, scale = np.zeros((len(limits), 1)), request.hidden, 1.0 / how.temperature
+        if how.top_p < 1.0 and not how.top_k:
+            one, target = how._replace(samples=1), {**self._plain, "normalizer": EXACT.name}
+            every = request.ask(lambda part: part.draws(hidden, one, target)).log_z[:, :1]
+        while True:
+            ask = partial(Part.best, hidden=hidden, k=looked, target=self._plain)
+            best = best_of(request.ask(ask), looked)
+            logits, whole = best.logits * scale, looked == limits
+            total = np.where(whole[:, None], np.logaddexp.reduce(logits, axis=1)[:, None], every)
+            chances = np.exp(logits - total)
+            kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])
+            if how.top_p < 1.0:
+                kept &= np.cumsum(chances, axis=1) - chances < how.top_p
+            kept[:, 0] = True
+            ended = whole | (kept.sum(axis=1) < looked)
+            if ended.all():
                 break
-            looked = np.where(cuts.ended, looked, np.minimum(GROWTH * looked, limits))
-        if not cuts.sure.all():
-            closer = self._unlisted(request, parts, how, "exact")
-            cuts = cut(best.logits, looked, looked == limits, how, closer)
-        return self._listed(request, how, best, cuts)
-
-    def _listed(self, request: _Request, how: Sampling, best: Best, cuts: Cut) -> SampleReply:
-        kept = np.arange(best.ids.shape[1]) < cuts.lengths[:, None]
-        ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, best.logits, -np.inf)
-        won, scale = winners(ids, logits, how), 1.0 / (how.temperature or 1.0)
-        value = np.logaddexp.reduce(logits * scale, axis=1)
-        log_z = LogZ.estimate(value, scale)
-        chosen = np.ascontiguousarray(np.take_along_axis(ids, won.places, 1))
-        log_probs, _ = log_z.log_probs(np.take_along_axis(logits, won.places, 1), chosen)
-        provenance = _provenance(best._replace(exact=best.exact & cuts.sure & won.sure))
-        origin = self._origin(request, provenance, best.answer, log_z, CANDIDATES.name)
-        return SampleReply(chosen, log_probs, origin)
-
-    def _unlisted(
-        self, request: _Request, parts: Sequence[Part], how: Sampling, normalizer: str
-    ) -> Float64:
-        """[B, 2] bounds of log Z at the temperature, of all that there is to choose from."""
-        if how.top_k or how.top_p == 1.0:
-            return np.tile([-inf, inf], (len(request.hidden), 1))
-        one = how._replace(samples=1, top_p=1.0, min_p=0.0)
-        target = _without_log_z(request.target) | ({"normalizer": normalizer} if normalizer else {})
-        found = self._each(parts, lambda part: _drawn(part, request.hidden, one, target).log_z)
-        return self._sum(request, found).fields[:, LOW:]
-
-    def _step(self, request: _Request, beams: Beams) -> BeamStepReply:
-        live = np.flatnonzero(~beams.finished)
-        hidden, k = request.hidden[live], min(beams.beams_out, self.vocab_size)
-        sets = None if request.constraints is None else request.constraints.take(live)
-        log_z_target = {"normalizer": STEPPING} | dict(request.target)
-        plain = _without_log_z(request.target)
-
-        def ask(shard: Shard) -> tuple[Best, Float64, Answer | None]:
-            best = best_of(Part.of(shard, sets, len(hidden)), hidden, k, plain)
-            return best, *_log_z(Part.of(shard, None, len(hidden)), hidden, log_z_target)
-
-        everything = [Part.of(shard, None, len(hidden)) for shard in request.shards]
-        found = self._each(everything, lambda part: ask(part.shard)) if live.size else []
-        if found:
-            best = merged([each[0] for each in found], k)
-            log_z = self._sum(request, [each[1] for each in found])
-        else:
-            best, log_z = NOTHING, LogZ(np.empty((0, FIELDS)))
-        counts = (best.ids >= 0).sum(axis=1)
-        off = HALF_PLACE * np.where(best.ids < 0, 0.0, np.abs(best.logits)).max(axis=1)
-        log_z.fields[:, LOW] -= off
-        log_z.fields[:, HIGH] += off
-        lists = BestLogits(best.ids, best.logits, _provenance(best))
-        step = choose_pairs(beams, live, k, lists, counts, log_z)
-        answer = _any([each[2] for each in found])
-        origin = self._origin(request, step.provenance, answer, None)
-        value, low, high, error = step.log_z
-        origin = origin._replace(log_z=value, log_z_low=low, log_z_high=high, log_z_error=error)
-        return BeamStepReply(*step[:5], origin)
+            looked = np.where(ended, looked, np.minimum(GROWTH * looked, limits))
+        ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -inf)
+        exact = best.exact & (how.top_p == 1.0 and how.min_p == 0.0)
+        return best._replace(ids=ids, logits=logits, off=best.off * scale, exact=exact)
 
 
 def open_sharded(
@@ -412,53 +325,19 @@ def open_sharded(
 
     InvalidRequest if shards are missing or of different softmaxes; IndexUnreadable.
     """
-    folder = Path(path) / SHARDS_FOLDER
-    numbers = sorted(int(each.name) for each in folder.glob("[1-9]*") if each.name.isdecimal())
-    shards = [
-        Shard.of(LocalDecoder(open_index(folder / str(number), **options))) for number in numbers
-    ]
+    folder, shards = Path(path) / SHARDS_FOLDER, []
+    for number in sorted(int(each.name) for each in folder.glob("[1-9]*") if each.name.isdecimal()):
+        index = open_index(folder / str(number), **options)
+        if (whole := index.manifest.shard) is None:
+            got = f"{index.path}, a whole index"
+            raise InvalidRequest("shards", got, "shards, as `split_index` writes them")
+        place = whole.first, index.vocab_size, whole.vocab_size, whole.softmax_sha256
+        shards.append(Shard(LocalDecoder(index), *place))
     return ShardedDecoder(shards, name=Path(path).absolute().parent.name, missing=missing)
 
 
-def _without_log_z(target: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in target.items() if name not in ("normalizer", "width")}
-
-
-def _provenance(best: Best) -> Provenance:
-    return Provenance(best.exact, best.scanned.astype(np.int32), np.zeros(len(best.ids), np.bool_))
-
-
-def _any(answers: Sequence[Answer | None]) -> Answer | None:
-    return next((answer for answer in answers if answer is not None), None)
-
-
-def _log_z(part: Part, hidden: Float32, target: Mapping[str, Any]) -> tuple[Float64, Answer | None]:
-    """log Z [B, 3] of what is left of a shard, -inf of nothing; the origin of the answer."""
-    log_z, rows = np.full((len(hidden), 3), -inf), np.flatnonzero(part.remaining)
-    if not rows.size:
-        return log_z, None
-    first, keywords = np.zeros((rows.size, 1), np.int32), asked(part.shard, target)
-    reply = part.shard.decoder.score(hidden[rows], first, constraints=part.take(rows), **keywords)
-    log_z[rows] = log_z_of(reply.answer)
-    return log_z, reply.answer
-
-
-def _drawn(part: Part, hidden: Float32, how: Sampling, target: Mapping[str, Any]) -> Best:
-    """A shard's own draws [B, N], -1 where it has nothing left; their logits are not filled."""
-    rows: Int64 = np.flatnonzero(part.remaining)
-    shape, every = (len(hidden), how.samples), np.ones(len(hidden), np.bool_)
-    found = Best(
-        np.full(shape, -1, np.int32), np.empty(shape), every, np.zeros(len(hidden), np.int64),
-        np.full((len(hidden), 3), -inf), None,
-    )  # fmt: skip
-    if not rows.size:
-        return found
-    reply = part.shard.decoder.sample(
-        hidden[rows], how.samples, constraints=part.take(rows), seeds=how.seeds[rows],
-        step=how.step, temperature=how.temperature or DEFAULTS["temperature"],
-        **asked(part.shard, target),
-    )  # fmt: skip
-    found.ids[rows] = reply.ids + np.int32(part.shard.first)
-    found.exact[rows], found.scanned[rows] = reply.answer.exact, reply.answer.scanned
-    found.log_z[rows] = log_z_of(reply.answer)
-    return found._replace(answer=reply.answer)
+def _log_z(found: Found) -> LogZ:
+    """log Z that the shards found together."""
+    fields = np.zeros((len(found.log_z), FIELDS))
+    fields[:, [VALUE, LOW, HIGH]] = found.log_z
+    return LogZ(fields, bounded=bool(np.isfinite(fields[:, LOW]).all()))

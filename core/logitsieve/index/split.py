@@ -19,7 +19,6 @@ from logitsieve.index.manifest import SHARD_ALIGNED, ShardOf
 from logitsieve.index.reader import verify_index
 from logitsieve.index.writer import new_path, write_index
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
@@ -100,20 +99,14 @@ def sketch_of_rows(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
 def _regrouped(coarse: np.ndarray, places: Int64) -> np.ndarray:
     """Groups of 16 of the rows at these places, filled up as docs/index-format.md says.
 
-    A group has codes of 16 rows by fours, then their scales, rests and biases as float32.
+    A group has codes of 16 rows by fours, then their scales, rests and biases as float32: all of
+    its rows by four bytes each.
     """
-    width = coarse.shape[1] // LANES - COARSE_EXTRA
-    codes = coarse[:, : LANES * width].reshape(len(coarse), width // 4, LANES, 4)
-    extras = coarse[:, LANES * width :].view(np.float32).reshape(len(coarse), 3, LANES)
-    group, lane = places // LANES, places % LANES
-    count = -(-len(places) // LANES)
-    chosen = np.full((count * LANES, width // 4, 4), NO_CODE, np.uint8)
-    chosen[: len(places)] = codes[group, :, lane]
-    floats = np.tile(np.array([0.0, 0.0, -np.inf], np.float32), (count * LANES, 1))
-    floats[: len(places)] = extras[group, :, lane]
-    quads = chosen.reshape(count, LANES, width // 4, 4).transpose(0, 2, 1, 3)
-    lanes = np.ascontiguousarray(floats.reshape(count, LANES, 3).transpose(0, 2, 1))
-    return np.concatenate(
-        [quads.reshape(count, LANES * width), lanes.reshape(count, 3 * LANES).view(np.uint8)],
-        axis=1,
-    )
+    fours = coarse.reshape(len(coarse), -1, LANES, 4)
+    nothing = np.full(fours.shape[1::2], NO_CODE, np.uint8)
+    nothing[-3:] = np.array([[0.0], [0.0], [-np.inf]], np.float32).view(np.uint8)
+    groups = -(-len(places) // LANES)
+    rows = np.tile(nothing, (groups * LANES, 1, 1))
+    rows[: len(places)] = fours[places // LANES, :, places % LANES]
+    grouped = rows.reshape(groups, LANES, -1, 4).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(grouped).reshape(groups, -1)
