@@ -8,7 +8,7 @@ taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from logitsieve.api.decoder import KnobValues, PointRequest
@@ -134,14 +134,14 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     )
 
 
-def proving_draws(request: PointRequest, index: Index, auto: Auto) -> PointRequest:
+def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> PointRequest:
     """Return a request for draws with a head that proves them, if it leaves the choice to AUTO.
 
     A request for a precision is AUTO's to meet as always.
     """
     if not request.automatic or request.precision is not None:
         return request
-    head = auto.drawing_head or ("certified" if "certified" in index.heads else "exact")
+    head = auto.drawing_head or ("certified" if "certified" in heads else "exact")
     return request._replace(automatic=False, head=head)
 
 

@@ -196,7 +196,7 @@ class LocalDecoder(CheckedDecoder):
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         request = point_request(target)
         if draws:
-            request = proving_draws(request, self.index, auto)
+            request = proving_draws(request, self.index.heads, auto)
         if not request.automatic:
             return self.engine(request.head, request.knobs, request.normalizer, request.width)
         k_class = auto.k_class(k, request.precision)

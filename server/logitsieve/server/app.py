@@ -144,7 +144,7 @@ class Server:
     def _publish(self) -> None:
         routes = self.repository.routes
         served = [version.served for version in routes.by_key.values() if version.served]
-        self.metrics.loaded(one.decoder.index for one in served)
+        self.metrics.loaded(one.labels for one in served)
         self._ready = self._health.publish(routes) and not self._stopping
 
     def _listen(self, ports: Ports) -> None:

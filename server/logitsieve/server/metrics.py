@@ -23,7 +23,6 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from logitsieve.api.results import Answer
-from logitsieve.index import Index
 
 UNKNOWN = "unknown"
 
@@ -141,11 +140,10 @@ class Metrics(Collector):
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    def loaded(self, indexes: Iterable[Index]) -> None:
+    def loaded(self, labels: Iterable[tuple[str, ...]]) -> None:
         self._index_info.clear()
-        for index in indexes:
-            rest = index.digest, str(index.vocab_size), str(index.dim), index.device
-            self._index_info.labels(index.name, str(index.version), *rest).set(1)
+        for each in labels:
+            self._index_info.labels(*each).set(1)
 
     def record(self, call: Call) -> None:
         self._finished.append(call)

@@ -48,7 +48,7 @@ class Desk:
 
         def leased() -> T:
             with served.leases:
-                return work(served.decoder)
+                return work(served.whole)
 
         self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._pool, leased)

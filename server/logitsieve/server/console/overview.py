@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from logitsieve.api.decoder import DEFAULT_REQUEST
+from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
 from logitsieve.server.console.contexts import kept_count
 from logitsieve.server.console.words import Facts
@@ -73,8 +74,10 @@ def _version_facts(routes: Routes, version: Version) -> Facts:
         "plain": routes.get(version.name) == version,  # what the name alone means
     }
     if version.served is not None:
-        with version.served.leases:
-            facts |= model_facts(version.served.decoder.index) | _auto_facts(version.served)
+        decoder = version.served.decoder
+        if isinstance(decoder, LocalDecoder):
+            with version.served.leases:
+                facts |= model_facts(decoder.index) | _auto_facts(version.served)
     return facts
 
 

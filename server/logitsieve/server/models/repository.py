@@ -22,7 +22,7 @@ from logitsieve.api.errors import (
     ModelNotFound,
     Unavailable,
 )
-from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding import LocalDecoder, open_sharded
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.config import ServeConfig
@@ -35,27 +35,30 @@ from logitsieve.server.models.routes import (
     read_aliases,
     write_alias,
 )
-from logitsieve.server.models.served import Served
+from logitsieve.server.models.served import AnyDecoder, Served
+from logitsieve.server.models.sharded import ShardedModel, is_sharded, read_manifests
 from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)
 
 NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)  # the folder's fault, not a defect
 
-Decide = Callable[[Index], LocalDecoder]
-Opener = Callable[[Path, ServeConfig, Progress], Index]
+Opener = Callable[[Path, ServeConfig, Progress], Index | ShardedModel]
 WriteAlias = Callable[[Path, str, int | None], None]
 
 
-def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Index:
-    return open_index(
-        path,
-        threads=config.threads,
-        device=config.device_of(path.parent.name),
-        verify=config.verify,
-        kernel_cache=config.kernel_cache,
-        progress=progress,
-    )
+def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Index | ShardedModel:
+    """Open the version that lies in a folder, in one piece or in shards."""
+    options: dict[str, Any] = {
+        "threads": config.threads,
+        "device": config.device_of(path.parent.name),
+        "verify": config.verify,
+        "kernel_cache": config.kernel_cache,
+        "progress": progress,
+    }
+    if is_sharded(path):
+        return ShardedModel(path, read_manifests(path), open_sharded(path, **options))
+    return open_index(path, **options)
 
 
 class Repository:
@@ -66,10 +69,8 @@ class Repository:
         config: ServeConfig,
         opener: Opener = open_configured,
         write: WriteAlias = write_alias,
-        decoder: Decide = LocalDecoder,
     ) -> None:
-        self._config, self._decoder = config, decoder
-        self._open, self._write = opener, write
+        self._config, self._open, self._write = config, opener, write
         self._changing = Lock()
         self.routes = Routes()
         # Called after every change, by the thread that made it.
@@ -192,6 +193,17 @@ class Repository:
     def versions(self) -> list[Version]:
         return list(self.routes.by_key.values())
 
+    def adopt_aliases(self, name: str) -> None:
+        """Let the aliases of a model be those of its file, which another process has changed.
+
+        Nothing is written. IndexUnreadable; InvalidRequest if the hidden size of a name changes.
+        """
+        aliases = read_aliases(self._config.models / name)
+        with self._changing:
+            routes = self.routes.with_aliases(name, aliases)
+            routes.require_same_dim(self.routes)
+            self._put(routes)
+
     def _opened(self, name: str, number: int, progress: Progress) -> Served:
         folder = self._config.models / name
         if name not in self.routes.aliases:
@@ -201,10 +213,11 @@ class Repository:
             with self._changing:
                 self._put(self.routes.with_aliases(name, aliases))
         began = monotonic()
-        index = self._open(folder / str(number), self._config, progress)
-        about = {"digest": index.digest, "device": index.device}
+        opened = self._open(folder / str(number), self._config, progress)
+        decoder: AnyDecoder = opened if isinstance(opened, ShardedModel) else LocalDecoder(opened)
+        about = {"digest": decoder.index.digest, "device": decoder.index.device}
         log_time("load", name, number, "opened and verified", began, **about)
-        began, decoder = monotonic(), self._decoder(index)
+        began = monotonic()
         decoder.warm(progress)
         log_time("warm", name, number, "warmed", began)
         return Served(decoder)

@@ -10,15 +10,20 @@ from threading import Lock
 from typing import NamedTuple
 
 from logitsieve.api.decoder import PointRequest
-from logitsieve.api.errors import Unavailable
+from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.decoder import CHOICES_KEPT
-from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation.operating_points import OperatingPoint, setting_of
+from logitsieve.index import Index
 from logitsieve.server.models.drift_guard import DriftGuard
+from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
 from logitsieve.server.scheduling.batcher import RunningMean
+from logitsieve.server.scheduling.point import Point
 from logitsieve.v1 import decoder_pb2 as pb
+
+AnyDecoder = LocalDecoder | ShardedModel
+AnyIndex = Index | ShardedIndex
 
 # A pass over all of W is taken to read it at what one core of a small machine streams.
 BYTES_PER_US = 10_000
@@ -30,7 +35,7 @@ US_PER_RANDOM = 0.02
 class EngineChoice(NamedTuple):
     """What answers a request, and about what it costs."""
 
-    engine: Engine
+    engine: Point
     us_per_row: float  # by the calibration, or a guess
     pace: RunningMean  # microseconds taken, over estimated ones
     origin: bytes  # the first bytes of each response
@@ -74,7 +79,7 @@ class UseCount:
 class Served:
     """A loaded version. Anything computed by it is computed within `with served.leases:`."""
 
-    def __init__(self, decoder: LocalDecoder) -> None:
+    def __init__(self, decoder: AnyDecoder) -> None:
         self.decoder = decoder
         self.elsewhere = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
@@ -97,6 +102,21 @@ class Served:
     def extra_us(self, logits: int, draws: int) -> float:
         """Return about how long so many more logits and draws take, for all rows together."""
         return logits * self._us_per_logit + draws * self._us_per_draw
+
+    @property
+    def whole(self) -> LocalDecoder:
+        """The decoder of an index in one piece; InvalidRequest if the version is in shards."""
+        if not isinstance(self.decoder, LocalDecoder):
+            got = f"{self.decoder.name}, which is in shards"
+            raise InvalidRequest("model", got, "one in one piece")
+        return self.decoder
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Name, version, digest, V, D and device, as labels of a metric."""
+        index = self.decoder.index
+        sizes = str(index.vocab_size), str(index.dim)
+        return index.name, str(index.version), index.digest, *sizes, index.device
 
     @property
     def points(self) -> list[pb.OperatingPoint]:
@@ -148,7 +168,7 @@ class Served:
         return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
 
 
-def origin_of(engine: Engine) -> bytes:
+def origin_of(engine: Point) -> bytes:
     """Serialize the start of every response of an engine: protobuf merges the rest into it.
 
     Each response has its Answer as field 1, so one start does for all kinds.

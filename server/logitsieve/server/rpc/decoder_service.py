@@ -78,7 +78,7 @@ class DecoderService:
             prepared = read(self.config, served.decoder.index)
             wanted = to_point_request(target, method.normalizer)
             if prepared.draws:
-                wanted = proving_draws(wanted, served.decoder.index, served.decoder.auto)
+                wanted = proving_draws(wanted, served.decoder.index.heads, served.decoder.auto)
             chosen = served.choose(wanted, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,

@@ -17,23 +17,23 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
-from logitsieve.decoding.engine import Engine
 from logitsieve.decoding.normalizers import STEPPING
-from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.models.served import AnyIndex
 from logitsieve.server.rpc.codec import to_array, to_constraints, to_vector, vector_if_set
 from logitsieve.server.scheduling.batcher import PreparedRequest
+from logitsieve.server.scheduling.point import Point
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
-Read = Callable[[ServeConfig, Index], PreparedRequest]  # InvalidRequest names the field at fault
+Read = Callable[[ServeConfig, AnyIndex], PreparedRequest]  # InvalidRequest names the field at fault
 
 
 class Method(NamedTuple):
     rpc: Rpc[Reply]
-    read: Callable[[Any, ServeConfig, Index], PreparedRequest]
+    read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
     finds_log_z: bool  # also where no normalizer is named
     normalizer: str = ""  # the one used then, unless that depends on the index
 
@@ -42,7 +42,7 @@ class Method(NamedTuple):
 Rows = tuple[np.ndarray, Constraints | None, int]
 
 
-def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: Index) -> PreparedRequest:
+def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     return prepare_top_k(_read_rows(request, config), request.k, config)
 
 
@@ -56,21 +56,21 @@ def prepare_top_k(rows: Rows, k: int, config: ServeConfig) -> PreparedRequest:
     )
 
 
-def read_score(request: pb.ScoreRequest, config: ServeConfig, index: Index) -> PreparedRequest:
+def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     hidden, constraints, edited = _read_rows(request, config)
     targets = to_array(request.targets, "targets", DType.INT32)  # [B, T]
     if targets.shape[1] > config.max_k:
         allowed = f"at most {config.max_k}"
         raise InvalidRequest("targets", f"{targets.shape[1]} targets a row", allowed)
 
-    def compute(point: Engine) -> Reply:
+    def compute(point: Point) -> Reply:
         ready = as_hidden(hidden, index.dim)
         return point.score(ready, score_targets(targets, len(ready)), constraints)
 
     return PreparedRequest(len(hidden), 1, edited + targets.size, 0, compute)
 
 
-def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) -> PreparedRequest:
+def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     options: SampleOptions = {
         "step": request.step,
         "temperature": request.temperature if request.HasField("temperature") else 1.0,
@@ -83,7 +83,12 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) ->
 
 
 def prepare_sample(
-    rows: Rows, samples: int, seeds: Any, options: SampleOptions, config: ServeConfig, index: Index
+    rows: Rows,
+    samples: int,
+    seeds: Any,
+    options: SampleOptions,
+    config: ServeConfig,
+    index: AnyIndex,
 ) -> PreparedRequest:
     """`seeds` is a tensor of one for each row, or of one to be spread over them.
 
@@ -95,7 +100,7 @@ def prepare_sample(
     vector = to_vector(seeds, "seeds", DType.UINT64)
     seeded: SampleOptions = {**options, "seeds": vector[0] if len(vector) == 1 else vector}
 
-    def compute(point: Engine) -> Reply:
+    def compute(point: Point) -> Reply:
         ready = as_hidden(hidden, index.dim)
         return point.sample(ready, sampling(len(ready), samples, seeded), constraints)
 
@@ -103,7 +108,7 @@ def prepare_sample(
 
 
 def read_beam_step(
-    request: pb.BeamStepRequest, config: ServeConfig, index: Index
+    request: pb.BeamStepRequest, config: ServeConfig, index: AnyIndex
 ) -> PreparedRequest:
     """Hypotheses begin at score and length 0, unfinished, where a vector is not set."""
     hidden, constraints, edited = _read_rows(request, config)
@@ -120,7 +125,7 @@ def read_beam_step(
         "length_alpha": request.length_alpha,
     }
 
-    def compute(point: Engine) -> Reply:
+    def compute(point: Point) -> Reply:
         ready = as_hidden(hidden, index.dim)
         hypotheses = beams(len(ready), scores, request.beams_in, beams_out, options)
         return point.beam_step(ready, hypotheses, constraints)

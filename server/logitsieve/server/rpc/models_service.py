@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
@@ -66,7 +67,7 @@ class ModelsService:
         index = served.decoder.index
         model.digest = index.digest
         model.vocabulary, model.dim = index.vocab_size, index.dim
-        if index.manifest.vocabulary is not None:
+        if isinstance(index, Index) and index.manifest.vocabulary is not None:
             model.vocabulary_id = index.manifest.vocabulary.sha256
         model.heads.extend(index.heads)
         limits = model.limits

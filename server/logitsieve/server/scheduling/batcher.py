@@ -20,7 +20,7 @@ import numpy as np
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.engine import Engine
+from logitsieve.server.scheduling.point import Point
 from logitsieve.v1.rpcs import Reply
 
 # What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap
@@ -71,7 +71,7 @@ class PreparedRequest(NamedTuple):
     k: int  # what AUTO chooses for
     logits: int  # to be computed beside those that the head and log Z need
     draws: int
-    compute: Callable[[Engine], Reply]
+    compute: Callable[[Point], Reply]
     independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
 
 
@@ -79,7 +79,7 @@ class PreparedRequest(NamedTuple):
 class Waiting:
     """A request in the queue. Deadlines are of `monotonic`, in seconds."""
 
-    point: Engine
+    point: Point
     request: PreparedRequest
     estimate_us: float
     pace: RunningMean  # of its engine: time taken / estimated; until measured it refuses no request
@@ -94,7 +94,7 @@ class Waiting:
     ready_at: float = 0.0  # from then on it is computed also if no other shares its batch
     us_per_row: float = field(init=False)
     paced_us: float = field(init=False)  # the same at the pace of its arrival
-    key: tuple[Engine, int, int] | None = field(init=False)  # equal ones may share a batch
+    key: tuple[Point, int, int] | None = field(init=False)  # equal ones may share a batch
 
     def __post_init__(self) -> None:
         hidden = self.request.independent

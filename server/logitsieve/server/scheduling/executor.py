@@ -15,7 +15,6 @@ import numpy as np
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
-from logitsieve.decoding.engine import Engine
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.scheduling.batcher import (
     TOO_LATE,
@@ -27,6 +26,7 @@ from logitsieve.server.scheduling.batcher import (
     RunningMean,
     Waiting,
 )
+from logitsieve.server.scheduling.point import Point
 from logitsieve.utils.deadline import ending_by
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.v1.rpcs import Reply
@@ -76,7 +76,7 @@ class Executor:
 
     async def run(
         self,
-        point: Engine,
+        point: Point,
         request: PreparedRequest,
         *,
         estimate_us: float,

@@ -1,0 +1,247 @@
+"""Deploying a folder of models: an ingress on each node that asks for one, shards by Ray Serve."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.decoding.sharded import Missing
+from logitsieve.ray.building.cluster import require_reached
+from logitsieve.ray.serving.ingress import Ingress, IngressOptions, IngressState
+from logitsieve.ray.serving.shards import ENVIRONMENT, PREFIX, ShardOptions
+from logitsieve.server.config import ServeConfig
+from ray import serve
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+log = logging.getLogger(__name__)
+
+ADDRESSES = "auto (the cluster of this machine), or HOST:PORT of a head node"
+NAMESPACE = "logitsieve"
+INGRESS = "ingress"  # and its number
+STATE_S = 10.0  # that an ingress may take to say what it answers for
+
+
+class ShardState(NamedTuple):
+    """A shard as Ray Serve runs it."""
+
+    app: str
+    status: str
+    replicas: int  # that run
+    message: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """A deployment; an ingress that does not answer has no state."""
+
+    ingresses: dict[str, IngressState | None]
+    shards: list[ShardState]
+
+
+def connect(address: str) -> None:
+    """Connect this process to a cluster, unless it is: "auto", that of this machine, or HOST:PORT.
+
+    InvalidRequest where there is none.
+    """
+    if ray.is_initialized():
+        return
+    if address != "auto":
+        require_reached("address", address, ADDRESSES)
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest("address", f"{address} ({reason})", ADDRESSES) from error
+
+
+def deploy(
+    models: Path | str,
+    *,
+    replicas: int = 1,
+    cpus: float = 1.0,
+    serve_on: str = "",
+    missing: Missing = "refuse",
+    patience_s: float = 1.0,
+    server: ServeConfig | None = None,
+) -> Status:
+    """Serve the versions of `models` (<name>/<version>) on the cluster that Ray is connected to.
+
+    Again, with other contents of the folder, it brings what runs to them: new versions answer as
+    soon as all their shards do, and versions without a folder are closed.
+
+    Each shard has `replicas` processes with `cpus` each; an index in one piece is answered by the
+    ingress itself. `serve_on` names a resource of nodes: each node that has it gets an ingress;
+    without a name one is put on this node. A shard is waited for `patience_s` seconds; requests are
+    then refused, or answered without it (`missing` "answer"). `server` are the options of every
+    ingress; its ports must not be 0, as a restarted ingress listens on the same.
+
+    InvalidRequest names an argument, Unavailable says which versions could not be run: the others
+    are served.
+    """
+    if not 0 < patience_s <= 3600:
+        raise InvalidRequest("patience_s", patience_s, "a number above 0, at most 3600")
+    if missing not in ("refuse", "answer"):
+        raise InvalidRequest("missing", repr(missing), "'refuse' or 'answer'")
+    config = replace(server or ServeConfig(), models=Path(models).resolve())
+    _require_ports(config)
+    run = ShardOptions(
+        replicas=replicas,
+        cpus=cpus,
+        threads=config.threads,
+        verify=config.verify,
+        kernel_cache=config.kernel_cache,
+    )
+    options = IngressOptions(server=config, shards=run, patience_s=patience_s, missing=missing)
+    nodes, before = _nodes(serve_on), _names()
+    _require_same(options, before)
+    serve.start(proxy_location="Disabled")
+    errors = list[str]()
+    for name in [f"{INGRESS}-{number}" for number in range(1, nodes + 1)]:
+        with _named(name):
+            errors += _brought_up(name, options, serve_on, new=name not in before)
+    status = status_of()
+    _delete_unused(status)
+    if errors:
+        raise Unavailable("; ".join(sorted(set(errors))), "version")
+    return status
+
+
+def status_of() -> Status:
+    """What runs on the cluster that Ray is connected to."""
+    ingresses = dict[str, IngressState | None]()
+    for name in _names():
+        try:
+            actor = ray.get_actor(name, NAMESPACE)
+            ingresses[name] = ray.get(actor.state.remote(), timeout=STATE_S)
+        except (RayActorError, ValueError, GetTimeoutError):
+            ingresses[name] = None
+    shards = []
+    for name, app in sorted(_apps().items()):
+        running = [d.replica_states.get("RUNNING", 0) for d in app.deployments.values()]
+        message = app.message or "; ".join(d.message for d in app.deployments.values())
+        shards.append(ShardState(name, str(app.status.value), sum(running), message))
+    return Status(ingresses, shards)
+
+
+def remove() -> None:
+    """End the ingresses, after what is in flight, and the shards. Other things on Ray stay."""
+    for name in _names():
+        actor = ray.get_actor(name, NAMESPACE)
+        try:
+            ray.get(actor.stop.remote(), timeout=STATE_S + 60)
+        except (RayActorError, GetTimeoutError):
+            log.warning("%s did not stop by itself", name)
+        ray.kill(actor)
+    _delete(list(_apps()))
+
+
+def _require_ports(config: ServeConfig) -> None:
+    for port in ("port", "metrics_port", "admin_port")[: 3 if config.admin else 2]:
+        if getattr(config, port) == 0:
+            raise InvalidRequest(port, 0, "a port of its own: a restarted ingress listens there")
+
+
+def _nodes(resource: str) -> int:
+    """How many nodes are to have an ingress; InvalidRequest if there is none."""
+    if not resource:
+        return 1
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    count = len([resources for resources in alive if resources.get(resource, 0) >= 1])
+    if not count:
+        allowed = "a resource that a node has: ray start --resources '{\"NAME\": 1}'"
+        raise InvalidRequest("serve_on", repr(resource), allowed)
+    return count
+
+
+def _require_same(options: IngressOptions, names: list[str]) -> None:
+    """InvalidRequest if ingresses run with other options, except for their shards'."""
+    for name in names[:1]:
+        with _named(name):
+            before: IngressOptions = ray.get(ray.get_actor(name, NAMESPACE).options.remote())
+        if replace(before, shards=options.shards) != options:
+            allowed = (
+                "those it was started with, but for the shards': `logitsieve ray down` ends it"
+            )
+            raise InvalidRequest("options", "others than those of the ingress that runs", allowed)
+
+
+def _brought_up(name: str, options: IngressOptions, serve_on: str, new: bool) -> list[str]:
+    """Bring an ingress to what lies in the folder; what could not be done."""
+    actor = _ingress(name, options, serve_on)
+    if not new:
+        errors: list[str] = ray.get(actor.update.remote(options.shards))
+        return errors
+    state: IngressState = ray.get(actor.state.remote())  # it has loaded all by then
+    return [f"{v.name}@{v.number}: {v.error}" for v in state.versions if v.error]
+
+
+def _ingress(name: str, options: IngressOptions, serve_on: str) -> Any:
+    """The actor of this name, which may run already."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    place: dict[str, Any] = (
+        {"resources": {serve_on: 1}} if serve_on else {"scheduling_strategy": here}
+    )
+    return (
+        ray.remote(Ingress)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_concurrency=8,
+            num_cpus=0,
+            runtime_env={"env_vars": ENVIRONMENT},
+            **place,
+        )
+        .remote(options)
+    )
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Unavailable instead of Ray's errors about an actor."""
+    try:
+        yield
+    except RayActorError as error:
+        cause = str(error).strip().splitlines()[-1]
+        raise Unavailable(f"{what}: {cause}", what) from error
+
+
+def _delete_unused(status: Status) -> None:
+    """End shards from which no ingress answers."""
+    states = [state for state in status.ingresses.values() if state is not None]
+    used = {app for state in states for version in state.versions for app in version.apps}
+    if len(states) < len(status.ingresses):
+        return  # one that starts again may need them
+    _delete([shard.app for shard in status.shards if shard.app not in used])
+
+
+def _delete(apps: list[str]) -> None:
+    """End applications side by side: Serve takes seconds for each."""
+    if apps:
+        with ThreadPoolExecutor(len(apps)) as pool:
+            list(pool.map(serve.delete, apps))
+
+
+def _names() -> list[str]:
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(
+        each["name"]
+        for each in actors
+        if each["namespace"] == NAMESPACE and each["name"].startswith(f"{INGRESS}-")
+    )
+
+
+def _apps() -> dict[str, Any]:
+    """The applications of shards; none where Ray Serve does not run."""
+    applications = serve.status().applications
+    return {name: app for name, app in applications.items() if name.startswith(f"{PREFIX}-")}

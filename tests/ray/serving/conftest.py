@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from logitsieve.client import DecoderClient
+from logitsieve.index import HeadEntry, split_index, write_index
+from logitsieve.server.config import ServeConfig
+from tests.ray.conftest import INGRESS
+from tests.server.running import lasting_port
+from tests.synthetic import certified_arrays, make_softmax
+
+V, D = 1500, 32
+
+
+def write_lm(folder: Path, version: int) -> Path:
+    """lm@`version` in one piece, V = 1,500, D = 32."""
+    softmax = make_softmax(vocab_size=V, dim=D, seed=version)
+    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
+    parts = {"sketch": certified_arrays(softmax)}
+    path = folder / "lm" / str(version)
+    return write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="certified")
+
+
+class Deployed(NamedTuple):
+    """A deployment of lm@1 in two shards, with a replica each, and its client."""
+
+    whole: Path
+    models: Path
+    config: ServeConfig
+    client: DecoderClient
+
+    def up(self, **changes: Any) -> Any:
+        """Deploy, or again."""
+        deployment = pytest.importorskip("logitsieve.ray.serving.deployment")
+        options: dict[str, Any] = {"cpus": 0.1, "serve_on": INGRESS, "patience_s": 3.0}
+        options |= {"missing": "answer", "server": self.config}
+        return deployment.deploy(self.models, **options | changes)
+
+    def add(self, version: int) -> None:
+        """Put another version into the folder."""
+        whole = write_lm(self.whole, version)
+        split_index(whole, self.models / "lm" / str(version), 2)
+
+    def remove(self, version: int) -> None:
+        """Take a version out of the folder."""
+        shutil.rmtree(self.models / "lm" / str(version))
+
+
+@pytest.fixture(scope="session")
+def deployed(
+    cluster: None, kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployed]:
+    from ray import serve
+
+    folder, port = tmp_path_factory.mktemp("ray"), lasting_port()
+    config = ServeConfig(
+        port=port,
+        metrics_port=port + 1,
+        admin=False,
+        console=False,
+        kernel_cache=kernel_cache,
+        shadow_share=0.0,
+    )
+    client = DecoderClient(f"127.0.0.1:{port}", timeout_s=10.0)
+    made = Deployed(folder / "whole", folder / "models", config, client)
+    made.add(1)
+    made.up()
+    yield made
+    client.close()
+    serve.shutdown()
