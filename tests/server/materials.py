@@ -23,7 +23,7 @@ from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import Head
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.server import ServeConfig
-from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.utils.options import Progress
 from tests.server.running import WAIT_S, calibration, entries
 from tests.synthetic import make_head, make_softmax
@@ -98,7 +98,7 @@ class GatedIndex:
 
 def gated(config: ServeConfig, gate: Gate) -> Repository:
     def opener(path: Path, config: ServeConfig, progress: Progress) -> Index:
-        return cast(Index, GatedIndex(open_configured(path, config, progress), gate))
+        return cast(Index, GatedIndex(cast(Index, open_configured(path, config, progress)), gate))
 
     return Repository(config, opener)
 
@@ -122,7 +122,7 @@ class Door:
     def wait_entered(self) -> None:
         assert self.entered.acquire(timeout=WAIT_S)
 
-    def __call__(self, path: Path, config: ServeConfig, progress: Progress) -> Index:
+    def __call__(self, path: Path, config: ServeConfig, progress: Progress) -> Opened:
         self.came += 1
         self.entered.release()
         assert self._open.wait(WAIT_S)

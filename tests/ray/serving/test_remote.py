@@ -52,6 +52,7 @@ class Call:
         self._handle.cancelled += 1
 
 
+REPLY: Any = object()
 LOST = RuntimeError("the actor died")
 
 
@@ -61,18 +62,18 @@ def decoder_of(handle: Handle, share: float = 1.0) -> RayShardDecoder:
 
 
 def test_a_call_carries_its_method_and_the_seconds_left() -> None:
-    handle = Handle((0.1, "reply"))
-    assert decoder_of(handle).topk(HIDDEN, 5, head="exact") == "reply"
+    handle = Handle((0.1, REPLY))
+    assert decoder_of(handle).topk(HIDDEN, 5, head="exact") == REPLY
     assert handle.asked == [("topk", (HIDDEN, 5), {"head": "exact"}, 1.0)]
     with ending_by(monotonic() + 0.5):
-        handle.ends = [(0.1, "reply")]
+        handle.ends = [(0.1, REPLY)]
         decoder_of(handle, share=0.5).sample(HIDDEN)
     assert handle.asked[-1][3] == pytest.approx(0.25, abs=0.05)
 
 
 def test_another_replica_is_asked_where_one_dies() -> None:
-    handle = Handle((0.1, LOST), (0.0, LOST), (0.1, "reply"))
-    assert decoder_of(handle).score(HIDDEN, [[1]]) == "reply"
+    handle = Handle((0.1, LOST), (0.0, LOST), (0.1, REPLY))
+    assert decoder_of(handle).score(HIDDEN, [[1]]) == REPLY
     lefts = [question[3] for question in handle.asked]
     assert lefts == sorted(lefts, reverse=True)
     assert len(set(lefts)) == 3
@@ -106,14 +107,14 @@ def test_others_are_refused_while_one_waits_for_a_silent_shard() -> None:
             with pytest.raises(ShardUnavailable):
                 decoder.topk(HIDDEN, 5)
             refused.append(self.cancel)
-            return "reply"
+            return REPLY
 
     handle.remote = lambda *question: Probe(handle, 0.0, None)  # type: ignore[method-assign]
-    assert decoder.topk(HIDDEN, 5) == "reply"
+    assert decoder.topk(HIDDEN, 5) == REPLY
     assert len(refused) == 1
     del handle.remote
-    handle.ends = [(0.0, "reply")]
-    assert decoder.topk(HIDDEN, 5) == "reply"
+    handle.ends = [(0.0, REPLY)]
+    assert decoder.topk(HIDDEN, 5) == REPLY
 
 
 def test_a_version_is_warm_when_its_replicas_have_its_index() -> None:

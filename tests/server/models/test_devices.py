@@ -28,7 +28,7 @@ from logitsieve.gpu.device import Memory
 from logitsieve.index import HeadEntry, Index, write_index
 from logitsieve.server import ServeConfig, create_server
 from logitsieve.server.models.devices import Devices
-from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.deploy.dockerfile import REPOSITORY
@@ -186,7 +186,7 @@ def test_a_gpu_lost_by_a_load_ends_a_server_that_serves(
 ) -> None:
     first = True
 
-    def opener(path: Path, config: ServeConfig, progress: Any) -> Index:
+    def opener(path: Path, config: ServeConfig, progress: Any) -> Opened:
         return (open_configured if first else failing)(path, config, progress)
 
     config = config_for(folder, kernel_cache=kernel_cache)

@@ -56,7 +56,7 @@ def test_answers_are_those_of_the_whole(
     np.testing.assert_allclose(scored, right, atol=1e-5)
     beams = client.beam_step(HIDDEN, beams_in=7, beams_out=4, head=head)
     steps = local.beam_step(HIDDEN, beams_in=7, beams_out=4, head=head)
-    np.testing.assert_array_equal(beams.token_ids, steps.token_ids)
+    np.testing.assert_array_equal(beams.tokens, steps.tokens)
 
 
 def test_a_request_without_a_head_is_answered_by_the_default_head(client: DecoderClient) -> None:

@@ -43,11 +43,12 @@ log = logging.getLogger(__name__)
 
 NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)  # the folder's fault, not a defect
 
-Opener = Callable[[Path, ServeConfig, Progress], Index | ShardedModel]
+Opened = Index | ShardedModel
+Opener = Callable[[Path, ServeConfig, Progress], Opened]
 WriteAlias = Callable[[Path, str, int | None], None]
 
 
-def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Index | ShardedModel:
+def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Opened:
     """Open the version that lies in a folder, in one piece or in shards."""
     options: dict[str, Any] = {
         "threads": config.threads,
