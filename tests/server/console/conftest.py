@@ -89,12 +89,12 @@ def routes(shown_models: Path, kernel_cache: Path) -> Routes:
 
 @pytest.fixture(scope="package")
 def demo(routes: Routes) -> LocalDecoder:
-    return routes.served("demo@1").decoder
+    return routes.served("demo@1").whole
 
 
 @pytest.fixture(scope="package")
 def bare(routes: Routes) -> LocalDecoder:
-    return routes.served("bare").decoder
+    return routes.served("bare").whole
 
 
 @pytest.fixture

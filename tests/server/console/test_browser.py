@@ -271,7 +271,7 @@ def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path
 def test_the_report_needs_no_server(
     opened: Opened, routes: Routes, tmp_path: Path, label: str, width: int, scheme: str
 ) -> None:
-    write_report(routes.served(label).decoder.index, tmp_path / "report.html")
+    write_report(routes.served(label).whole.index, tmp_path / "report.html")
     tab = opened(width, scheme, at="file://")
     tab.page.on("request", lambda request: _require_data(tab, request.url))
     tab.open(str(tmp_path / "report.html"), "#models .card dl")

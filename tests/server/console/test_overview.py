@@ -26,11 +26,11 @@ def test_versions_in_every_state(routes: Routes) -> None:
 
 
 def test_what_a_model_can_be_asked(routes: Routes) -> None:
-    facts = model_facts(routes.served("demo@1").decoder.index)
+    facts = model_facts(routes.served("demo@1").whole.index)
     assert (facts["contexts"], facts["has_words"]) == (KEPT, True)
     [screen] = [head for head in facts["heads"] if head["name"] == "screen"]
     assert [knob["name"] for knob in screen["knobs"]] == ["probes", "escalate", "prescreen"]
-    facts = model_facts(routes.served("bare").decoder.index)
+    facts = model_facts(routes.served("bare").whole.index)
     assert (facts["contexts"], facts["has_words"], facts["calibrated"]) == (0, False, False)
 
 
@@ -57,4 +57,4 @@ def test_a_registry_without_series() -> None:
 
 
 def answer_of(routes: Routes) -> Answer:
-    return routes.served("demo@1").decoder.topk(make_hidden(3), 2).answer
+    return routes.served("demo@1").whole.topk(make_hidden(3), 2).answer

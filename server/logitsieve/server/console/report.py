@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.index import Index
 from logitsieve.server.console.overview import overview_facts
@@ -56,7 +55,7 @@ def write_report(index: Index, out: Path | str) -> None:
 def answers_of(index: Index) -> dict[str, Facts]:
     """What the endpoints answer about `index`, by path and query as the pages ask."""
     routes, name = routes_of([index]), f"{index.name}@{index.version}"
-    decoder = LocalDecoder(index)
+    decoder = routes.served(name).whole
 
     def asked(endpoint: str, **values: object) -> str:
         return f"{endpoint}?{urlencode({'model': name, **values})}"
