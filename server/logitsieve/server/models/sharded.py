@@ -82,13 +82,12 @@ class ShardedModel:
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Warm every shard, and ask them all together."""
+        """Warm every shard."""
         for number, shard in enumerate(self.decoder.shards, start=1):
             warm: Callable[[], object] = getattr(shard.decoder, "warm", lambda: None)
             warm()
             if progress is not None:
                 progress("shards", number, len(self.decoder.shards))
-        self.decoder.topk(np.zeros((1, self.index.dim), np.float32), 1)
 
     def close(self) -> None:
         """Close the shards; no call may be under way."""
