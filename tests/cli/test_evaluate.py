@@ -68,7 +68,6 @@ def test_evaluate_with_wrong_options(
     assert field in result.stderr
 
 
-@pytest.mark.parametrize("command", ["evaluate", "report"])
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
@@ -80,12 +79,12 @@ def test_evaluate_with_wrong_options(
     ],
 )
 def test_wrong_contexts(
-    run: Run, index: Path, tmp_path: Path, command: str, array: np.ndarray | None, reason: str
+    run: Run, index: Path, tmp_path: Path, array: np.ndarray | None, reason: str
 ) -> None:
     file = tmp_path / "wrong.npy"
     if array is not None:
         np.save(file, array)
-    result = run(command, index, "--contexts", file)
+    result = run("evaluate", index, "--contexts", file)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: contexts: ")
     assert reason.lower() in result.stderr.lower()

@@ -22,7 +22,7 @@ ASKED = [
     "Certified share of rows",
     "Live precision@k",
     "Missed probability a row",
-    "Guard level",
+    "Points left by the guard",
     "Refused before computing",
     "Indexes",
     "GPU memory",
