@@ -62,12 +62,17 @@ def read_contents(path: Path | str) -> Contents:
     return read_folder(folder)
 
 
+def read_manifest(folder: Path) -> Manifest:
+    """Read the checked manifest of a folder, and nothing else of it. IndexUnreadable."""
+    file = folder / MANIFEST_FILE
+    return Manifest.from_json(read_small(file, MAX_MANIFEST), file)
+
+
 def read_folder(folder: Path) -> Contents:
     """Map a folder that need not have the name of an index yet: `read_contents` otherwise."""
     if not folder.is_dir():
         raise IndexUnreadable(folder, "no such directory")
-    file = folder / MANIFEST_FILE
-    manifest = Manifest.from_json(read_small(file, MAX_MANIFEST), file)
+    manifest = read_manifest(folder)
     for entry in manifest.files():
         if (size := regular(folder / entry.file).st_size) != entry.size:
             reason = f"{size} bytes, the manifest says {entry.size}"
