@@ -89,22 +89,23 @@ class ShardedDecoder(CheckedDecoder):
 
     def rows(self, hidden: ArrayLike) -> Float32:
         """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
-        ready = as_hidden(hidden)
-        if not (finite := np.isfinite(ready).all(axis=1)).all():
-            refuse_row(int(finite.argmin()))
-        return ready
+        return as_hidden(hidden)
 
     def engine_for(
         self, target: Target, rows: int, k: int, *, draws: bool = False
     ) -> ShardedEngine:
         """The engine that puts requests with these keywords to the shards."""
+        return ShardedEngine(self, self.keywords_of(target))
+
+    def keywords_of(self, target: Mapping[str, object]) -> dict[str, Any]:
+        """Return the keywords of a `Target` that each shard is asked with; InvalidRequest."""
         names = Target.__annotations__.keys()
         asked: dict[str, Any] = {name: value for name, value in target.items() if name in names}
         if (model := asked.pop("model", "")) not in ("", self.name):
             raise ModelNotFound(f"model: got {model}, here is only {self.name!r}", "model")
         if (normalizer := asked.get("normalizer")) not in (None, *SUMMABLE):
             raise InvalidRequest("normalizer", repr(normalizer), ", ".join(SUMMABLE))
-        return ShardedEngine(self, asked)
+        return asked
 
     def put(self, question: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
         """The answers of shards; every call has ended by then, also where one of them fails."""
@@ -186,6 +187,7 @@ class ShardedEngine:
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
         """The k best ids of each row of `hidden` [B, D]; InvalidRequest if not valid."""
         hidden, k = self._decoder.rows(hidden), checked_k(k, self._decoder.vocab_size)
+        _check_finite(hidden)
 
         def answer(request: _Request) -> TopKReply:
             request.remaining(k)
@@ -199,6 +201,7 @@ class ShardedEngine:
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
         """logit - log Z of `targets` [B, T]; never `exact`, as logits come rounded."""
+        _check_finite(hidden)
         check_ids(targets, self._decoder.vocab_size, "targets")
 
         def answer(request: _Request) -> ScoreReply:
@@ -218,6 +221,7 @@ class ShardedEngine:
 
         Each draw is the candidate with the largest perturbed logit.
         """
+        _check_finite(hidden)
         how = sampling
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
@@ -244,6 +248,7 @@ class ShardedEngine:
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
         """The best continuations of the hypotheses at the rows of `hidden` [B, D]."""
+        _check_finite(hidden)
         check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
         live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, self._decoder.vocab_size)
         sets = None if constraints is None else constraints.for_rows(len(hidden)).take(live)
@@ -316,6 +321,15 @@ class ShardedEngine:
         ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -inf)
         exact = best.exact & (how.top_p == 1.0 and how.min_p == 0.0)
         return best._replace(ids=ids, logits=logits, off=best.off * scale, exact=exact)
+
+
+def _check_finite(hidden: Float32) -> None:
+    """InvalidRequest for the first row of hidden [B, D] that is not finite.
+
+    Shards would count rows among those that they are asked.
+    """
+    if not (finite := np.isfinite(hidden).all(axis=1)).all():
+        refuse_row(int(finite.argmin()))
 
 
 def open_sharded(

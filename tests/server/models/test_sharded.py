@@ -69,6 +69,14 @@ def test_what_a_shard_refuses_is_refused_by_name(client: DecoderClient) -> None:
     bad[2, 3] = np.nan
     with pytest.raises(InvalidRequest, match="hidden"):
         client.topk(bad, 5)
+    with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+        client.sample(bad)
+    with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+        client.score(bad, [[1]] * 7)
+    with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+        client.beam_step(bad, beams_in=7, beams_out=2)
+    with pytest.raises(InvalidRequest, match="normalizer"):
+        client.topk(HIDDEN, 5, normalizer="sampled")
     with pytest.raises(InvalidRequest, match="head"):
         client.topk(HIDDEN, 5, head="screen")
 

@@ -7,21 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import KnobValues
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.api.requests import Beams, Sampling
-from logitsieve.api.results import BeamStepReply, Float32, Int32, SampleReply, ScoreReply, TopKReply
 from logitsieve.decoding import ShardedDecoder
 from logitsieve.decoding.auto import Auto
 from logitsieve.decoding.decoder import ENGINES_KEPT
+from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.index.files import read_small
-from logitsieve.index.manifest import MANIFEST_FILE, MAX_MANIFEST, Manifest
+from logitsieve.index.contents import read_manifest
+from logitsieve.index.manifest import Manifest
 from logitsieve.index.split import SHARDS_FOLDER
 
 
@@ -36,7 +31,7 @@ def read_manifests(version: Path) -> list[Manifest]:
     count = sum(each.name.isdecimal() for each in folder.iterdir())
     if not count:
         raise IndexUnreadable(folder, "it has no shards")
-    return [_read_manifest(folder / str(number)) for number in range(1, count + 1)]
+    return [read_manifest(folder / str(number)) for number in range(1, count + 1)]
 
 
 def digest_of(manifests: Sequence[Manifest]) -> str:
@@ -48,7 +43,7 @@ def read_digest(version: Path) -> str:
     """The identity of the version that lies in a folder, in shards or not. IndexUnreadable."""
     if is_sharded(version):
         return digest_of(read_manifests(version))
-    return _read_manifest(version).digest
+    return read_manifest(version).digest
 
 
 class ShardedIndex:
@@ -96,12 +91,12 @@ class ShardedModel:
 
     def _make_engine(
         self, head: str, knobs: KnobValues, normalizer: str, width: float = inf
-    ) -> ShardedEngine:
-        return ShardedEngine(self, head or self.index.default_head, dict(knobs), normalizer, width)
+    ) -> ShardedPoint:
+        return ShardedPoint(self, head or self.index.default_head, dict(knobs), normalizer, width)
 
 
-class ShardedEngine:
-    """A version in shards at one head, knobs and normalizer; see `Engine`."""
+class ShardedPoint(ShardedEngine):
+    """The engine of a version in shards at one head, knobs and normalizer."""
 
     def __init__(
         self,
@@ -114,38 +109,9 @@ class ShardedEngine:
         self.model, self.version, self.digest = model.name, model.version, model.index.digest
         self.head, self.knobs = head, knobs
         self.normalizer, self.width = normalizer, width
-        self._decoder = model.decoder
-        self._target: dict[str, Any] = {"head": head, "knobs": knobs}
+        target: dict[str, object] = {"head": head, "knobs": knobs}
         if normalizer:
-            self._target["normalizer"] = normalizer
+            target["normalizer"] = normalizer
         if width < inf:
-            self._target["width"] = width
-
-    def topk(
-        self, hidden: np.ndarray[Any, Any], k: int, constraints: Constraints | None = None
-    ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D]."""
-        return self._decoder.topk(hidden, k, constraints=constraints, **self._target)
-
-    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """Log-probabilities of `targets` [B, T]."""
-        return self._decoder.score(hidden, targets, constraints=constraints, **self._target)
-
-    def sample(
-        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
-    ) -> SampleReply:
-        """Draws for each row."""
-        options: dict[str, Any] = sampling._asdict()
-        return self._decoder.sample(hidden, constraints=constraints, **options, **self._target)
-
-    def beam_step(
-        self, hidden: Float32, beams: Beams, constraints: Constraints | None
-    ) -> BeamStepReply:
-        """The best continuations of hypotheses."""
-        options: dict[str, Any] = beams._asdict()
-        return self._decoder.beam_step(hidden, constraints=constraints, **options, **self._target)
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    file = folder / MANIFEST_FILE
-    return Manifest.from_json(read_small(file, MAX_MANIFEST), file)
+            target["width"] = width
+        super().__init__(model.decoder, model.decoder.keywords_of(target))
