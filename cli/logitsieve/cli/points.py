@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.output import print_table, shown
 from logitsieve.evaluation import read_points
-from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting, setting_of
+from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting
 
 if TYPE_CHECKING:
     from logitsieve.decoding.auto import Auto
@@ -79,30 +78,16 @@ def _marks(auto: Auto) -> dict[Setting, str]:
     return {key: ", ".join(batches) for key, batches in marks.items()}
 
 
-def choices(
-    auto: Auto, precision: float | None, ks: tuple[int, ...], batches: tuple[int, ...] = ()
-) -> list[Choice]:
-    """AUTO's point for each class of k and each batch size; `us_per_row` is None if unmeasured."""
-    from logitsieve.heads import HEADS
-
-    taken = []
-    for k, batch in product(ks, batches or auto.batches):
-        head, knobs = auto.choose(batch, k, precision)
-        point = auto.measured.get((head, knobs))
-        choice = {
-            "k": "any" if precision is None else K_LABELS[k],
-            "rows": batch,
-            "head": head,
-            "knobs": dict(knobs),
-            "us_per_row": point.us_at(batch) if point else None,
-            "precision_low": dict(point.low) if point else None,
-            "proven": HEADS[head].proves,
-        }
-        taken.append(choice)
-    return taken
+def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Choice]:
+    """`Auto.choices`, each class of k by its name."""
+    return [
+        choice | {"k": "any" if precision is None else K_LABELS[choice["k"]]}
+        for choice in auto.choices(precision, ks)
+    ]
 
 
 def print_choices(title: str, taken: list[Choice]) -> None:
+    """Print a line for each class of k, with the point taken at each batch size."""
     batches = list(dict.fromkeys(choice["rows"] for choice in taken))
     lines: dict[str, list[str]] = {}
     for choice in taken:
@@ -115,39 +100,6 @@ def _words(choice: Choice) -> str:
     knobs = [f"{name}={value:g}" for name, value in choice["knobs"].items()]
     us = "" if choice["us_per_row"] is None else f", {shown(choice['us_per_row'])} us"
     return " ".join([choice["head"], *knobs]) + us
-
-
-def print_changes(before: Index, after: Index) -> None:
-    """Print AUTO's points before and after a sweep, and why it leaves those that it took before."""
-    old, new = auto_of(before), auto_of(after)
-    rows = []
-    for batch in new.batches:
-        was, now = (choices(auto, None, (BEYOND,), (batch,))[0] for auto in (old, new))
-        rows.append([f"B={batch}", _words(was), "->", _words(now)])
-    print_table(f"AUTO before and after, {goal(new, None)}", ["", "before", "", "after"], rows)
-    for warning in undecided(before, after):
-        print(f"Warning: {warning}")
-
-
-def undecided(before: Index, after: Index) -> list[str]:
-    """Why AUTO leaves the stored point, and the points that it took before."""
-    old, new = auto_of(before), auto_of(after)
-    stored = after.head()
-    left = {setting_of(stored.name, stored.knobs)}
-    left |= {old.choose(batch, BEYOND, None) for batch in new.batches}
-    return [
-        f"on these contexts the point {point.label} ({_times(point)}) is not proven to meet the "
-        f"target: the lower bound of P@{k} is {point.low.get(k, 0.0):.4f} < {wanted:g}, its mean "
-        f"{point.mean.get(k, 0.0):.4f}, so AUTO takes another. More contexts narrow the bound"
-        for point in new.points
-        if not point.proven and point.setting in left
-        for k, wanted in new.target.items()
-        if point.low.get(k, 0.0) < wanted
-    ]
-
-
-def _times(point: OperatingPoint) -> str:
-    return ", ".join(f"{shown(us)} us at B={batch}" for batch, us in point.us_per_row.items())
 
 
 def goal(auto: Auto, precision: float | None) -> str:

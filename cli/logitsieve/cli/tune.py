@@ -7,14 +7,7 @@ from pathlib import Path
 
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import bars, print_json
-from logitsieve.cli.points import (
-    auto_of,
-    choices,
-    print_changes,
-    print_points,
-    undecided,
-    without_contexts,
-)
+from logitsieve.cli.points import auto_of, choices, print_points, without_contexts
 from logitsieve.evaluation.operating_points import BEYOND
 from logitsieve.index_builder import TuneConfig, tune
 
@@ -34,24 +27,18 @@ def command(
 
     Example: logitsieve tune models/lm/1 --contexts heldout.npy --out models/lm/2
     """
-    from logitsieve.index import open_index
-
     with bars("tune") as progress:
         tuned = tune(index, files.contexts, files.out, config, progress)
-    with open_index(index, verify="sizes") as before:
-        if as_json:
-            both = {"before": before, "after": tuned}
-            facts = {
-                "index": str(tuned.path),
-                "digest": tuned.digest,
-                "calibration": without_contexts(tuned.calibration),
-                "auto": {when: choices(auto_of(of), None, (BEYOND,)) for when, of in both.items()},
-                "undecided": undecided(before, tuned),
-            }
-            print_json(facts)
-            return
-        print_points(tuned, bounds=True)
-        print_changes(before, tuned)
+    if as_json:
+        facts = {
+            "index": str(tuned.path),
+            "digest": tuned.digest,
+            "calibration": without_contexts(tuned.calibration),
+            "auto": choices(auto_of(tuned), None, (BEYOND,)),
+        }
+        print_json(facts)
+        return
+    print_points(tuned, bounds=True)
     settings = (tuned.calibration or {})["settings"]
     print(f"{tuned.path}: {settings['measured']} settings measured, of one digest with {index}")
     if settings["left_out"]:

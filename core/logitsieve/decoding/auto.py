@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
+from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.files import unreadable
@@ -87,6 +90,28 @@ class Auto:
         if point is None:
             return self._stored if precision is None else ("exact", ())
         return point.setting
+
+    def choices(self, precision: float | None, ks: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the point taken for each class of k at each measured batch size, as plain facts.
+
+        `us_per_row` and `precision_low` are None where the point was not measured.
+        """
+        taken = []
+        for k, rows in product(ks, self.batches):
+            head, knobs = self.choose(rows, k, precision)
+            point = self.measured.get((head, knobs))
+            taken.append(
+                {
+                    "k": k,
+                    "rows": rows,
+                    "head": head,
+                    "knobs": dict(knobs),
+                    "us_per_row": None if point is None else point.us_at(rows),
+                    "precision_low": None if point is None else dict(point.low),
+                    "proven": HEADS[head].proves,
+                }
+            )
+        return taken
 
     def _meets(self, point: OperatingPoint, goal: Goal) -> bool:
         if not goal:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logitsieve.api.decoder import asked_precision
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint, read_points
-from logitsieve.evaluation.operating_points import KS, k_class, setting_of
+from logitsieve.evaluation.operating_points import KS, k_class
+from logitsieve.heads._base.head import checked_k
 from logitsieve.server.console.words import Facts
 
 
@@ -41,25 +41,11 @@ def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Fact
 
     InvalidRequest names `min_precision` or `k`.
     """
-    auto = decoder.auto
-    if not 1 <= k <= decoder.index.vocab_size:
-        raise InvalidRequest("k", k, f"1 to {decoder.index.vocab_size}")
+    k = checked_k(k, decoder.index.vocab_size)
     asked = asked_precision("", None, precision, False)
-    chosen = []
-    for batch in auto.batches:
-        head, knobs = auto.choose(batch, auto.k_class(k, asked), asked)
-        engine = decoder.engine(head, knobs, "")
-        timed = auto.measured.get(setting_of(engine.head, engine.knobs))
-        chosen.append(
-            {
-                "rows": batch,
-                "head": engine.head,
-                "knobs": engine.knobs,
-                "proven": engine.proves,
-                "us_per_row": None if timed is None else timed.us_at(batch),
-                "low": None if timed is None else timed.low.get(k_class(k)),
-            }
-        )
+    chosen = decoder.auto.choices(asked, [decoder.auto.k_class(k, asked)])
+    for one in chosen:
+        one["low"] = (one["precision_low"] or {}).get(k_class(k))
     return {"min_precision": precision, "k": k, "chosen": chosen}
 
 
