@@ -177,14 +177,9 @@ def next_commands(index: Path) -> Iterator[Text]:
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
     query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"
-    report = f"{index} --out {folder / 'report.html'}"
     for purpose, command in (
-        ("Draw it: a page with plots of its operating points", f"report {report}"),
-        (
-            "See it in a browser: answers, operating points, missing words",
-            f"console {index}",
-        ),
-        ("Serve it, as `make serve` does", f"serve --models {models}"),
+        ("Look at its heads and operating points", f"inspect {index}"),
+        ("Serve it, as `make serve` does, with pages for a browser", f"serve --models {models}"),
         ("Meanwhile, ask for the words after each prompt", f"query --model {folder.name} {query}"),
     ):
         yield Text(f"# {purpose}", "dim")

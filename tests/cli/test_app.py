@@ -42,7 +42,7 @@ def test_what_the_system_refuses_is_an_error_without_a_traceback(
     run: Run, index: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    result = run("report", index, "--out", tmp_path / "file" / "report.html")
+    result = run("shard", index, "--shards", 2, "--out", tmp_path / "file" / "m" / "1")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
 
@@ -145,7 +145,7 @@ def test_the_help_of_every_command_needs_no_extra() -> None:
             ("capture", "--huggingface"),
         ),
         *(("build", "--target-precision"), ("tune", "--minutes"), ("evaluate", "--max-rows")),
-        *(("inspect", "--min-precision"), ("report", "--out"), ("verify", "--json")),
+        *(("inspect", "--min-precision"), ("verify", "--json")),
         *(("prune", "--keep"), ("serve", "--drain-s"), ("serve", "--config")),
         *(("query", "--temperature"), ("admin", "--drain-s")),
     ):

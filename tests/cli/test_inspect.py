@@ -27,7 +27,7 @@ def test_inspect_as_tables(run: Run, index: Path) -> None:
         assert text in shown.stdout
 
 
-@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"], ["report"]])
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"]])
 @pytest.mark.parametrize(
     "text", ['{"points": 3}', '{"machine": {"cpu": "any"}, "heldout_rows": "many"}']
 )

@@ -38,7 +38,7 @@ def test_verify_names_the_damaged_file(run: Run, index: Path, name: str) -> None
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "report"])
+@pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_what_is_no_index_is_refused(run: Run, tmp_path: Path, command: str) -> None:
     garbage = tmp_path / "garbage" / "1"
     garbage.mkdir(parents=True)

@@ -49,8 +49,6 @@ COMMANDS: dict[str, Entry] = {
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
-    "console": Entry("Look", "Show indexes in a browser.", "server"),
-    "report": Entry("Look", "Write a page of plots about an index.", "server"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),

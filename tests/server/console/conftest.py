@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from logitsieve.decoding import LocalDecoder
@@ -15,8 +16,8 @@ from logitsieve.server.console.access import ConsoleAccess
 from logitsieve.server.console.api import Api
 from logitsieve.server.console.app import application, console
 from logitsieve.server.console.desk import Desk
-from logitsieve.server.console.standalone import routes_of
-from logitsieve.server.models.routes import Routes
+from logitsieve.server.models.routes import Routes, Version
+from logitsieve.server.models.served import Served
 from tests.server.running import calibration, entries
 from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
 
@@ -83,8 +84,12 @@ def shown_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def routes(shown_models: Path, kernel_cache: Path) -> Routes:
-    paths = sorted(shown_models.glob("*/[12]"))
-    return routes_of([open_index(path, kernel_cache=kernel_cache) for path in paths])
+    routes = Routes()
+    for path in sorted(shown_models.glob("*/[12]")):
+        index = open_index(path, kernel_cache=kernel_cache)
+        version = Version(index.name, index.version, Served(LocalDecoder(index)))
+        routes = routes.with_version(version)
+    return routes
 
 
 @pytest.fixture(scope="package")
@@ -101,7 +106,7 @@ def bare(routes: Routes) -> LocalDecoder:
 def port(routes: Routes) -> Iterator[TestClient]:
     """A console without a server; requests are made in this process."""
     desk = Desk(lambda: routes, answer_s=60)  # kernels may be compiled meanwhile
-    api = Api(desk, ServeConfig(), registry=None, ready=lambda: True)
+    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
     app = application(
         lambda: b"series 1\n", lambda: False, console(api, ConsoleAccess(None, secure=False))
     )

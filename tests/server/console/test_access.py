@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from logitsieve.server.config import ServeConfig
@@ -23,7 +24,7 @@ def guarded(tmp_path: Path, routes: Routes) -> Iterator[TestClient]:
     tokens.write_text(f"console:{SHOWN}\nread:{READING}\nadmin:{ADMIN}\n")
     tokens.chmod(0o600)
     desk = Desk(lambda: routes)
-    api = Api(desk, ServeConfig(), registry=None, ready=lambda: True)
+    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
     app = console(api, ConsoleAccess(Tokens(tokens), secure=True))
     client = TestClient(
         application(lambda: b"series 1\n", lambda: True, app),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from logitsieve.server.config import ServeConfig
@@ -23,7 +24,6 @@ DOCS = Path(__file__).parents[3] / "docs" / "console.md"
 GETS = {
     "overview": "",
     "model": "?model=demo@1",
-    "words": "?model=demo@1&text=word1",
     "points": "?model=demo",
     "chosen": "?model=demo&min_precision=0.9&k=5",
 }
@@ -57,7 +57,8 @@ def test_a_row_of_a_file_can_be_asked_with(port: TestClient) -> None:
 
 
 def test_every_endpoint_is_documented_and_tested() -> None:
-    api = Api(Desk(lambda: pytest.fail("not called")), ServeConfig(), None, lambda: True)
+    desk = Desk(lambda: pytest.fail("not called"))
+    api = Api(desk, ServeConfig(), CollectorRegistry(), lambda: True)
     routes = {(route.path.removeprefix("/api/"), *(route.methods or ())) for route in api.routes()}
     names = {name for name, *_ in routes}
     assert names == GETS.keys() | POSTS.keys() | {"row"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from logitsieve.server.config import ServeConfig
@@ -67,7 +68,7 @@ def test_a_defect_is_an_incident() -> None:
         raise ZeroDivisionError("a secret")
 
     desk = Desk(fail)
-    api = Api(desk, ServeConfig(), registry=None, ready=lambda: True)
+    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
     shown = console(api, ConsoleAccess(None, secure=False))
     client = TestClient(application(lambda: b"", lambda: True, shown), "http://localhost")
     reply = client.get("/api/overview")

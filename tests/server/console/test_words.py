@@ -4,7 +4,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.server.console.words import LONGEST, find_words, read_ids, read_word, word_facts
+from logitsieve.server.console.words import LONGEST, read_ids, read_word, word_facts
 from tests.server.console.conftest import HOSTILE
 
 
@@ -14,17 +14,14 @@ def test_words_are_sent_as_they_are_but_cut(demo: LocalDecoder) -> None:
     assert [one["id"] for one in facts if one["cut"]] == [4]
 
 
-def test_an_exact_word_is_found_first_then_an_id(demo: LocalDecoder) -> None:
-    assert [one["word"] for one in find_words(demo.index, "word12")][:2] == ["word12", "word120"]
-    assert find_words(demo.index, "12")[0]["id"] == find_words(demo.index, "#12")[0]["id"] == 12
-    assert find_words(demo.index, "onerror")[0]["id"] == 0
-    assert find_words(demo.index, "") == find_words(demo.index, "nowhere") == []
-    assert len(find_words(demo.index, "word")) == 20
+def test_words_that_contain_what_was_given_are_named(demo: LocalDecoder) -> None:
+    assert read_word(demo.index, "word12") == read_word(demo.index, 12) == 12
+    with pytest.raises(InvalidRequest, match=r"a word of the vocabulary, 'word10', 'word20', "):
+        read_word(demo.index, "0")
 
 
 def test_an_index_without_words_has_ids(bare: LocalDecoder) -> None:
-    assert find_words(bare.index, "7") == [{"id": 7, "word": None, "cut": False}]
-    assert find_words(bare.index, "40") == []
+    assert word_facts(bare.index, [7]) == [{"id": 7, "word": None, "cut": False}]
     with pytest.raises(InvalidRequest, match="no vocabulary"):
         read_word(bare.index, "word")
 

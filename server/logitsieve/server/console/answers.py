@@ -18,12 +18,14 @@ from logitsieve.decoding.normalizers import default_normalizer
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.words import Facts, read_ids, word_facts
 
+Question = Mapping[str, Any]
+
 PROVING = ("certified", "exact")  # normalizers that prove an interval
 WIDTH = 0.01  # nats that it may span: probabilities within a hundredth of themselves
 TIMED = 3  # answers, of whose times the median is shown
 
 
-def read_target(question: Mapping[str, Any]) -> Target:
+def read_target(question: Question) -> Target:
     """The head and knobs, or the precision, of a question; InvalidRequest names the field."""
     target: Target = {}
     head, knobs = question.get("head", ""), question.get("knobs") or {}
@@ -42,14 +44,14 @@ def read_target(question: Mapping[str, Any]) -> Target:
     return target
 
 
-def read_whole(question: Mapping[str, Any], field: str, default: int, most: int) -> int:
+def read_whole(question: Question, field: str, default: int, most: int) -> int:
     value = question.get(field, default)
     if type(value) is not int or not 1 <= value <= most:
         raise InvalidRequest(field, f"{value!r:.80}", f"a whole number, 1 to {most}")
     return value
 
 
-def read_number(question: Mapping[str, Any], field: str, default: float) -> float:
+def read_number(question: Question, field: str, default: float) -> float:
     value = question.get(field, default)
     if type(value) not in (int, float):
         raise InvalidRequest(field, f"{value!r:.80}", "a number")
@@ -57,7 +59,7 @@ def read_number(question: Mapping[str, Any], field: str, default: float) -> floa
 
 
 def read_constraints(
-    decoder: LocalDecoder, question: Mapping[str, Any], config: ServeConfig
+    decoder: LocalDecoder, question: Question, config: ServeConfig
 ) -> Constraints | None:
     """`banned` and `allowed`, lists of words and ids; None without either."""
     sets: dict[str, Any] = {
@@ -70,9 +72,7 @@ def read_constraints(
     return Constraints(**sets) if sets else None
 
 
-def top(
-    decoder: LocalDecoder, hidden: Float32, question: Mapping[str, Any], config: ServeConfig
-) -> Facts:
+def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
     """The k best words of one context [1, D], with the interval of each probability."""
     k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
     target, constraints = read_target(question), read_constraints(decoder, question, config)
@@ -101,9 +101,7 @@ def top(
     return answer_facts(decoder, answer) | facts
 
 
-def draws(
-    decoder: LocalDecoder, hidden: Float32, question: Mapping[str, Any], config: ServeConfig
-) -> Facts:
+def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
     """Draws from one context [1, D], the words that came most often first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
     seed = question.get("seed", 0)

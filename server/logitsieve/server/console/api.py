@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,31 +16,30 @@ from starlette.routing import Route
 from logitsieve.api.errors import InvalidRequest, RequestTooLarge
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console import answers, points, why_not, words
+from logitsieve.server.console import answers, points, why_not
+from logitsieve.server.console.answers import Question
 from logitsieve.server.console.contexts import MOST_BYTES, read_context, read_npy
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.overview import model_facts, overview_facts
 
 MOST_JSON = 1 << 20  # bytes of a question
 
-Question = Mapping[str, Any]
 Answering = Callable[[LocalDecoder, Any, Question, ServeConfig], dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Api:
-    """`registry` holds the counters of a server, None without one; `ready` as /readyz has it."""
+    """The endpoints of one server: `registry` holds its counters, `ready` answers /readyz."""
 
     desk: Desk
     config: ServeConfig
-    registry: CollectorRegistry | None
+    registry: CollectorRegistry
     ready: Callable[[], bool]
 
     def routes(self) -> list[Route]:
         get: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "overview": self.overview,
             "model": self.model,
-            "words": self.words,
             "points": self.points,
             "chosen": self.chosen,
         }
@@ -51,11 +50,9 @@ class Api:
             "row": self.row,
         }
         return [
-            *(Route(f"/api/{name}", _as_json(each), methods=["GET"]) for name, each in get.items()),
-            *(
-                Route(f"/api/{name}", _as_json(each), methods=["POST"])
-                for name, each in post.items()
-            ),
+            Route(f"/api/{name}", _as_json(endpoint), methods=[method])
+            for method, endpoints in (("GET", get), ("POST", post))
+            for name, endpoint in endpoints.items()
         ]
 
     async def overview(self, request: Request) -> Any:
@@ -63,11 +60,6 @@ class Api:
 
     async def model(self, request: Request) -> Any:
         return await self._on_model(request, lambda decoder: model_facts(decoder.index))
-
-    async def words(self, request: Request) -> Any:
-        text = request.query_params.get("text", "")[: words.LONGEST]
-        found = await self._on_model(request, lambda one: words.find_words(one.index, text))
-        return {"words": found}
 
     async def points(self, request: Request) -> Any:
         return await self._on_model(request, points.points_facts)

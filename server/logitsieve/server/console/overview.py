@@ -19,13 +19,13 @@ from logitsieve.server.models.served import Served
 from logitsieve.version import __version__
 
 
-def overview_facts(routes: Routes, registry: CollectorRegistry | None, ready: bool) -> Facts:
-    """Every version, and the counters since the start; `live` is None without a server."""
+def overview_facts(routes: Routes, registry: CollectorRegistry, ready: bool) -> Facts:
+    """Return every version, and the counters since the start."""
     return {
         "version": __version__,
         "ready": ready,
         "models": [_version_facts(routes, version) for version in routes.by_key.values()],
-        "live": None if registry is None else live_facts(registry),
+        "live": live_facts(registry),
     }
 
 

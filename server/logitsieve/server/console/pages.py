@@ -73,5 +73,4 @@ def _templates() -> Environment:
 def render(name: str, *, signs_in: bool, title: str, **values: object) -> str:
     """A page by its template, `name`.html."""
     template = _templates().get_template(f"{name}.html")
-    told = {"pages": PAGES, "offline": False, "address": "/static/{}".format} | values
-    return template.render(name=name, title=title, signs_in=signs_in, **told)
+    return template.render(name=name, title=title, signs_in=signs_in, pages=PAGES, **values)

@@ -1,8 +1,9 @@
-"""Words of an index as the console shows them: cut, found, or an id where there are no words."""
+"""Words of an index for the console: cut to a length, or read from a question."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
 
 LONGEST = 200  # characters of a word that are sent
-MOST_FOUND = 20
+LIKE = 5  # words that an error names
 
 Facts = dict[str, Any]  # of JSON
 
@@ -31,25 +32,6 @@ def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
     ]
 
 
-def find_words(index: Index, text: str) -> list[Facts]:
-    """Words that are, begin with or contain `text`, in this order; and the id that it names."""
-    digits = text.removeprefix("#")
-    named = [int(digits)] if _is_id(digits, index) else []
-    words = index.vocabulary
-    if words is None or not text:
-        return word_facts(index, named)
-    ranked: tuple[list[int], ...] = [], [], []
-    for number, word in enumerate(words):
-        if text in word:
-            ranked[0 if word == text else 1 if word.startswith(text) else 2].append(number)
-            if len(ranked[1]) > 50 * MOST_FOUND:
-                break
-    for each in ranked:
-        each.sort(key=lambda number: len(words[number]))
-    ids = dict.fromkeys([*ranked[0], *named, *ranked[1], *ranked[2]])
-    return word_facts(index, list(ids)[:MOST_FOUND])
-
-
 def read_word(index: Index, value: object) -> int:
     """The id of a word, or an id itself; InvalidRequest names `word`."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -59,10 +41,11 @@ def read_word(index: Index, value: object) -> int:
     if not isinstance(value, str) or index.vocabulary is None:
         allowed = "a word or an id" if index.vocabulary else "an id: the index has no vocabulary"
         raise InvalidRequest("word", f"{value!r:.80}", allowed)
-    try:
+    if value in index.vocabulary:
         return index.vocabulary.index(value)
-    except ValueError:
-        raise InvalidRequest("word", f"{value!r:.80}", "a word of the vocabulary") from None
+    like = (word[:LONGEST] for word in index.vocabulary if value in word)
+    allowed = ", ".join(["a word of the vocabulary", *map(repr, islice(like, LIKE))])
+    raise InvalidRequest("word", f"{value!r:.80}", allowed)
 
 
 def read_ids(index: Index, field: str, value: object) -> list[int]:
@@ -73,7 +56,3 @@ def read_ids(index: Index, field: str, value: object) -> list[int]:
         return np.unique([read_word(index, each) for each in value]).tolist() if value else []
     except InvalidRequest as error:
         raise InvalidRequest(field, error.got, error.allowed) from error
-
-
-def _is_id(text: str, index: Index) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 12 and int(text) < index.vocab_size

@@ -20,15 +20,8 @@ export function problem(error) {
   line.textContent = error ? error.message : "";
 }
 
-/** Answers by their paths in a report, which has no server; null on a page of one. */
-export const kept = JSON.parse($("kept-answers")?.textContent ?? "null");
-
 /** JSON of an endpoint; an Error with the server's reason, and the sign-in page without a token. */
 export async function api(path, question) {
-  if (kept) {
-    if (kept[path]) return kept[path];
-    throw new Error("This file does not hold that. logitsieve console shows all of an index.");
-  }
   const options = question
     ? { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) }
     : {};
@@ -176,7 +169,6 @@ export async function choosing(load) {
 }
 
 function remember(model) {
-  if (kept) return;
   const search = `?${query({ model })}`;
   history.replaceState(null, "", location.pathname + search);
   for (const link of document.querySelectorAll("nav a")) link.search = link.pathname === "/" ? "" : search;

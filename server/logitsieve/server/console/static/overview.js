@@ -1,4 +1,4 @@
-import { $, api, bytes, figures, h, kept, micros, number, percent, plot, point, problem, query, table, whole } from "./console.js";
+import { $, api, bytes, figures, h, micros, number, percent, plot, point, problem, query, table, whole } from "./console.js";
 
 const EVERY_MS = 2000;
 const KEPT = 60;
@@ -110,7 +110,7 @@ function card(model) {
       ["Digest", h("code", {}, model.digest.slice(0, 16))],
     );
   }
-  const links = model.digest && !kept
+  const links = model.digest
     ? h("p", {}, h("a", { href: `/playground?${query({ model: model.model })}` }, "Playground"), " · ",
         h("a", { href: `/points?${query({ model: model.model })}` }, "Operating points"))
     : null;
@@ -122,7 +122,7 @@ function card(model) {
 /** Bytes of all files, and on demand of each, beside those of W in float32. */
 function files(model) {
   const matrix = 4 * model.vocab_size * model.dim;
-  return h("details", { open: kept != null }, h("summary", {}, bytes(model.files.reduce((sum, file) => sum + file.bytes, 0))), table([
+  return h("details", {}, h("summary", {}, bytes(model.files.reduce((sum, file) => sum + file.bytes, 0))), table([
     ["File", (row) => h("span", { class: "name" }, row.file)],
     ["Size", (row) => bytes(row.bytes), true],
     ["of W in float32", (row) => percent(row.bytes / matrix, 1), true],
@@ -147,9 +147,7 @@ async function refresh() {
     $("state").textContent = overview.ready ? "ready" : "not ready";
     $("state").className = `state ${overview.ready ? "good" : "warn"}`;
     showModels(overview.models);
-    $("live").hidden = !overview.live;
-    if (overview.live) showLive(overview.live);
-    if (!overview.live) return;
+    showLive(overview.live);
   } catch (error) {
     $("state").textContent = "no answer";
     $("state").className = "state bad";
