@@ -20,8 +20,8 @@ from logitsieve.server.scheduling.batcher import (
     Batch,
     Batcher,
     PreparedRequest,
+    QueuedRequest,
     RunningMean,
-    Waiting,
 )
 from logitsieve.server.scheduling.executor import compute, joined
 from tests.server.running import write_whole
@@ -50,7 +50,7 @@ def waiting(
     us: float = US,
     elsewhere: bool = False,
     pace: RunningMean | None = None,
-) -> Waiting:
+) -> QueuedRequest:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
     asked = PreparedRequest(
@@ -58,7 +58,7 @@ def waiting(
     )
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()
-    return Waiting(point, asked, us * len(hidden), pace, 0, deadline, future, elsewhere)
+    return QueuedRequest(point, asked, us * len(hidden), pace, 0, deadline, future, elsewhere)
 
 
 def scene(work: Coroutine[Any, Any, None]) -> None:
@@ -66,16 +66,18 @@ def scene(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-def taken(queue: Batcher) -> list[tuple[Waiting, int, int]]:
+def taken(queue: Batcher) -> list[tuple[QueuedRequest, int, int]]:
     """The pieces of the next batch, computed in no time."""
     batch = queue.take()
     assert batch is not None
+    pieces = [(queued, queued.start, queued.stop) for queued in batch.requests]
     finish(queue, batch)
-    return [(part.waiting, part.start, part.stop) for part in batch.slices]
+    return pieces
 
 
 def finish(queue: Batcher, batch: Batch, took_us: float = US) -> None:
-    queue.done(batch, took_us, [part.waiting for part in batch.slices if part.last])
+    answered = [queued for queued in batch.requests if queued.stop == queued.request.rows]
+    queue.done(batch, took_us, answered)
 
 
 def test_requests_alike_share_a_batch_in_the_order_of_arrival() -> None:
@@ -216,10 +218,10 @@ def test_at_twice_the_load_what_is_computed_is_in_time(missed: float) -> None:
                 continue
             batch = queue.take()
             assert batch is not None
-            if batch.slices:
+            if batch.requests:
                 now += each_s * missed
                 finish(queue, batch, took_us=each_s * 1e6)
-                deadlines = [part.waiting.deadline or 0 for part in batch.slices]
+                deadlines = [queued.deadline or 0 for queued in batch.requests]
                 in_time += sum(now <= deadline for deadline in deadlines)
                 late += sum(now > deadline for deadline in deadlines)
         assert in_time >= 0.98 * 20 / (each_s * missed)
@@ -280,8 +282,8 @@ def test_answers_are_those_of_requests_alone(
         while queue.in_flight:
             batch = queue.take()
             assert batch is not None
-            for piece, reply in zip(batch.slices, compute(batch.slices), strict=True):
-                found.setdefault(piece.waiting.request.rows, []).append(reply)
+            for queued, reply in zip(batch.requests, compute(batch.requests), strict=True):
+                found.setdefault(queued.request.rows, []).append(reply)
             finish(queue, batch)
         for part in parts:
             assert_same(joined(found[len(part)]), point.topk(part, 5))
@@ -299,7 +301,7 @@ def test_a_bad_request_spoils_no_other(decoder: LocalDecoder) -> None:
             queue.put(waiting(part, 5, point))
         batch = queue.take()
         assert batch is not None
-        fine, wrong = compute(batch.slices)
+        fine, wrong = compute(batch.requests)
         assert_same(cast(TopKReply, fine), point.topk(good, 5))
         assert isinstance(wrong, InvalidRequest)
         assert wrong.field == "hidden[0]"  # its own row, not that of the batch

@@ -1,4 +1,4 @@
-"""ModelInfer: its requests as arrays and a target of ours, our replies as its responses."""
+"""ModelInfer: its requests as ours, our replies as its responses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from tritonclient.grpc import service_pb2 as kserve
 
-from logitsieve.api.decoder import NORMALIZER_CODES, SampleOptions
+from logitsieve.api.decoder import NORMALIZER_CODES
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.rpc.decoder_service import IncomingRequest
-from logitsieve.server.rpc.methods import (
-    METHODS,
-    Read,
-    Rows,
-    prepare_sample,
-    prepare_top_k,
-    to_hidden,
-)
+from logitsieve.server.rpc.decoder_service import Write
+from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
@@ -81,18 +73,6 @@ OF_SAMPLE = ("step", "temperature", "top_k", "top_p", "min_p")
 BY_ROW = ("exact", "scanned", "log_z")  # outputs that are the Answer's
 
 
-class InferTensor(NamedTuple):
-    """An input, with the fields of a pb.Tensor, which would copy its bytes in and out once more.
-
-    That they fit its shape is checked where it becomes an array.
-    """
-
-    dtype: int = 0
-    rows: int = 0
-    cols: int = 0
-    data: bytes = b""
-
-
 class Parameters:
     """The parameters of a request, each taken once by its name and type."""
 
@@ -132,27 +112,42 @@ class Parameters:
             raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
 
 
-def to_incoming(message: Any, model: str) -> IncomingRequest:
-    """Take a ModelInferRequest for `model` apart; InvalidRequest names what is wrong with it."""
+def to_request(message: Any, model: str) -> tuple[Method, Any, float, Write]:
+    """Translate a ModelInferRequest for `model`; InvalidRequest names what is wrong with it.
+
+    Returns the method, its request, its timeout in seconds or 0, and the writer of the response.
+    """
     parameters = Parameters(message.parameters)
     kind = parameters.text("method") or TOP_K.method
     if kind not in KINDS:
         raise InvalidRequest("parameters.method", repr(kind[:100]), ", ".join(KINDS))
-    inputs = _inputs(message, kind)
-    target = _target(parameters, model)
-    read = {TOP_K.method: _read_top_k, SAMPLE.method: _read_sample}[kind](inputs, parameters)
+    inputs, target = _inputs(message, kind), _target(parameters, model)
+    hidden = inputs.get("hidden")
+    request: pb.TopKRequest | pb.SampleRequest
+    if kind == TOP_K.method:
+        request = pb.TopKRequest(target=target, hidden=hidden, k=_scalar(inputs, "k"))
+    else:
+        request = pb.SampleRequest(
+            target=target,
+            hidden=hidden,
+            samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
+            seeds=inputs.get("seeds"),
+            step=parameters.whole("step", most=MOST**2),
+            temperature=parameters.number("temperature", 1.0),
+            top_k=parameters.whole("top_k"),
+            top_p=parameters.number("top_p", 1.0),
+            min_p=parameters.number("min_p", 0.0),
+        )
     timeout_us = parameters.whole("timeout", most=MOST**2)
     parameters.require_none_left(kind)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
     if kind == TOP_K.method and not (target.normalizer or target.log_z_width):
         outputs.remove("log_z")
     write = partial(to_infer_response, _outputs(message, outputs), message.id)
-    return IncomingRequest(KINDS[kind], target, read, write, timeout_us * 1e-6)
+    return KINDS[kind], request, timeout_us * 1e-6, write
 
 
-def to_infer_response(
-    outputs: tuple[str, ...], request_id: str, reply: Reply, origin: bytes, queue_ns: int
-) -> bytes:
+def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -> bytes:
     """Serialize a reply as a ModelInferResponse with raw contents, in the order asked for."""
     answer = reply.answer
     message = kserve.ModelInferResponse(
@@ -168,30 +163,6 @@ def to_infer_response(
         message.outputs.add(name=name, datatype=NAMES[code], shape=array.shape)
         message.raw_output_contents.append(data)
     return cast(bytes, message.SerializeToString())
-
-
-def _read_top_k(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
-    k = _scalar(inputs, "k")
-    return lambda config, index: prepare_top_k(_rows(inputs, config), k, config)
-
-
-def _read_sample(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
-    samples = _scalar(inputs, "samples") if "samples" in inputs else 1
-    options: SampleOptions = {
-        "step": parameters.whole("step", most=MOST**2),
-        "temperature": parameters.number("temperature", 1.0),
-        "top_k": parameters.whole("top_k"),
-        "top_p": parameters.number("top_p", 1.0) or 1.0,
-        "min_p": parameters.number("min_p", 0.0),
-    }
-    seeds = inputs.get("seeds", InferTensor())
-    return lambda config, index: prepare_sample(
-        _rows(inputs, config), samples, seeds, options, config, index
-    )
-
-
-def _rows(inputs: dict[str, InferTensor], config: ServeConfig) -> Rows:
-    return to_hidden(inputs.get("hidden", InferTensor()), config), None, 0
 
 
 def _target(parameters: Parameters, model: str) -> pb.Target:
@@ -216,13 +187,13 @@ def _target(parameters: Parameters, model: str) -> pb.Target:
     return target
 
 
-def _inputs(message: Any, kind: str) -> dict[str, InferTensor]:
+def _inputs(message: Any, kind: str) -> dict[str, pb.Tensor]:
     kinds = {one.name: one for one in TENSORS["inputs"] if kind in one.methods}
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         allowed = f"{len(message.inputs)}, one for each input, or none"
         raise InvalidRequest("raw_input_contents", len(raw), allowed)
-    inputs: dict[str, InferTensor] = {}
+    inputs: dict[str, pb.Tensor] = {}
     for place, tensor in enumerate(message.inputs):
         if tensor.name not in kinds or tensor.name in inputs:
             allowed = f"each once of {', '.join(kinds)}"
@@ -232,7 +203,7 @@ def _inputs(message: Any, kind: str) -> dict[str, InferTensor]:
     return inputs
 
 
-def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> InferTensor:
+def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
     field = kind.name
     if tensor.datatype not in kind.datatypes:
         raise InvalidRequest(
@@ -251,7 +222,7 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> InferTensor:
             if beside.name != typed:
                 raise InvalidRequest(f"{field}.contents", beside.name, f"{typed} alone")
         raw = np.asarray(getattr(tensor.contents, typed), NUMPY_TYPES[dtype]).tobytes()
-    return InferTensor(int(dtype), rows, cols, raw)
+    return pb.Tensor(dtype=cast(Any, int(dtype)), rows=rows, cols=cols, data=raw)
 
 
 def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
@@ -266,12 +237,12 @@ def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
 
 
 def _require_plain(tensor: Any) -> None:
-    """Shared memory and classification come as a tensor's parameters."""
+    """Refuse parameters of a tensor, by which shared memory and classification are asked for."""
     for name in tensor.parameters:
         raise InvalidRequest(f"{tensor.name}.parameters", repr(name[:100]), "none")
 
 
-def _scalar(inputs: dict[str, InferTensor], name: str) -> int:
+def _scalar(inputs: dict[str, pb.Tensor], name: str) -> int:
     allowed = "an INT32 input of one integer"
     if name not in inputs:
         raise InvalidRequest(name, "no such input", allowed)

@@ -1,6 +1,6 @@
 """GRPCInferenceService: ModelInfer and what is loaded; on the admin port, loading.
 
-A reply is computed on the same path as those of the Decoder service: infer.py translates.
+ModelInfer takes the path of the Decoder service: infer.py translates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, PermissionDenied
-from logitsieve.server.kserve.infer import TENSORS, to_incoming
+from logitsieve.server.kserve.infer import TENSORS, to_request
 from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
@@ -72,8 +72,9 @@ class KserveService:
         )
 
     async def ModelInfer(self, request: Any, context: Context, call: Call) -> bytes:
-        incoming = to_incoming(request, _label(request.model_name, request.model_version))
-        return await self._decoder.respond(incoming, context, call)
+        model = _label(request.model_name, request.model_version)
+        method, ours, timeout_s, write = to_request(request, model)
+        return await self._decoder.answer(method, ours, context, call, timeout_s, write)
 
     async def RepositoryIndex(self, request: Any, context: Context, call: Call) -> Any:
         _refuse_repository(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -17,24 +17,12 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
 from logitsieve.server.rpc.handlers import Context, unary
-from logitsieve.server.rpc.methods import METHODS, Method, Read
+from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
-from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
-# (reply, `origin_of` its engine, nanoseconds that the request waited) -> the response
-Write = Callable[[Reply, bytes, int], bytes]
-
-
-class IncomingRequest(NamedTuple):
-    """A request of any form, taken apart, and the writer of its response."""
-
-    method: Method
-    target: pb.Target
-    read: Read
-    write: Write
-    timeout_s: float  # its own, beside that of its call; 0: none
+Write = Callable[[Reply], bytes]  # the response, serialized
 
 
 @dataclass(eq=False)
@@ -58,16 +46,20 @@ class DecoderService:
         return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
 
     async def answer(
-        self, method: Method, request: Any, context: Context, call: Call, timeout_s: float = 0.0
+        self,
+        method: Method,
+        request: Any,
+        context: Context,
+        call: Call,
+        timeout_s: float = 0.0,
+        write: Write | None = None,
     ) -> bytes:
-        read, write = partial(method.read, request), partial(to_response, method.rpc.response)
-        return await self.respond(
-            IncomingRequest(method, request.target, read, write, timeout_s), context, call
-        )
+        """Read a request once it is admitted, compute its reply and write it.
 
-    async def respond(self, incoming: IncomingRequest, context: Context, call: Call) -> bytes:
-        """Read a request once it is admitted, compute its reply and write it."""
-        method, target, read, write, timeout_s = incoming
+        `timeout_s` is its own, besides the deadline of its call; 0: none. `write` makes a response
+        of another form than the method's own.
+        """
+        target = request.target
         time_left_s = context.time_remaining()
         if timeout_s:
             time_left_s = timeout_s if time_left_s is None else min(timeout_s, time_left_s)
@@ -75,7 +67,7 @@ class DecoderService:
         call.route(target.model, served.decoder.name, served.decoder.version)
         self.work.admit(time_left_s)  # what is refused costs no more than it must
         with served.leases:  # until the reply is written, whatever is loaded meanwhile
-            prepared = read(self.config, served.decoder.index)
+            prepared = method.read(request, self.config, served.decoder.index)
             wanted = to_point_request(target, method.normalizer)
             if prepared.draws:
                 wanted = proving_draws(wanted, served.decoder.index.heads, served.decoder.auto)
@@ -93,4 +85,6 @@ class DecoderService:
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):
                 self.shadow.offer(served, chosen, prepared.independent, reply)
-            return write(reply, chosen.origin, call.queue_ns)
+            if write is not None:
+                return write(reply)
+            return to_response(method.rpc.response, reply, chosen.origin, call.queue_ns)

@@ -28,26 +28,19 @@ from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
-Read = Callable[[ServeConfig, AnyIndex], PreparedRequest]  # InvalidRequest names the field at fault
-
 
 class Method(NamedTuple):
+    """An RPC, and how its request is read; InvalidRequest names the field at fault."""
+
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
     finds_log_z: bool  # also where no normalizer is named
     normalizer: str = ""  # the one used then, unless that depends on the index
 
 
-# hidden [B, D] in whatever dtype it came, the constraints, and the number of ids that they name
-Rows = tuple[np.ndarray, Constraints | None, int]
-
-
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
-    return prepare_top_k(_read_rows(request, config), request.k, config)
-
-
-def prepare_top_k(rows: Rows, k: int, config: ServeConfig) -> PreparedRequest:
-    hidden, constraints, edited = rows
+    hidden, constraints, edited = _read_rows(request, config)
+    k = request.k
     if k > config.max_k:  # the head knows what else k may be
         raise _beyond("k", k, config.max_k)
     independent = hidden if constraints is None else None
@@ -71,38 +64,27 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
+    """`seeds` has one seed for each row, or one to be spread over them.
+
+    A server draws none of its own, so that a retry draws the same ids.
+    """
+    hidden, constraints, edited = _read_rows(request, config)
+    samples = request.samples
+    if not 1 <= samples <= config.max_samples:
+        raise _beyond("samples", samples, config.max_samples)
+    seeds = to_vector(request.seeds, "seeds", DType.UINT64)
     options: SampleOptions = {
+        "seeds": seeds[0] if len(seeds) == 1 else seeds,
         "step": request.step,
         "temperature": request.temperature if request.HasField("temperature") else 1.0,
         "top_k": request.top_k,
         "top_p": request.top_p or 1.0,
         "min_p": request.min_p,
     }
-    rows = _read_rows(request, config)
-    return prepare_sample(rows, request.samples, request.seeds, options, config, index)
-
-
-def prepare_sample(
-    rows: Rows,
-    samples: int,
-    seeds: Any,
-    options: SampleOptions,
-    config: ServeConfig,
-    index: AnyIndex,
-) -> PreparedRequest:
-    """`seeds` is a tensor of one for each row, or of one to be spread over them.
-
-    A server draws none of its own, so that a retry draws the same ids.
-    """
-    hidden, constraints, edited = rows
-    if not 1 <= samples <= config.max_samples:
-        raise _beyond("samples", samples, config.max_samples)
-    vector = to_vector(seeds, "seeds", DType.UINT64)
-    seeded: SampleOptions = {**options, "seeds": vector[0] if len(vector) == 1 else vector}
 
     def compute(point: Point) -> Reply:
         ready = as_hidden(hidden, index.dim)
-        return point.sample(ready, sampling(len(ready), samples, seeded), constraints)
+        return point.sample(ready, sampling(len(ready), samples, options), constraints)
 
     return PreparedRequest(len(hidden), 1, edited, len(hidden) * samples, compute)
 
@@ -145,15 +127,11 @@ METHODS: dict[str, Method] = {
 }
 
 
-def to_hidden(tensor: Any, config: ServeConfig) -> np.ndarray:
-    hidden = to_array(tensor, "hidden")
+def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constraints | None, int]:
+    """hidden [B, D] in the dtype that it came in, constraints, and the number of ids in these."""
+    hidden = to_array(request.hidden, "hidden")
     if len(hidden) > config.max_rows:
         raise InvalidRequest("hidden", f"{len(hidden)} rows", f"1..{config.max_rows} rows")
-    return hidden
-
-
-def _read_rows(request: Any, config: ServeConfig) -> Rows:
-    hidden = to_hidden(request.hidden, config)
     if not request.HasField("constraints"):
         return hidden, None, 0
     message = request.constraints

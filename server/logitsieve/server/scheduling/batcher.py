@@ -47,6 +47,10 @@ PATIENCE = 0.5
 FRESH = 0.2
 
 
+# A reply, how long its request waited, and how long a GPU worked for it, in nanoseconds.
+Computed = tuple[Reply, int, int]
+
+
 class RunningMean:
     """A mean that follows its last values; 0 until there is one. Any number of threads may add."""
 
@@ -56,28 +60,20 @@ class RunningMean:
         self.value += (FRESH if self.value else 1.0) * (value - self.value)
 
 
-class Computed(NamedTuple):
-    """A reply, how long its request waited, and how long a GPU worked for it."""
-
-    reply: Reply
-    queue_ns: int
-    device_ns: int  # that of the batches that the request shared; 0 without a GPU
-
-
 class PreparedRequest(NamedTuple):
     """A request with its message read."""
 
     rows: int
     k: int  # what AUTO chooses for
-    logits: int  # to be computed beside those that the head and log Z need
+    logits: int  # to be computed besides those that the head and log Z need
     draws: int
     compute: Callable[[Point], Reply]
     independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
-    """A request in the queue. Deadlines are of `monotonic`, in seconds."""
+class QueuedRequest:
+    """A request that waits in the queue or is computed. Deadlines are seconds of `monotonic`."""
 
     point: Point
     request: PreparedRequest
@@ -88,10 +84,11 @@ class Waiting:
     future: asyncio.Future[Computed]
     elsewhere: bool = False  # computed by a GPU or by other processes
     start: int = 0  # rows before it have been computed
-    parts: list[TopKReply] = field(default_factory=list)  # of these rows
+    stop: int = 0  # rows from `start` to here are in a batch
+    parts: list[TopKReply] = field(default_factory=list)  # of the computed rows
     queue_ns: int = 0
     device_ns: int = 0
-    ready_at: float = 0.0  # from then on it is computed also if no other shares its batch
+    ready_at: float = 0.0  # from then on it is computed even if no other shares its batch
     us_per_row: float = field(init=False)
     paced_us: float = field(init=False)  # the same at the pace of its arrival
     key: tuple[Point, int, int] | None = field(init=False)  # equal ones may share a batch
@@ -107,6 +104,11 @@ class Waiting:
         return self.request.rows - self.start
 
     @property
+    def whole(self) -> bool:
+        """True if its batch holds all of its rows."""
+        return self.stop - self.start == self.request.rows
+
+    @property
     def batch_rows(self) -> int:
         if self.key is None:
             return self.request.rows
@@ -115,33 +117,19 @@ class Waiting:
         return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
 
 
-class BatchSlice(NamedTuple):
-    waiting: Waiting
-    start: int
-    stop: int
-
-    @property
-    def whole(self) -> bool:
-        return self.stop - self.start == self.waiting.request.rows
-
-    @property
-    def last(self) -> bool:
-        return self.stop == self.waiting.request.rows
-
-
 class Batch(NamedTuple):
-    """Slices that a worker computes next, and requests whose time was up before."""
+    """Requests that a worker computes rows of next, and requests that were too late for that."""
 
-    slices: list[BatchSlice]
-    late: list[Waiting]
+    requests: list[QueuedRequest]
+    late: list[QueuedRequest]
 
     @property
     def rows(self) -> int:
-        return sum(part.stop - part.start for part in self.slices)
+        return sum(queued.stop - queued.start for queued in self.requests)
 
     @property
     def estimate_us(self) -> float:
-        return sum((part.stop - part.start) * part.waiting.us_per_row for part in self.slices)
+        return sum((queued.stop - queued.start) * queued.us_per_row for queued in self.requests)
 
 
 class Batcher:
@@ -165,7 +153,7 @@ class Batcher:
         self._workers, self._max_in_flight = workers, max_in_flight
         self._max_rows, self._delay_s = max_rows, delay_s
         self._changed = Condition()
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self._closed = False
         self.in_flight = 0  # requests that wait or are computed
         self.rows = 0  # that wait
@@ -190,25 +178,25 @@ class Batcher:
         if self.in_flight >= self._max_in_flight:
             raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
 
-    def put(self, waiting: Waiting) -> None:
+    def put(self, queued: QueuedRequest) -> None:
         """Enter at the end; raises what `admit` does, and Overloaded where too many rows wait."""
         with self._changed:
             if self._closed:
                 raise Unavailable("the server is stopping")
-            self.admit(None if waiting.deadline is None else waiting.deadline - self._clock())
-            if self._queue and self.rows + waiting.left > self._max_rows:
+            self.admit(None if queued.deadline is None else queued.deadline - self._clock())
+            if self._queue and self.rows + queued.left > self._max_rows:
                 reason = f"{self.rows} rows wait, {self._max_rows} are the most allowed"
                 raise self._overloaded(reason)
             alone = self.in_flight < self._workers
-            waiting.ready_at = 0.0 if alone else self._clock() + self._delay_s
+            queued.ready_at = 0.0 if alone else self._clock() + self._delay_s
             self.in_flight += 1
-            self._us += waiting.left * waiting.paced_us
-            self._append(waiting)
+            self._us += queued.left * queued.paced_us
+            self._append(queued)
 
-    def discard(self, waiting: Waiting) -> None:
+    def discard(self, queued: QueuedRequest) -> None:
         with self._changed:
-            if waiting in self._queue:
-                self._drop(waiting)
+            if queued in self._queue:
+                self._drop(queued)
 
     def take(self) -> Batch | None:
         """Wait for the next batch, to be passed to `done`; None when the queue is closed."""
@@ -222,21 +210,20 @@ class Batcher:
                     return self._next()
             return None
 
-    def done(self, batch: Batch, took_us: float, answered: Collection[Waiting]) -> None:
+    def done(self, batch: Batch, took_us: float, answered: Collection[QueuedRequest]) -> None:
         """Account for a computed batch; requests that it does not answer go back into the queue."""
         with self._changed:
-            if batch.slices:
-                pace = batch.slices[0].waiting.pace
-                pace.add(took_us / max(batch.estimate_us, 1e-3))
-            for waiting, start, stop in batch.slices:
-                self._us -= (stop - start) * waiting.paced_us
-                waiting.start = stop
-                if waiting in answered or waiting.future.done():
-                    self._leave(waiting)
+            if batch.requests:
+                batch.requests[0].pace.add(took_us / max(batch.estimate_us, 1e-3))
+            for queued in batch.requests:
+                self._us -= (queued.stop - queued.start) * queued.paced_us
+                queued.start = queued.stop
+                if queued in answered or queued.future.done():
+                    self._leave(queued)
                 else:
-                    self._append(waiting)
+                    self._append(queued)
 
-    def close(self) -> list[Waiting]:
+    def close(self) -> list[QueuedRequest]:
         """Take nothing any more, wake all workers to leave, and return the requests that waited."""
         with self._changed:
             self._closed = True
@@ -248,27 +235,27 @@ class Batcher:
     def _overloaded(self, reason: str) -> Overloaded:
         return Overloaded(reason, max(LEAST_RETRY_S, self.wait_s))
 
-    def _append(self, waiting: Waiting) -> None:
-        self._queue.append(waiting)
-        self.rows += waiting.left
+    def _append(self, queued: QueuedRequest) -> None:
+        self._queue.append(queued)
+        self.rows += queued.left
         self._changed.notify()
 
-    def _drop(self, waiting: Waiting) -> None:
-        self._queue.remove(waiting)
-        self.rows -= waiting.left
-        self._leave(waiting)
+    def _drop(self, queued: QueuedRequest) -> None:
+        self._queue.remove(queued)
+        self.rows -= queued.left
+        self._leave(queued)
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, queued: QueuedRequest) -> None:
         self.in_flight -= 1
-        self._us -= waiting.left * waiting.paced_us
+        self._us -= queued.left * queued.paced_us
 
-    def _pause_s(self, first: Waiting) -> float:
+    def _pause_s(self, first: QueuedRequest) -> float:
         if first.key is None or first.left >= first.batch_rows:
             return 0.0
         return first.ready_at - self._clock()
 
     def _next(self) -> Batch:
-        late: list[Waiting] = []
+        late: list[QueuedRequest] = []
         while self._queue and not self._in_time(self._queue[0]):
             late.append(self._queue[0])
             self._drop(self._queue[0])
@@ -276,23 +263,25 @@ class Batcher:
             return Batch([], late)
         first = self._queue.popleft()
         room = first.batch_rows
-        slices = [self._slice(first, room)]
+        requests = [self._take_rows(first, room)]
         if first.key is not None:
             room -= first.left
             for other in list(self._queue):
                 if other.key == first.key and other.left <= room and self._in_time(other):
                     self._queue.remove(other)
-                    slices.append(self._slice(other, room))
+                    requests.append(self._take_rows(other, room))
                     room -= other.left
-        return Batch(slices, late)
+        return Batch(requests, late)
 
-    def _in_time(self, waiting: Waiting) -> bool:
-        if waiting.future.done():
+    def _in_time(self, queued: QueuedRequest) -> bool:
+        if queued.future.done():
             return False
-        return waiting.deadline is None or self._clock() < waiting.deadline
+        return queued.deadline is None or self._clock() < queued.deadline
 
-    def _slice(self, waiting: Waiting, most: int) -> BatchSlice:
-        self.rows -= waiting.left
-        if not waiting.start:
-            waiting.queue_ns = perf_counter_ns() - waiting.arrived_ns
-        return BatchSlice(waiting, waiting.start, min(waiting.request.rows, waiting.start + most))
+    def _take_rows(self, queued: QueuedRequest, most: int) -> QueuedRequest:
+        """Put at most so many of its rows, the next ones, into a batch."""
+        self.rows -= queued.left
+        if not queued.start:
+            queued.queue_ns = perf_counter_ns() - queued.arrived_ns
+        queued.stop = min(queued.request.rows, queued.start + most)
+        return queued

@@ -20,11 +20,10 @@ from logitsieve.server.scheduling.batcher import (
     TOO_LATE,
     Batch,
     Batcher,
-    BatchSlice,
     Computed,
     PreparedRequest,
+    QueuedRequest,
     RunningMean,
-    Waiting,
 )
 from logitsieve.server.scheduling.point import Point
 from logitsieve.utils.deadline import ending_by
@@ -35,7 +34,7 @@ from logitsieve.v1.rpcs import Reply
 INLINE_US = 100.0
 
 Outcome = Reply | Exception
-Finished = list[tuple[Waiting, Outcome]]
+Finished = list[tuple[QueuedRequest, Outcome]]
 
 
 class Executor:
@@ -97,17 +96,17 @@ class Executor:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
             queue_ns = perf_counter_ns() - arrived_ns
-            return Computed(request.compute(point), queue_ns, 0)
+            return request.compute(point), queue_ns, 0
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
-        waiting = Waiting(
+        queued = QueuedRequest(
             point, request, estimate_us, pace, arrived_ns, deadline, future, elsewhere
         )
-        self.batcher.put(waiting)
+        self.batcher.put(queued)
         try:
             return cast("Computed", await future)
         except asyncio.CancelledError:
-            self.batcher.discard(waiting)
+            self.batcher.discard(queued)
             raise
 
     def close(self) -> None:
@@ -115,71 +114,70 @@ class Executor:
         rest = self.batcher.close()
         for thread in self._pool:
             thread.join()
-        for waiting in rest + self.batcher.close():  # and what was put back meanwhile
-            waiting.future.get_loop().call_soon_threadsafe(waiting.future.cancel)
+        for queued in rest + self.batcher.close():  # and what was put back meanwhile
+            queued.future.get_loop().call_soon_threadsafe(queued.future.cancel)
 
     def _work(self) -> None:
         while (batch := self.batcher.take()) is not None:
             started = perf_counter_ns()
             finished = self._finish(batch)
             took_us = (perf_counter_ns() - started) / 1000
-            self.batcher.done(batch, took_us, {waiting for waiting, _ in finished})
-            loop = (batch.slices[0].waiting if batch.slices else batch.late[0]).future.get_loop()
+            loop = (batch.requests or batch.late)[0].future.get_loop()
+            handed = [(batch.rows, finished)]
+            self.batcher.done(batch, took_us, {queued for queued, _ in finished})
             # Only the list is left to this thread: anything else it held while the loop goes on
             # would keep an index mapped that is unloaded by then.
-            handed = [(batch.rows, finished)]
             del batch, finished
             # One hop back to the loop for the whole batch.
             loop.call_soon_threadsafe(self._deliver, handed)
 
     def _finish(self, batch: Batch) -> Finished:
-        finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
+        finished: Finished = [(queued, DeadlineExceeded(TOO_LATE)) for queued in batch.late]
         before = self._device_ns() if self._device_ns else 0
         outcomes: list[Outcome] = []
-        if batch.slices:
-            deadlines = [part.waiting.deadline for part in batch.slices]
+        if batch.requests:
+            deadlines = [queued.deadline for queued in batch.requests]
             # Each is judged by its own; no request fails by the shorter one of another.
             latest = [deadline for deadline in deadlines if deadline is not None]
             with ending_by(max(latest) if len(latest) == len(deadlines) else None):
-                outcomes = compute(batch.slices)
+                outcomes = compute(batch.requests)
         device_ns = self._device_ns() - before if self._device_ns else 0
-        for part, outcome in zip(batch.slices, outcomes, strict=True):
-            waiting = part.waiting
-            waiting.device_ns += device_ns
-            if part.whole or isinstance(outcome, Exception):
-                finished.append((waiting, outcome))
+        for queued, outcome in zip(batch.requests, outcomes, strict=True):
+            queued.device_ns += device_ns
+            if queued.whole or isinstance(outcome, Exception):
+                finished.append((queued, outcome))
                 continue
-            waiting.parts.append(cast(TopKReply, outcome))
-            if part.last:
-                finished.append((waiting, joined(waiting.parts)))
+            queued.parts.append(cast(TopKReply, outcome))
+            if queued.stop == queued.request.rows:
+                finished.append((queued, joined(queued.parts)))
         return finished
 
     def _deliver(self, handed: list[tuple[int, Finished]]) -> None:
         rows, finished = handed.pop()
         if rows and self._count_batch:
             self._count_batch(rows)
-        for waiting, outcome in finished:
+        for queued, outcome in finished:
             if isinstance(outcome, DeviceLost) and self._lose_device:
                 self._lose_device(outcome)
-            if waiting.future.done():
+            if queued.future.done():
                 continue
             if isinstance(outcome, Exception):
-                waiting.future.set_exception(outcome)
+                queued.future.set_exception(outcome)
             else:
-                computed = Computed(outcome, waiting.queue_ns, waiting.device_ns)
-                waiting.future.set_result(computed)
+                queued.future.set_result((outcome, queued.queue_ns, queued.device_ns))
 
 
-def compute(slices: Sequence[BatchSlice]) -> list[Outcome]:
-    if len(slices) == 1 and slices[0].whole:
-        return [_alone(slices[0])]
+def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
+    """Compute the rows of each that are in the batch, together if they share one."""
+    if len(requests) == 1 and requests[0].whole:
+        return [_alone(requests[0])]
     try:
-        return list(_together(slices))
+        return list(_together(requests))
     except Exception:  # each request gets the message of its own mistake
-        outcomes = [(part, _alone(part)) for part in slices]
+        outcomes = [(queued, _alone(queued)) for queued in requests]
         return [
-            cut(outcome, part.start, part.stop) if isinstance(outcome, TopKReply) else outcome
-            for part, outcome in outcomes
+            cut(outcome, queued.start, queued.stop) if isinstance(outcome, TopKReply) else outcome
+            for queued, outcome in outcomes
         ]
 
 
@@ -203,19 +201,19 @@ def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
     return TopKReply(reply.ids[start:stop], reply.logits[start:stop], answer)
 
 
-def _alone(part: BatchSlice) -> Outcome:
+def _alone(queued: QueuedRequest) -> Outcome:
     try:
-        return part.waiting.request.compute(part.waiting.point)
+        return queued.request.compute(queued.point)
     except Exception as error:  # raised where the request is awaited
         return error
 
 
-def _together(slices: Sequence[BatchSlice]) -> list[TopKReply]:
+def _together(requests: Sequence[QueuedRequest]) -> list[TopKReply]:
     rows = [
-        as_hidden(cast("np.ndarray", part.waiting.request.independent)[part.start : part.stop])
-        for part in slices
+        as_hidden(cast("np.ndarray", queued.request.independent)[queued.start : queued.stop])
+        for queued in requests
     ]
-    first = slices[0].waiting
+    first = requests[0]
     reply = first.point.topk(rows[0] if len(rows) == 1 else np.concatenate(rows), first.request.k)
     ends = np.cumsum([len(one) for one in rows]).tolist()
     return [cut(reply, end - len(one), end) for one, end in zip(rows, ends, strict=True)]
