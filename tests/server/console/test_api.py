@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,9 +13,7 @@ from starlette.testclient import TestClient
 
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.api import MOST_JSON, Api
-from logitsieve.server.console.contexts import MOST_BYTES
 from logitsieve.server.console.desk import Desk
-from tests.server.console.test_contexts import npy
 from tests.synthetic import make_hidden
 
 DOCS = Path(__file__).parents[3] / "docs" / "console.md"
@@ -48,10 +45,8 @@ def test_what_is_asked_with_a_context(port: TestClient, name: str) -> None:
     assert reply.json()["model"] == "demo@2"  # the highest
 
 
-def test_a_row_of_a_file_can_be_asked_with(port: TestClient) -> None:
-    hidden = make_hidden(4)
-    row = port.post("/api/row?model=demo&number=2", content=npy(hidden)).json()["row"]
-    assert np.array_equal(np.array(row, np.float32), hidden[2])
+def test_a_row_of_numbers_can_be_asked_with(port: TestClient) -> None:
+    row = make_hidden(1)[0].tolist()
     answer = port.post("/api/top", json={"model": "demo", "row": row, "k": 1})
     assert answer.status_code == 200
 
@@ -61,7 +56,7 @@ def test_every_endpoint_is_documented_and_tested() -> None:
     api = Api(desk, ServeConfig(), CollectorRegistry(), lambda: True)
     routes = {(route.path.removeprefix("/api/"), *(route.methods or ())) for route in api.routes()}
     names = {name for name, *_ in routes}
-    assert names == GETS.keys() | POSTS.keys() | {"row"}
+    assert names == GETS.keys() | POSTS.keys()
     documented = re.findall(r"^\| `(GET|POST) /api/([\w-]+)", DOCS.read_text("utf-8"), re.M)
     assert {name for _, name in documented} == names
     assert all(
@@ -132,14 +127,12 @@ def test_another_sites_form_is_no_question(port: TestClient) -> None:
     assert reply.json()["error"]["field"] == "content-type"
 
 
-def test_huge_uploads_are_refused_by_what_they_announce_and_by_what_comes(
+def test_huge_questions_are_refused_by_what_they_announce_and_by_what_comes(
     port: TestClient,
 ) -> None:
-    for path, most in (("top", MOST_JSON), ("row?model=demo", MOST_BYTES)):
-        headers = {"Content-Type": "application/json", "Content-Length": str(most + 1)}
-        announced = port.post(f"/api/{path}", content=b"", headers=headers)
-        chunks = (b" " * (1 << 16) for _ in range((most >> 16) + 1))
-        came = port.post(
-            f"/api/{path}", content=chunks, headers={"Content-Type": "application/json"}
-        )
-        assert announced.status_code == came.status_code == 413
+    headers = {"Content-Type": "application/json"}
+    longer = {**headers, "Content-Length": str(MOST_JSON + 1)}
+    announced = port.post("/api/top", content=b"", headers=longer)
+    chunks = (b" " * (1 << 16) for _ in range((MOST_JSON >> 16) + 1))
+    came = port.post("/api/top", content=chunks, headers=headers)
+    assert announced.status_code == came.status_code == 413

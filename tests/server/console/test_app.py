@@ -50,7 +50,8 @@ def test_every_reply_forbids_other_hosts_and_inline_scripts(port: TestClient, pa
 
 def test_a_path_that_is_unknown_and_a_method_that_is_not_allowed(port: TestClient) -> None:
     assert port.get("/static/../app.py").status_code == 404
-    assert port.get("/static/uplot/LICENSE").status_code == 404
+    assert port.get("/static/none.js").status_code == 404
+    assert port.get("/static").status_code == port.get("/static/uplot").status_code == 404
     assert port.get("/api/none").json()["error"]["status"] == 404
     assert port.post("/api/overview").json()["error"]["status"] == 405
     assert port.post("/metrics").status_code == 405
@@ -61,6 +62,8 @@ def test_a_file_is_sent_once(port: TestClient) -> None:
     first = port.get("/static/console.js")
     again = port.get("/static/console.js", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    assert first.headers["cache-control"] == again.headers["cache-control"] == "no-cache"
+    assert port.get("/").headers["cache-control"] == "no-store"
 
 
 def test_a_defect_is_an_incident() -> None:

@@ -15,15 +15,14 @@ from logitsieve.api.results import TopKReply
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
 from logitsieve.index import open_index
-from logitsieve.server.scheduling.batcher import (
+from logitsieve.server.scheduling.batcher import Batch, Batcher
+from logitsieve.server.scheduling.executor import compute, joined
+from logitsieve.server.scheduling.request import (
     BATCH_ROWS,
-    Batch,
-    Batcher,
     PreparedRequest,
     QueuedRequest,
     RunningMean,
 )
-from logitsieve.server.scheduling.executor import compute, joined
 from tests.server.running import write_whole
 from tests.synthetic import make_hidden
 

@@ -13,8 +13,8 @@ from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unav
 from logitsieve.api.results import Answer, RowRange, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
-from logitsieve.server.scheduling.batcher import PreparedRequest, RunningMean
 from logitsieve.server.scheduling.executor import INLINE_US, Executor, joined
+from logitsieve.server.scheduling.request import PreparedRequest, RunningMean
 from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
 

@@ -18,7 +18,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console import answers, points, why_not
 from logitsieve.server.console.answers import Question
-from logitsieve.server.console.contexts import MOST_BYTES, read_context, read_npy
+from logitsieve.server.console.contexts import read_context
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.overview import model_facts, overview_facts
 
@@ -47,7 +47,6 @@ class Api:
             "top": partial(self.answer, answers.top),
             "draws": partial(self.answer, answers.draws),
             "why-not": partial(self.answer, why_not.why_not),
-            "row": self.row,
         }
         return [
             Route(f"/api/{name}", _as_json(endpoint), methods=[method])
@@ -78,18 +77,13 @@ class Api:
 
         return await self.desk.run(work, question.get("model", ""))
 
-    async def row(self, request: Request) -> Any:
-        number = _number(request, "number", int, 0)
-        data = await read_body(request, MOST_BYTES)
-        return await self._on_model(request, lambda one: read_npy(one.index, data, number))
-
     async def _on_model(self, request: Request, work: Callable[[LocalDecoder], Any]) -> Any:
         return await self.desk.run(work, request.query_params.get("model", ""))
 
 
 def _as_json(endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Any]:
     async def respond(request: Request) -> Response:
-        return JSONResponse(await endpoint(request), headers={"Cache-Control": "no-store"})
+        return JSONResponse(await endpoint(request))
 
     return respond
 

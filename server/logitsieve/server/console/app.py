@@ -8,6 +8,7 @@ from http import HTTPStatus
 from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
@@ -18,12 +19,13 @@ from starlette.responses import (
     Response,
 )
 from starlette.routing import Mount, Route, Router
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logitsieve.api.errors import RequestTooLarge, ServiceError
 from logitsieve.server.console.access import MOST_FORM, ConsoleAccess
 from logitsieve.server.console.api import Api, read_body
-from logitsieve.server.console.pages import HEADERS, PAGES, Page, render, static_files
+from logitsieve.server.console.pages import HEADERS, HERE, PAGES, Page, render
 from logitsieve.server.rpc.status import to_status
 
 STATUSES = {
@@ -72,18 +74,6 @@ async def _incident(request: Request, error: Exception) -> Response:
 def console(api: Api, access: ConsoleAccess) -> ASGIApp:
     """The console's pages, files and endpoints, for those that `access` lets pass."""
 
-    def failed(request: Request, error: Exception) -> Response:
-        return _failure(request, error, access.signs_in)
-
-    async def static(request: Request) -> Response:
-        file = static_files().get(request.path_params["path"])
-        if file is None:
-            return failed(request, HTTPException(HTTPStatus.NOT_FOUND))
-        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == file.etag:
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-        return Response(file.content, media_type=file.media_type, headers=headers)
-
     async def sign_in(request: Request) -> Response:
         complaint = ""
         if request.method == "POST":
@@ -103,7 +93,7 @@ def console(api: Api, access: ConsoleAccess) -> ASGIApp:
         text = render(page.name, signs_in=access.signs_in, title=page.title)
 
         async def shown(request: Request) -> Response:
-            return HTMLResponse(text, headers={"Cache-Control": "no-store"})
+            return HTMLResponse(text)
 
         return Route(page.path, shown)
 
@@ -113,7 +103,7 @@ def console(api: Api, access: ConsoleAccess) -> ASGIApp:
             *api.routes(),
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
-            Route("/static/{path:path}", static),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
     )
     return _Guarded(router, access)
@@ -126,15 +116,17 @@ class _Guarded:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] += [
-                    (name.lower().encode(), value.encode()) for name, value in HEADERS.items()
-                ]
-            await send(message)
-
         # Never the path of `request.url`, which a Host header such as "x/static/?" is part of.
         request, path = Request(scope, receive), scope["path"]
+        # A file is asked for again only if it has changed; answers are never kept.
+        caching = "no-cache" if path.startswith("/static/") else "no-store"
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS | {"Cache-Control": caching})
+            await send(message)
+
         try:
             if path in PLAIN:  # by a method that they do not have
                 raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})

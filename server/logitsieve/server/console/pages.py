@@ -1,8 +1,7 @@
-"""Pages, styles and scripts of the console: read once, and sent as they are."""
+"""Pages of the console, and the headers that all its replies have."""
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +9,6 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 HERE = Path(__file__).parent
-TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-
 # No other host, no inline script or style, no frame: what a hostile word could ask for.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -43,25 +36,6 @@ PAGES = (
     Page("/why-not", "why-not", "Why not this word?"),
     Page("/points", "points", "Operating points"),
 )
-
-
-class StaticFile(NamedTuple):
-    content: bytes
-    media_type: str
-    etag: str
-
-
-@cache
-def static_files() -> dict[str, StaticFile]:
-    """Every file under static/, by its path there."""
-    folder = HERE / "static"
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if kind := TYPES.get(path.suffix):
-            content = path.read_bytes()
-            etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-            files[path.relative_to(folder).as_posix()] = StaticFile(content, kind, etag)
-    return files
 
 
 @cache

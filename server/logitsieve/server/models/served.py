@@ -18,8 +18,7 @@ from logitsieve.evaluation.operating_points import OperatingPoint, setting_of
 from logitsieve.index import Index
 from logitsieve.server.models.drift_guard import DriftGuard
 from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
-from logitsieve.server.scheduling.batcher import RunningMean
-from logitsieve.server.scheduling.point import Point
+from logitsieve.server.scheduling.request import Point, RunningMean
 from logitsieve.v1 import decoder_pb2 as pb
 
 AnyDecoder = LocalDecoder | ShardedModel

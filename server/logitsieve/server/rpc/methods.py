@@ -21,8 +21,7 @@ from logitsieve.decoding.normalizers import STEPPING
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.served import AnyIndex
 from logitsieve.server.rpc.codec import to_array, to_constraints, to_vector, vector_if_set
-from logitsieve.server.scheduling.batcher import PreparedRequest
-from logitsieve.server.scheduling.point import Point
+from logitsieve.server.scheduling.request import Point, PreparedRequest
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb

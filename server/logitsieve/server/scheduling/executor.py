@@ -16,16 +16,14 @@ import numpy as np
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.scheduling.batcher import (
-    TOO_LATE,
-    Batch,
-    Batcher,
+from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher
+from logitsieve.server.scheduling.request import (
     Computed,
+    Point,
     PreparedRequest,
     QueuedRequest,
     RunningMean,
 )
-from logitsieve.server.scheduling.point import Point
 from logitsieve.utils.deadline import ending_by
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.v1.rpcs import Reply

@@ -25,18 +25,9 @@ export async function api(path, question) {
   const options = question
     ? { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) }
     : {};
-  return reply(await request(`/api/${path}`, options));
-}
-
-export async function request(path, options) {
-  try {
-    return await fetch(path, options);
-  } catch {
+  const response = await fetch(`/api/${path}`, options).catch(() => {
     throw new Error("The server does not answer. Is it still running?");
-  }
-}
-
-export async function reply(response) {
+  });
   if (response.status === 401) location.assign("/sign-in");
   const body = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(body.error?.message ?? `The server answered ${response.status}.`);
@@ -218,24 +209,9 @@ export function contextFields(model) {
     ? ", which keeps none: give a row, or tune the index to keep some"
     : `, ${whole(model.contexts)} from number 0 on`;
   $("row").placeholder = `${model.dim} numbers`;
-  $("file").onchange = $("file-row").onchange = () => readFile(model);
   return () => {
     return kept.checked ? { kept: $("kept").valueAsNumber } : { row: numbers($("row").value) };
   };
-}
-
-async function readFile(model) {
-  const [file] = $("file").files;
-  if (!file) return;
-  problem();
-  try {
-    const at = query({ model: model.model, number: $("file-row").value });
-    const found = await reply(await request(`/api/row?${at}`, { method: "POST", body: file }));
-    $("row").value = found.row.join(" ");
-    $("file-said").textContent = `row ${found.number} of ${whole(found.rows)}`;
-  } catch (error) {
-    problem(error);
-  }
 }
 
 function numbers(text) {
