@@ -58,7 +58,6 @@ VARIANTS: dict[str, str] = {
           admin: true
           admin_port: 50055
           device: cpu
-          model_devices: [large=cuda, larger=cuda:1]
           threads: 4
           max_rows: 4096
           max_k: 64

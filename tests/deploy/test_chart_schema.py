@@ -30,8 +30,6 @@ REFUSED = [
     "serve: {thread: 2}",
     "serve: {threads: 0}",
     "serve: {device: gpu}",
-    "serve: {model_devices: {demo: cuda}}",
-    "serve: {model_devices: [demo=gpu]}",
     'serve: {threads: "2"}',
     "serve: {threads: 1.5}",
     "serve: {drain_s: -1}",

@@ -8,7 +8,6 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
@@ -31,7 +30,7 @@ def exported() -> set[str]:
     """Every series of a server, by the names that queries have for them."""
     metrics = Metrics()
     PrecisionMetrics(metrics.registry, list)
-    Devices(ServeConfig(), metrics.registry)
+    Devices("cpu", metrics.registry)
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(metrics.text().decode())

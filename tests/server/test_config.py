@@ -54,26 +54,12 @@ def test_binds_are_loopback_by_default() -> None:
         ("device", "gpu"),
         ("device", "cuda:"),
         ("device", ""),
-        ("model_devices", ("demo",)),
-        ("model_devices", ("demo=gpu",)),
-        ("model_devices", ("Demo=cpu",)),
-        ("model_devices", ("demo=cpu=cuda",)),
-        ("model_devices", ("demo=cpu", "demo=cuda")),
     ],
 )
 def test_senseless_options(option: str, value: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ServeConfig(**{option: value})
     assert caught.value.field == option
-
-
-def test_a_model_is_on_its_own_device_or_on_that_of_all() -> None:
-    config = ServeConfig(device="cuda:1", model_devices=("small=cpu", "large=cuda"))
-    assert [config.device_of(name) for name in ("small", "large", "other")] == [
-        "cpu",
-        "cuda",
-        "cuda:1",
-    ]
 
 
 def test_the_console_is_on_by_default_on_loopback_alone() -> None:

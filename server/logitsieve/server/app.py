@@ -16,7 +16,7 @@ import uvloop
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from logitsieve.api.errors import DeviceLost
-from logitsieve.gpu.open import gpu_ns
+from logitsieve.gpu.open import gpu_device, gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.console.access import ConsoleAccess
 from logitsieve.server.console.api import Api
@@ -61,12 +61,12 @@ class Server:
         self.lost: DeviceLost | None = None  # a GPU that has failed: the process must end
         self.losing = asyncio.Event()  # set with `lost`: nothing is ready any more
         self._health = Health()
-        self._devices = Devices(config, self.metrics.registry)
+        Devices(config.device, self.metrics.registry)
         self._work = Executor(
             config,
             count_batch=self.metrics.batch_rows.observe,
             lose_device=self._lose,
-            device_ns=gpu_ns if self._devices.gpus else None,
+            device_ns=None if config.device == "cpu" else gpu_ns,
         )
         self.metrics.queue_rows.set_function(lambda: self._work.batcher.rows)
         precision = PrecisionMetrics(self.metrics.registry, repository.versions)
@@ -88,7 +88,8 @@ class Server:
         """
         config = self.config
         versions = self.repository.find()
-        self._devices.check({name for name, _ in versions})
+        if config.device != "cpu":
+            gpu_device(config.device)
         ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
         if config.admin:

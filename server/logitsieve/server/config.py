@@ -47,9 +47,6 @@ class ServeConfig:
         50052, "gRPC port of Admin; 0 takes a free one and prints it.", 0, MAX_PORT
     )
     device: str = option("cpu", "Where models answer: cpu, or a GPU: cuda, cuda:0, cuda:1, ...")
-    model_devices: tuple[str, ...] = option(
-        (), "name=device of a model that answers elsewhere than --device says; repeatable."
-    )
     threads: int = option(1, "Threads that compute: requests at once, rows of one request.", 1)
     max_rows: int = option(1024, "Most rows of a request; also bounds the size of a message.", 1)
     max_k: int = option(1024, "Most answers, targets or beams per row.", 1)
@@ -111,7 +108,8 @@ class ServeConfig:
         for name, kind in get_type_hints(ServeConfig).items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise InvalidRequest(name, getattr(self, name), ", ".join(get_args(kind)))
-        self._check_devices()
+        if not is_device(self.device):
+            raise InvalidRequest("device", repr(self.device), DEVICES)
         self._check_tls()
         self._check_access()
 
@@ -136,30 +134,9 @@ class ServeConfig:
             allowed = "loopback, unless tokens or tls_client_ca say who may call"
             raise InvalidRequest("admin_host", self.admin_host, allowed)
 
-    def _check_devices(self) -> None:
-        from logitsieve.index.manifest import is_name  # loads numba
-
-        if not is_device(self.device):
-            raise InvalidRequest("device", repr(self.device), DEVICES)
-        for pair in self.model_devices:
-            name, _, device = pair.partition("=")
-            if not is_name(name) or not is_device(device):
-                allowed = f"a model's name, = and one of {DEVICES}"
-                raise InvalidRequest("model_devices", repr(pair), allowed)
-        if len(self.device_by_model) < len(self.model_devices):
-            allowed = "each model once"
-            raise InvalidRequest("model_devices", ", ".join(self.model_devices), allowed)
-
     @property
     def serves_console(self) -> bool:
         return is_loopback(self.host) if self.console is None else self.console
-
-    @property
-    def device_by_model(self) -> dict[str, str]:
-        return dict(pair.split("=") for pair in self.model_devices)
-
-    def device_of(self, model: str) -> str:
-        return self.device_by_model.get(model, self.device)
 
     def max_message_bytes(self, dim: int) -> int:
         """The largest request for a model of hidden size `dim`: all rows, targets and ids."""

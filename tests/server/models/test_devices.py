@@ -24,8 +24,9 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.client import AdminClient, DecoderClient
+from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.device import Memory
-from logitsieve.index import HeadEntry, Index, write_index
+from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.server import ServeConfig, create_server
 from logitsieve.server.models.devices import Devices
 from logitsieve.server.models.repository import Opened, Repository, open_configured
@@ -65,22 +66,19 @@ def write_exact(models: Path, name: str, **more: Any) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_exact(folder, "demo")
-    write_exact(folder, "host")
     return folder
 
 
 @pytest.fixture(scope="module")
 def on_gpu(loop: Loop, folder: Path, kernel_cache: Path) -> Iterator[Running]:
-    config = config_for(
-        folder, kernel_cache=kernel_cache, device="cuda", model_devices=("host=cpu",), threads=2
-    )
+    config = config_for(folder, kernel_cache=kernel_cache, device="cuda", threads=2)
     with running(loop, config) as run:
         yield run
 
 
-def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running) -> None:
+def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running, folder: Path) -> None:
     hidden, batches = make_hidden(3), value(on_gpu, "logitsieve_batch_rows_count")
-    host = on_gpu.client.topk(hidden, 5, model="host")
+    host = LocalDecoder(open_index(folder / "demo" / "1")).topk(hidden, 5)
     top = on_gpu.client.topk(hidden, 5, model="demo")
     np.testing.assert_array_equal(top.ids, host.ids)
     np.testing.assert_array_equal(top.logits, host.logits)
@@ -89,14 +87,9 @@ def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running) -> None:
     assert value(on_gpu, "logitsieve_batch_rows_count") == batches + 1
 
 
-def test_each_model_tells_where_it_answers(on_gpu: Running) -> None:
+def test_a_model_tells_where_it_answers(on_gpu: Running) -> None:
     info = re.findall(r'index_info{device="(.+?)".*model="(.+?)"', get(on_gpu, "/metrics")[1])
-    assert sorted(info) == [("cpu", "host"), ("cuda", "demo")]
-
-
-def devices(*pairs: str, device: str = "cpu", **more: Any) -> Devices:
-    config = ServeConfig(device=device, model_devices=pairs)
-    return Devices(config, CollectorRegistry(), **more)
+    assert info == [("cuda", "demo")]
 
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_loads(
@@ -107,21 +100,11 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_loads(
     with pytest.raises(InvalidRequest, match=r"device: got 'cuda:99', allowed: cpu") as caught:
         loop.run(create_server(config).start(), START_S)
     assert caught.value.field == "device"
-    with pytest.raises(InvalidRequest, match=r"model_devices: got demo=cuda:99, allowed: cpu"):
-        devices("demo=cuda:99").check({"demo"})
 
 
-def test_a_model_that_is_not_there_is_said() -> None:
-    with pytest.raises(InvalidRequest, match=r"model_devices: got ml=cpu, allowed: .* demo, host"):
-        devices("ml=cpu").check({"demo", "host"})
-    devices("demo=cpu").check({"demo", "host"})
-
-
-def test_the_memory_of_each_gpu_once() -> None:
+def test_the_memory_of_the_gpu_by_its_own_name() -> None:
     registry = CollectorRegistry()
-    config = ServeConfig(device="cuda", model_devices=("a=cuda:0", "b=cuda:1", "c=cpu"))
-    told = {"cuda": ("cuda:0", Memory(3, 8)), "cuda:0": ("cuda:0", Memory(3, 8))}
-    Devices(config, registry, lambda name: told.get(name, (name, None)))
+    Devices("cuda", registry, {"cuda": ("cuda:0", Memory(3, 8))}.__getitem__)
     lines = generate_latest(registry).decode().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
         'logitsieve_device_memory_used_bytes{device="cuda:0"} 3.0',

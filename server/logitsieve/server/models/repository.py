@@ -52,7 +52,7 @@ def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Open
     """Open the version that lies in a folder, in one piece or in shards."""
     options: dict[str, Any] = {
         "threads": config.threads,
-        "device": config.device_of(path.parent.name),
+        "device": config.device,
         "verify": config.verify,
         "kernel_cache": config.kernel_cache,
         "progress": progress,
