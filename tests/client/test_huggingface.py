@@ -110,15 +110,6 @@ def test_ways_of_decoding_that_are_refused(
         generate(language_model)
 
 
-def test_draws_by_beams_need_log_z(language_model: Any) -> None:
-    options = {"do_sample": True, "top_k": 5, "num_beams": 2}
-    with (
-        attach(language_model, decoder_of(language_model), elsewhere="-inf"),
-        pytest.raises(InvalidRequest, match="elsewhere"),
-    ):
-        generate(language_model, **options)
-
-
 @pytest.mark.parametrize("wrong", ["weight", "bias", "dim", "size"])
 def test_an_index_of_another_matrix_is_refused(wrong: str) -> None:
     model = tiny_models.marian()
@@ -159,8 +150,6 @@ def test_logits_changed_after_the_output_layer_are_refused(
 def test_models_without_a_linear_output_layer_are_refused(language_model: Any) -> None:
     with pytest.raises(InvalidRequest, match="output embeddings"):
         attach(language_model.transformer, decoder_of(language_model))
-    with pytest.raises(InvalidRequest, match="elsewhere"):
-        attach(language_model, decoder_of(language_model), elsewhere="0")  # type: ignore[arg-type]
 
 
 def test_without_transformers_the_pip_line_is_shown() -> None:

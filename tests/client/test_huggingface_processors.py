@@ -135,14 +135,6 @@ def test_scores_are_log_probabilities_of_the_drawn_ids(language_model: Any) -> N
         torch.testing.assert_close(logits.gather(1, drawn), full.gather(1, drawn))
 
 
-def test_without_log_z_scores_hold_the_drawn_ids_alone(language_model: Any) -> None:
-    kept = {"return_dict_in_generate": True, "output_scores": True}
-    with attach(language_model, decoder_of(language_model), elsewhere="-inf"):
-        made = language_model.generate(**prompts(), **DRAWING, **kept, max_new_tokens=3)
-    for scores in made.scores:
-        assert scores.isfinite().sum(1).tolist() == [1, 1, 1]
-
-
 EDITS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3},
     {"no_repeat_ngram_size": 1, "bad_words_ids": [[7], [9, 12]], "min_new_tokens": 4},

@@ -6,7 +6,7 @@ logits. The parameters stay where they are, tied ones too: only the layer's `for
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
@@ -50,7 +50,6 @@ def attach(
     /,
     *,
     k: int = K,
-    elsewhere: Literal["mean", "-inf"] = "mean",
     editors: tuple[type[LogitsProcessor], ...] = (),
     **target: Unpack[Target],
 ) -> Attachment:
@@ -58,8 +57,7 @@ def attach(
 
     Logits are exact at the `k` best ids of each row, at more where `generate` needs more: its
     `top_k`, the pairs that its beams ask for, and ids that its processors edit. Elsewhere all have
-    one value: with "mean" the mean of what is missing, so that log_softmax gives logit - log Z;
-    "-inf" asks for no log Z, and makes log-probabilities relative to the ids answered. Where
+    one value, the mean of what is missing, so that log_softmax gives logit - log Z. Where
     `generate` samples without a `top_k`, the decoder draws by the model's own settings, under seeds
     of torch's global generator, and `generate` sees the drawn ids alone.
 
@@ -77,11 +75,9 @@ def attach(
         raise InvalidRequest("model", got, "a model whose output embeddings are an nn.Linear")
     if not isinstance(model, GenerationMixin):
         raise InvalidRequest("model", type(model).__name__, "a model that can generate")
-    if elsewhere not in ("mean", "-inf"):
-        raise InvalidRequest("elsewhere", repr(elsewhere), "'mean' or '-inf'")
     k = min(whole("k", k, 1, 1 << 30), layer.out_features)
     _refuse_another_matrix(layer, getattr(model, "final_logits_bias", None), decoder, k, target)
-    normalizer = None if elsewhere == "-inf" else _normalizer_of(decoder, layer.in_features, target)
+    normalizer = _normalizer_of(decoder, layer.in_features, target)
     head = DecoderHead(layer, decoder, k, normalizer, target)
     return Attachment(model, layer, head, editors)
 
@@ -151,21 +147,14 @@ class Attachment:
         prepared = self._prepare(generation_config=generation_config, **kwargs)
         editing = editing_processors(prepared, self._editors)
         listed = count_of_best(prepared)
-        if mode is GenerationMode.BEAM_SAMPLE:
-            self._refuse_beams(listed)
+        if mode is GenerationMode.BEAM_SAMPLE and not listed:  # draws need the law of each row
+            raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
         if mode is GenerationMode.SAMPLE and not listed:
             ours = DecoderDraws(self.head, editing, draw_options(prepared))
             self.head.serve(generation_config, 0, drawing=True)
             return LogitsProcessorList([ours])
         self.head.serve(generation_config, max(_pairs(generation_config), listed), drawing=False)
         return LogitsProcessorList([KnownLogits(self.head, editing), *prepared])
-
-    def _refuse_beams(self, listed: int) -> None:
-        """InvalidRequest unless draws by beams follow the law of the full softmax."""
-        if not listed:
-            raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
-        if not self.head.spreads:
-            raise InvalidRequest("elsewhere", "'-inf'", "'mean', where beams are drawn")
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
         """Check at the first answer that nothing after the output layer changes its logits."""

@@ -38,21 +38,17 @@ class LastAnswer(NamedTuple):
 
 
 class DecoderHead(nn.Module):
-    """Takes the place of an nn.Linear, whose parameters it keeps under their names.
-
-    Without a `normalizer` it finds no log Z, and other logits are -inf.
-    """
+    """Takes the place of an nn.Linear, whose parameters it keeps under their names."""
 
     def __init__(
         self,
         layer: nn.Linear,
         decoder: Decoder,
         k: int,
-        normalizer: NormalizerName | None,
+        normalizer: NormalizerName,
         target: Target,
     ) -> None:
         super().__init__()
-        self.spreads = normalizer is not None  # missing probability over ids not answered
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.hidden: Tensor | None = None  # [B, D] of the last call, where the decoder takes it
@@ -65,7 +61,7 @@ class DecoderHead(nn.Module):
     def rest(self) -> None:
         """Answer all positions, with log Z, as outside of `generate`."""
         self.k = self.enough = self._least_k
-        self._log_z = self._normalizer
+        self._log_z: NormalizerName | None = self._normalizer
         self.drawing = self._last_only = self._unread = self._scored = False
 
     def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
@@ -82,7 +78,7 @@ class DecoderHead(nn.Module):
         # Whatever a list's warpers make of the ids outside it, no score of theirs is left.
         read = config.output_logits or beams or (self._scored and not sampling)
         self._log_z = self._normalizer if read else None
-        if beams and (sampling or self.spreads):  # an estimate would compare them wrongly
+        if beams:  # an estimate would compare them wrongly
             self._log_z = self._target.get("normalizer") or "exact"
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -175,10 +171,9 @@ class DecoderHead(nn.Module):
     def complete(self, scores: Sequence[Tensor]) -> None:
         """Spread over the other ids what each drawn one's log-probability leaves, in place.
 
-        So each row of each step's `scores` [B, V] sums to one. Without a normalizer nothing is
-        done.
+        So each row of each step's `scores` [B, V] sums to one.
         """
-        for step in scores if self.spreads else ():
+        for step in scores:
             drawn = step.amax(1, keepdim=True)
             rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))
             step.copy_(torch.where(step == -torch.inf, rest, step))
