@@ -2,80 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from math import exp
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Answer, Float32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.normalizers import default_normalizer
+from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.words import Facts, read_ids, word_facts
+from logitsieve.server.console.questions import (
+    LONGEST,
+    Question,
+    read_constraints,
+    read_number,
+    read_target,
+    read_whole,
+)
 
-Question = Mapping[str, Any]
+Facts = dict[str, Any]  # of JSON
 
 PROVING = ("certified", "exact")  # normalizers that prove an interval
 WIDTH = 0.01  # nats that it may span: probabilities within a hundredth of themselves
 TIMED = 3  # answers, of whose times the median is shown
 
 
-def read_target(question: Question) -> Target:
-    """The head and knobs, or the precision, of a question; InvalidRequest names the field."""
-    target: Target = {}
-    head, knobs = question.get("head", ""), question.get("knobs") or {}
-    if not isinstance(head, str):
-        raise InvalidRequest("head", f"{head!r:.80}", "the name of a head")
-    if not isinstance(knobs, dict) or any(
-        type(value) not in (int, float) for value in knobs.values()
-    ):
-        raise InvalidRequest("knobs", f"{knobs!r:.80}", "a number for each knob's name")
-    if head:
-        target["head"] = head
-    if knobs:
-        target["knobs"] = knobs
-    if question.get("min_precision") is not None:
-        target["min_precision"] = question["min_precision"]
-    return target
-
-
-def read_whole(question: Question, field: str, default: int, most: int) -> int:
-    value = question.get(field, default)
-    if type(value) is not int or not 1 <= value <= most:
-        raise InvalidRequest(field, f"{value!r:.80}", f"a whole number, 1 to {most}")
-    return value
-
-
-def read_number(question: Question, field: str, default: float) -> float:
-    value = question.get(field, default)
-    if type(value) not in (int, float):
-        raise InvalidRequest(field, f"{value!r:.80}", "a number")
-    return float(value)
-
-
-def read_constraints(
-    decoder: LocalDecoder, question: Question, config: ServeConfig
-) -> Constraints | None:
-    """`banned` and `allowed`, lists of words and ids; None without either."""
-    sets: dict[str, Any] = {
-        field: read_ids(decoder.index, field, question[field])
-        for field in ("banned", "allowed")
-        if question.get(field)
-    }
-    if sum(map(len, sets.values())) > config.max_constraint_ids:
-        raise InvalidRequest("banned", "too many ids", f"at most {config.max_constraint_ids}")
-    return Constraints(**sets) if sets else None
+def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
+    """id, word (None without a vocabulary), and `cut` where a word is longer than is sent."""
+    words = index.vocabulary
+    if words is None:
+        return [{"id": int(number), "word": None, "cut": False} for number in ids]
+    return [
+        {
+            "id": int(number),
+            "word": words[number][:LONGEST],
+            "cut": len(words[number]) > LONGEST,
+        }
+        for number in ids
+    ]
 
 
 def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
     """The k best words of one context [1, D], with the interval of each probability."""
     k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
-    target, constraints = read_target(question), read_constraints(decoder, question, config)
+    target, constraints = read_target(question), read_constraints(decoder.index, question, config)
     times = [
         decoder.topk(hidden, k, constraints=constraints, **target).answer.compute_ns
         for _ in range(TIMED)
@@ -111,7 +86,7 @@ def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: Se
     reply = decoder.sample(
         hidden,
         samples,
-        constraints=read_constraints(decoder, question, config),
+        constraints=read_constraints(decoder.index, question, config),
         seeds=[seed],
         temperature=read_number(question, "temperature", 1.0),
         top_k=top_k,

@@ -17,10 +17,9 @@ from logitsieve.api.errors import InvalidRequest, RequestTooLarge
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console import answers, points, why_not
-from logitsieve.server.console.answers import Question
-from logitsieve.server.console.contexts import read_context
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.overview import model_facts, overview_facts
+from logitsieve.server.console.questions import Question, read_context
 
 MOST_JSON = 1 << 20  # bytes of a question
 

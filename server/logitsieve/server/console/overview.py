@@ -12,8 +12,8 @@ from prometheus_client.core import Metric
 from logitsieve.api.decoder import DEFAULT_REQUEST
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
-from logitsieve.server.console.contexts import kept_count
-from logitsieve.server.console.words import Facts
+from logitsieve.server.console.answers import Facts
+from logitsieve.server.console.questions import kept_count
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
 from logitsieve.version import __version__

@@ -10,7 +10,7 @@ from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint, read_points
 from logitsieve.evaluation.operating_points import KS, k_class
 from logitsieve.heads._base.head import checked_k
-from logitsieve.server.console.words import Facts
+from logitsieve.server.console.answers import Facts
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:

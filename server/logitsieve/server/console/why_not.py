@@ -14,14 +14,14 @@ from logitsieve.heads._base.head import Head
 from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.answers import (
+from logitsieve.server.console.answers import Facts, answer_facts, word_facts
+from logitsieve.server.console.questions import (
     Question,
-    answer_facts,
     read_constraints,
     read_target,
     read_whole,
+    read_word,
 )
-from logitsieve.server.console.words import Facts, read_word, word_facts
 
 
 def why_not(
@@ -31,7 +31,7 @@ def why_not(
     index = decoder.index
     word = read_word(index, question.get("word"))
     k = read_whole(question, "k", 10, min(config.max_k, index.vocab_size))
-    target, constraints = read_target(question), read_constraints(decoder, question, config)
+    target, constraints = read_target(question), read_constraints(index, question, config)
     reply = decoder.topk(hidden, k, constraints=constraints, **target)
     head = decoder.engine_for(target, 1, k).answering
     answered, escalated = bool((reply.ids[0] == word).any()), bool(reply.answer.fallback[0])

@@ -1,0 +1,129 @@
+"""What a question asks for: its context, head, words and numbers, each checked.
+
+InvalidRequest names the field at fault. Shape letters: N kept contexts, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32
+from logitsieve.index import Index
+from logitsieve.index.calibration import unpack_contexts
+from logitsieve.server.config import ServeConfig
+from logitsieve.utils.hidden import as_hidden
+
+LONGEST = 200  # characters of a word that are sent
+LIKE = 5  # words that an error names
+
+Question = Mapping[str, Any]
+
+
+def kept_contexts(index: Index) -> Float32:
+    """Contexts [N, D] that the calibration of the index keeps; N is 0 if it keeps none."""
+    kept = unpack_contexts(index.measured or {}, index.dim)
+    return np.empty((0, index.dim), np.float32) if kept is None else kept
+
+
+def kept_count(index: Index) -> int:
+    """N, without unpacking them."""
+    contexts = (index.calibration or {}).get("contexts")
+    return int(contexts["rows"]) if isinstance(contexts, Mapping) else 0
+
+
+def read_context(index: Index, question: Question) -> Float32:
+    """[1, D] of `kept`, a number, or of `row`, D numbers; InvalidRequest names the field."""
+    row = question.get("row")
+    if row is not None:
+        if not isinstance(row, list) or not all(type(x) in (int, float) for x in row):
+            raise InvalidRequest("row", f"{row!r:.80}", f"{index.dim} numbers")
+        if len(row) != index.dim:
+            raise InvalidRequest("row", f"{len(row)} numbers", f"{index.dim}, the hidden size")
+        hidden = as_hidden(np.array(row, np.float64), index.dim)
+        if not np.isfinite(hidden).all():
+            raise InvalidRequest("row", "NaN or infinity", "finite float32 numbers")
+        return hidden
+    kept, number = kept_contexts(index), question.get("kept")
+    if not len(kept):
+        raise InvalidRequest("kept", "a number", "`row` instead: the index keeps no contexts")
+    if type(number) is not int or not 0 <= number < len(kept):
+        raise InvalidRequest("kept", f"{number!r:.80}", f"a context, 0 to {len(kept) - 1}")
+    return kept[number : number + 1]
+
+
+def read_target(question: Question) -> Target:
+    """The head and knobs, or the precision, of a question; InvalidRequest names the field."""
+    target: Target = {}
+    head, knobs = question.get("head", ""), question.get("knobs") or {}
+    if not isinstance(head, str):
+        raise InvalidRequest("head", f"{head!r:.80}", "the name of a head")
+    if not isinstance(knobs, dict) or any(
+        type(value) not in (int, float) for value in knobs.values()
+    ):
+        raise InvalidRequest("knobs", f"{knobs!r:.80}", "a number for each knob's name")
+    if head:
+        target["head"] = head
+    if knobs:
+        target["knobs"] = knobs
+    if question.get("min_precision") is not None:
+        target["min_precision"] = question["min_precision"]
+    return target
+
+
+def read_whole(question: Question, field: str, default: int, most: int) -> int:
+    value = question.get(field, default)
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidRequest(field, f"{value!r:.80}", f"a whole number, 1 to {most}")
+    return value
+
+
+def read_number(question: Question, field: str, default: float) -> float:
+    value = question.get(field, default)
+    if type(value) not in (int, float):
+        raise InvalidRequest(field, f"{value!r:.80}", "a number")
+    return float(value)
+
+
+def read_constraints(index: Index, question: Question, config: ServeConfig) -> Constraints | None:
+    """`banned` and `allowed`, lists of words and ids; None without either."""
+    sets: dict[str, Any] = {
+        field: read_ids(index, field, question[field])
+        for field in ("banned", "allowed")
+        if question.get(field)
+    }
+    if sum(map(len, sets.values())) > config.max_constraint_ids:
+        raise InvalidRequest("banned", "too many ids", f"at most {config.max_constraint_ids}")
+    return Constraints(**sets) if sets else None
+
+
+def read_word(index: Index, value: object) -> int:
+    """The id of a word, or an id itself; InvalidRequest names `word`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 0 <= value < index.vocab_size:
+            return value
+        raise InvalidRequest("word", value, f"an id, 0 to {index.vocab_size - 1}")
+    if not isinstance(value, str) or index.vocabulary is None:
+        allowed = "a word or an id" if index.vocabulary else "an id: the index has no vocabulary"
+        raise InvalidRequest("word", f"{value!r:.80}", allowed)
+    if value in index.vocabulary:
+        return index.vocabulary.index(value)
+    like = (word[:LONGEST] for word in index.vocabulary if value in word)
+    allowed = ", ".join(["a word of the vocabulary", *map(repr, islice(like, LIKE))])
+    raise InvalidRequest("word", f"{value!r:.80}", allowed)
+
+
+def read_ids(index: Index, field: str, value: object) -> list[int]:
+    """Words and ids of a list; InvalidRequest names `field`."""
+    if not isinstance(value, list):
+        raise InvalidRequest(field, f"{value!r:.80}", "a list of words and ids")
+    try:
+        return np.unique([read_word(index, each) for each in value]).tolist() if value else []
+    except InvalidRequest as error:
+        raise InvalidRequest(field, error.got, error.allowed) from error
