@@ -20,7 +20,6 @@ DOCS = Path(__file__).parents[3] / "docs" / "console.md"
 
 GETS = {
     "overview": "",
-    "model": "?model=demo@1",
     "points": "?model=demo",
     "chosen": "?model=demo&min_precision=0.9&k=5",
 }
@@ -92,8 +91,8 @@ def test_no_question_is_a_defect(port: TestClient, name: str, field: str, value:
 @pytest.mark.parametrize(
     ("path", "status", "field"),
     [
-        ("model?model=unknown", 404, "model"),
-        ("model", 400, "model"),  # several could be meant
+        ("points?model=unknown", 404, "model"),
+        ("points", 400, "model"),  # several could be meant
         ("chosen?model=demo&k=six", 400, "k"),
         ("chosen?model=demo&min_precision=none", 400, "min_precision"),
     ],

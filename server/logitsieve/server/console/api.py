@@ -18,7 +18,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console import answers, points, why_not
 from logitsieve.server.console.desk import Desk
-from logitsieve.server.console.overview import model_facts, overview_facts
+from logitsieve.server.console.overview import overview_facts
 from logitsieve.server.console.questions import Question, read_context
 
 MOST_JSON = 1 << 20  # bytes of a question
@@ -38,7 +38,6 @@ class Api:
     def routes(self) -> list[Route]:
         get: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "overview": self.overview,
-            "model": self.model,
             "points": self.points,
             "chosen": self.chosen,
         }
@@ -55,9 +54,6 @@ class Api:
 
     async def overview(self, request: Request) -> Any:
         return overview_facts(self.desk.routes(), self.registry, self.ready())
-
-    async def model(self, request: Request) -> Any:
-        return await self._on_model(request, lambda decoder: model_facts(decoder.index))
 
     async def points(self, request: Request) -> Any:
         return await self._on_model(request, points.points_facts)
