@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self
@@ -64,13 +62,16 @@ class Connection:
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: str,
         timeout_s: float,
         tls: Tls | None,
         token: str,
         options: list[tuple[str, Any]],
     ) -> None:
-        self.address = to_target(address)
+        if not isinstance(address, str):
+            allowed = "host:port, or several as ipv4:host:port,host:port"
+            raise InvalidRequest("address", repr(address), allowed)
+        self.address = address
         self.timeout_s = seconds(timeout_s)
         self._metadata = to_metadata(token, self.address, tls)
         self._exception = partial(
@@ -105,31 +106,6 @@ def seconds(value: float) -> float:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)
     return float(value)
-
-
-def to_target(address: str | Sequence[str]) -> str:
-    """Return one address as it is, and several as the target that gRPC has for them.
-
-    InvalidRequest unless several are all IPv4 or all IPv6 with ports: a name may stand for many
-    servers by itself, but gRPC takes no list of names.
-    """
-    if isinstance(address, str):
-        return address
-    if len(address) == 1:
-        return address[0]
-    for scheme, kind in (("ipv4", IPv4Address), ("ipv6", IPv6Address)):
-        if address and all(_is_numeric(one, kind) for one in address):
-            return f"{scheme}:{','.join(address)}"
-    raise InvalidRequest("address", list(address), "IPs with ports, all v4 or all v6")
-
-
-def _is_numeric(address: str, kind: type[IPv4Address | IPv6Address]) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        kind(host.strip("[]"))
-    except ValueError:
-        return False
-    return port.isdecimal()
 
 
 def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:

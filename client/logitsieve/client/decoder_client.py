@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -77,7 +76,7 @@ class DecoderConnection(Connection):
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: str,
         *,
         timeout_s: float = TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -102,8 +101,8 @@ class DecoderConnection(Connection):
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
 
-    Several addresses (["10.0.0.1:50051", "10.0.0.2:50051"]) share the calls, and a name those that
-    it resolves to. While calls are in flight a server that has been silent for `keepalive_s` is
+    Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name that resolves
+    to all of them. While calls are in flight a server that has been silent for `keepalive_s` is
     pinged: streams break within 5 s if it does not answer.
 
     Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
