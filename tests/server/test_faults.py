@@ -100,8 +100,8 @@ def test_no_call_fails_while_two_servers_are_restarted_in_turn(
             stack.enter_context(started(models, kernel_cache, port=lasting_port()))
             for _ in range(2)
         ]
-        addresses = [server.address for server in servers]
-        client = stack.enter_context(DecoderClient(addresses, timeout_s=WAIT_S))
+        both = "ipv4:" + ",".join(server.address for server in servers)
+        client = stack.enter_context(DecoderClient(both, timeout_s=WAIT_S))
         pool = stack.enter_context(ThreadPoolExecutor(CALLERS + 1))
         stack.callback(over.set)
         callers = [pool.submit(keep_calling) for _ in range(CALLERS)]
