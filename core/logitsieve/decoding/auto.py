@@ -105,7 +105,7 @@ class Auto:
                     "k": k,
                     "rows": rows,
                     "head": head,
-                    "knobs": dict(knobs),
+                    "knobs": dict(knobs if point is None else point.knobs),
                     "us_per_row": None if point is None else point.us_at(rows),
                     "precision_low": None if point is None else dict(point.low),
                     "proven": HEADS[head].proves,
