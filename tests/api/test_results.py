@@ -18,16 +18,6 @@ def test_proven_rows_of_a_head_that_proves_nothing_are_its_fallbacks() -> None:
     assert not np.shares_memory(Provenance.of(TOP, proves=False).fallback, EXACT)
 
 
-def test_parts_are_joined_in_order() -> None:
-    whole = Provenance.of(TOP, proves=False)
-    exact, scanned, fallback = whole
-    parts = [Provenance(exact[rows], scanned[rows], fallback[rows]) for rows in ([2, 0], [1])]
-    joined = Provenance.joined(parts, np.array([1, 2, 0]))
-    for array, wanted in zip(joined, whole, strict=True):
-        np.testing.assert_array_equal(array, wanted)
-        assert array.dtype == wanted.dtype
-
-
 def test_an_answer_has_the_fields_of_a_provenance() -> None:
     first = Answer._fields.index("exact")
     assert Answer._fields[first : first + 3] == Provenance._fields

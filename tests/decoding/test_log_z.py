@@ -1,4 +1,4 @@
-"""log Z of rows is put together, and printed with what is proven of it."""
+"""log Z of rows, printed with what is proven of it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,3 @@ def test_bounds_are_printed_outward_if_they_are_proven() -> None:
     assert estimate.high is None
     assert estimate.error is not None
     assert estimate.error.tolist() == [0.5, 0.25, 0.0]
-
-
-def test_parts_are_joined_by_the_rows_they_are_of() -> None:
-    whole = LogZ(FIELDS.copy(), 2.0)
-    rows = [np.array([2, 0]), np.array([1])]
-    joined = LogZ.joined([LogZ(whole.fields[places], 2.0) for places in rows], rows)
-    np.testing.assert_array_equal(joined.fields, whole.fields)

@@ -5,7 +5,7 @@ Shape letters: B batch rows, K answers a row, T targets, N draws, G groups of be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -40,11 +40,6 @@ class Provenance(NamedTuple):
     def of(cls, top: TopK, proves: bool) -> Provenance:
         """The provenance of a head's answer; `proves`: the head's own answers are proven."""
         return cls(top.exact, top.scanned, fallback_of(top.exact, proves))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Provenance], order: Int64) -> Provenance:
-        """All parts' rows, one part after the other, taken in `order`."""
-        return cls(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
 
 
 def fallback_of(exact: Bool, proves: bool) -> Bool:

@@ -72,11 +72,11 @@ def _of_head(
 ) -> tuple[Int64, Int32, Provenance]:
     """The wanted best ids that are not edited, as CSR offsets and ids.
 
-    The head is not called for rows with an allow list, nor where none is wanted.
+    The head is not called under an allow list, nor for rows where none is wanted.
     """
     rows, size = len(hidden), softmax.vocab_size
     named = np.diff(edits.offsets)
-    lengths = np.where(edits.allow_list, 0, np.minimum(wanted, size - named))
+    lengths = np.minimum(wanted, size - named) * (not edits.allow_list)
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
     ids, exact = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)

@@ -5,12 +5,11 @@ Shape letters: B batch rows, M ids of a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.api.results import Bool, Float32, Float64, Int32
 from logitsieve.kernels.sampling.printing import (
     print_log_probs,
     print_log_z,
@@ -42,14 +41,6 @@ class LogZ(NamedTuple):
         fields = np.empty((len(value), FIELDS))
         fields[:, TOP], fields[:, VALUE] = 0.0, value
         return cls(fields, scale, False, error).unbounded()
-
-    @classmethod
-    def joined(cls, parts: Sequence[LogZ], rows: Sequence[Int64]) -> LogZ:
-        """Several parts in one; rows[i] are the rows of parts[i]."""
-        fields = np.empty((sum(map(len, rows)), FIELDS))
-        for part, places in zip(parts, rows, strict=True):
-            fields[places] = part.fields
-        return cls(fields, parts[0].scale)
 
     def unbounded(self) -> LogZ:
         """The same as an estimate of which nothing is proven."""

@@ -14,7 +14,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, Int64
-from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits, offsets_of
+from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits
 
 LARGEST = float(np.finfo(np.float32).max)  # an edited logit beyond float32's range is its end
 
@@ -25,16 +25,16 @@ class Edits(NamedTuple):
     offsets: Int64  # [B+1]
     ids: Int32  # distinct and rising within a row
     values: Float64  # the logit instead; -inf for an id that must not be answered
-    allow_list: Bool  # [B] every id that is not named is forbidden
+    allow_list: bool  # every id that is not named is forbidden
 
     def rows(self, rows: Int64) -> Edits:
         """Edits of the given rows, in that order."""
-        return Edits(*edits_of_rows(self[:3], rows), self.allow_list[rows])
+        return Edits(*edits_of_rows(self[:3], rows), self.allow_list)
 
     def remaining(self, vocab_size: int) -> Int64:
         """[B] how many ids of each row may be answered."""
         named = self.answerable()
-        return np.where(self.allow_list, named, vocab_size - np.diff(self.offsets) + named)
+        return named if self.allow_list else vocab_size - np.diff(self.offsets) + named
 
     def answerable(self) -> Int64:
         """[B] how many ids that a row names may be answered."""
@@ -42,13 +42,15 @@ class Edits(NamedTuple):
 
     def apply_to_all(self, logits: Float32) -> None:
         """Edit all logits [B, V], in place."""
-        logits[self.allow_list] = -np.inf
+        if self.allow_list:
+            logits[:] = -np.inf
         rows = np.repeat(np.arange(len(logits)), np.diff(self.offsets))
         logits[rows, self.ids] = self.values
 
     def apply_to_targets(self, logits: Float64, targets: Int32, vocab_size: int) -> None:
         """Edit the logits [B, T] of `targets`, in place."""
-        logits[self.allow_list] = -np.inf
+        if self.allow_list:
+            logits[:] = -np.inf
         keys = np.arange(len(targets))[:, None] * vocab_size + targets
         edited = keys_of(self.offsets, self.ids, vocab_size)
         named = among(keys, edited)
@@ -77,19 +79,19 @@ def edits_of(
     sets, size = constraints.for_rows(len(hidden)), softmax.vocab_size
     if rows is not None:
         sets, hidden = sets.take(rows), hidden[rows]
-    banned = _rising(_keys(sets.banned, size, "constraints.banned"))
-    biased = _keys(sets.biased, size, "constraints.biased")
-    repeated = _rising(_keys(sets.repeated, size, "constraints.repeated"))
+    banned = _rising(keys_of_sets(sets.banned, size, "constraints.banned"))
+    biased = keys_of_sets(sets.biased, size, "constraints.biased")
+    repeated = _rising(keys_of_sets(sets.repeated, size, "constraints.repeated"))
     if sets.repetition_penalty == 1.0:
         repeated = repeated[:0]
-    allow_list, listed, unlisted = _allowed(sets.allowed, len(hidden), size)
-    listed = listed[~among(listed, banned)]
-    shut = _rising(_outside(allow_list, size, np.concatenate([banned, unlisted])))
-    changed = _outside(allow_list, size, np.concatenate([biased, repeated]))
-    keys = _rising(np.concatenate([listed, shut, changed]))
+    allowed = _rising(keys_of_sets(sets.allowed, size, "constraints.allowed"))
+    allow_list = sets.allowed is not None
+    if allow_list:
+        keys = allowed[~among(allowed, banned)]
+    else:
+        keys = _rising(np.concatenate([banned, biased, repeated]))
     offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
-    values = np.full(keys.size, -np.inf)
-    open_ = ~among(keys, shut)
+    values, open_ = np.full(keys.size, -np.inf), ~among(keys, banned)
     values[open_] = _edited(softmax, sets, hidden, keys[open_], biased, repeated)
     return Edits(offsets, (keys % size).astype(np.int32), values, allow_list)
 
@@ -118,13 +120,13 @@ def target_logits(
 def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int) -> ListedLogits:
     """The candidates' logits but for those that are edited, and all that are edited.
 
-    A row with an allow list has no others.
+    An allow list leaves no others.
     """
     offsets, ids, logits = candidates.offsets, candidates.ids, candidates.logits
     if edits is None:
         return ListedLogits(offsets, ids, logits.astype(np.float64))
     keys, edited = (keys_of(each.offsets, each.ids, vocab_size) for each in (candidates, edits))
-    kept = ~edits.allow_list[keys // vocab_size] & ~among(keys, edited)
+    kept = ~among(keys, edited) & (not edits.allow_list)
     both = np.concatenate([keys[kept], edited])
     values = np.concatenate([logits[kept].astype(np.float64), edits.values])
     order = np.argsort(both)
@@ -135,13 +137,22 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
 
 def unedited(rows: int) -> Edits:
     """Edits that change nothing."""
-    return Edits(*no_edits(rows), np.zeros(rows, np.bool_))
+    return Edits(*no_edits(rows), False)
 
 
 def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
     """The keys of CSR rows, in the order in which they stand."""
     rows = np.arange(len(offsets) - 1, dtype=np.int64)
     return np.repeat(rows * vocab_size, np.diff(offsets)) + ids
+
+
+def keys_of_sets(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
+    """The keys of sets that `for_rows` made; InvalidRequest naming `field` as `check_ids` does."""
+    if sets is None:
+        return np.empty(0, np.int64)
+    assert isinstance(sets, IdSets), "made by for_rows"
+    check_ids(sets.ids, vocab_size, field)
+    return keys_of(sets.offsets, sets.ids, vocab_size)
 
 
 def among(keys: Int64, rising: Int64) -> Bool:
@@ -164,49 +175,10 @@ def _answerable(offsets: Int64, logits: Float64) -> Int64:
     return np.asarray(np.diff(before[offsets]))
 
 
-def _keys(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
-    if sets is None:
-        return np.empty(0, np.int64)
-    assert isinstance(sets, IdSets), "made by for_rows"
-    check_ids(sets.ids, vocab_size, field)
-    return keys_of(sets.offsets, sets.ids, vocab_size)
-
-
 def _rising(keys: Int64) -> Int64:
     """The keys, each once; sorting is faster than numpy's hashes, as rows come in order."""
     keys = np.sort(keys)
     return np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
-
-
-def _outside(allow_list: Bool, vocab_size: int, keys: Int64) -> Int64:
-    """The keys of rows without an allow list."""
-    return keys[~allow_list[keys // vocab_size]] if allow_list.any() else keys
-
-
-def _allowed(sets: IdLists | None, rows: int, vocab_size: int) -> tuple[Bool, Int64, Int64]:
-    """Rows with an allow list, the keys on those lists, and the keys that other rows forbid.
-
-    A row allows at most half of the vocabulary by name, and more by what it leaves out.
-    """
-    none = np.empty(0, np.int64)
-    if sets is None:
-        return np.zeros(rows, np.bool_), none, none
-    keys = _rising(_keys(sets, vocab_size, "constraints.allowed"))
-    owners = keys // vocab_size
-    short = 2 * np.bincount(owners, minlength=rows) <= vocab_size
-    named = short[owners]
-    return short, keys[named], _complement(keys[~named], np.flatnonzero(~short), vocab_size)
-
-
-def _complement(keys: Int64, rows: Int64, vocab_size: int) -> Int64:
-    """The keys of the given rows that are not among `keys`, both rising: what the gaps hold."""
-    if not rows.size:
-        return keys
-    dense = np.searchsorted(rows, keys // vocab_size) * vocab_size + keys % vocab_size
-    ends = np.concatenate([[-1], dense, [rows.size * vocab_size]])
-    gaps = np.diff(ends) - 1
-    missing = np.repeat(ends[:-1] + 1 - offsets_of(gaps)[:-1], gaps) + np.arange(gaps.sum())
-    return rows[missing // vocab_size] * vocab_size + missing % vocab_size
 
 
 def _edited(

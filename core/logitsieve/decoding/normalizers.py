@@ -178,8 +178,8 @@ class _Sampled(Normalizer):
         listed, log_z = query.listed(), np.empty((len(hidden), 2), np.float32)
         sizes = np.ceil(SAMPLED_SHARE * vocab_size / np.maximum(listed.answerable(), 1))
         sizes = np.minimum(sizes, vocab_size).astype(np.int64)
-        if query.edits is not None:
-            sizes[query.edits.allow_list] = 0  # nothing else may be answered
+        if query.edits is not None and query.edits.allow_list:
+            sizes[:] = 0  # nothing else may be answered
         address = query.index.softmax.descriptor.ctypes.data
         sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
         value, error = log_z.T.astype(np.float64)
@@ -193,8 +193,8 @@ class _Certified(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         source, edits = self.source(query.index), query.edits
-        if edits is not None and edits.allow_list.any():
-            return _with_allow_lists(self, query, edits)
+        if edits is not None and edits.allow_list:  # all that remains is at hand
+            return _log_sum_exp(edits.offsets, edits.values, query.scale)
         fields = cast(CertifiedHead, source).log_z(
             query.hidden, query.scale, edits and edits[:3], query.width
         )
@@ -208,20 +208,10 @@ class _Exact(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         exact, edits = cast(ExactHead, self.source(query.index)), query.edits
-        if edits is not None and edits.allow_list.any():
-            return _with_allow_lists(self, query, edits)
+        if edits is not None and edits.allow_list:  # all that remains is at hand
+            return _log_sum_exp(edits.offsets, edits.values, query.scale)
         fields = exact.log_z(query.hidden, query.scale, edits and edits[:3])
         return LogZ(fields, query.scale)
-
-
-def _with_allow_lists(normalizer: Normalizer, query: Query, edits: Edits) -> LogZ:
-    """Rows with an allow list are computed whole, all others as the normalizer does."""
-    listed, others = np.flatnonzero(edits.allow_list), np.flatnonzero(~edits.allow_list)
-    named = edits.rows(listed)
-    whole = _log_sum_exp(named.offsets, named.values, query.scale)
-    if not others.size:
-        return whole
-    return LogZ.joined([whole, normalizer.log_z(query.rows(others))], [listed, others])
 
 
 def narrowed(log_z: LogZ, query: Query) -> LogZ:

@@ -12,7 +12,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,48 +66,18 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     `normalizer` None is the log Z computed while drawing. Ids left by filters, or on an allow list,
     are normalized among themselves: "candidates".
     """
-    if how.top_k > 0 or how.temperature == 0.0:
-        return _without_bounds(_from_lists(query, how))
-    query = query._replace(scale=1.0 / how.temperature)
-    if query.edits is None or not query.edits.allow_list.any():
-        return _from_all(query, how, normalizer)
-    allow_list = query.edits.allow_list
-    listed, open_ = np.flatnonzero(allow_list), np.flatnonzero(~allow_list)
-    part = _from_lists(query.rows(listed), how._replace(seeds=how.seeds[listed]))
-    if not open_.size:
-        return _without_bounds(part)
-    rest = _from_all(query.rows(open_), how._replace(seeds=how.seeds[open_]), normalizer)
-    return _by_row(listed, part, open_, rest)
+    allow_list = query.edits is not None and query.edits.allow_list
+    if allow_list or how.top_k > 0 or how.temperature == 0.0:
+        return _from_lists(query, how)
+    return _from_all(query._replace(scale=1.0 / how.temperature), how, normalizer)
 
 
 def _filtered(how: Sampling) -> bool:
     return how.top_p < 1.0 or how.min_p > 0.0
 
 
-def _without_bounds(draws: Draws) -> Draws:
-    """The same; log Z of lists has no bounds, as a head that proves nothing may have made them."""
-    return draws._replace(log_z=PrintedLogZ(draws.log_z.value))
-
-
-def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
-    """Draws of both parts by row; the log Z of lists is exact."""
-    order = np.argsort(np.concatenate([listed, open_]))
-
-    def join(one: Any, other: Any) -> Any:
-        return None if one is None or other is None else np.concatenate([one, other])[order]
-
-    lists = part.log_z
-    exactly = PrintedLogZ(lists.value, lists.low, lists.high, np.zeros(len(listed), np.float32))
-    return Draws(
-        join(part.ids, rest.ids),
-        join(part.log_probs, rest.log_probs),
-        Provenance.joined([part.provenance, rest.provenance], order),
-        rest.normalizer,
-        PrintedLogZ(*map(join, exactly, rest.log_z)),
-    )
-
-
 def _from_lists(query: Query, how: Sampling) -> Draws:
+    """log Z has bounds under an allow list alone: else any head may have made the lists."""
     lists, rows = shortlist(query, how), len(query.hidden)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
@@ -115,7 +85,8 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
     ids = lists.ids + np.int32(query.index.first_id)
     list_sample(lists.offsets, ids, lists.logits, *noise, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
-    log_z, chosen = LogZ(fields, scale), lists.offsets[:-1, None] + places
+    allow_list = query.edits is not None and query.edits.allow_list
+    log_z, chosen = LogZ(fields, scale, allow_list), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]
     log_probs, _ = log_z.log_probs(lists.logits[chosen], ids)
     return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.printed())
