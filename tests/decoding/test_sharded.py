@@ -47,9 +47,8 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.7},
     {"top_k": 7},
-    {"top_p": 0.8},
-    {"top_p": 0.95, "temperature": 1.6},
-    {"min_p": 0.05},
+    {"top_k": V, "top_p": 0.8},
+    {"top_k": 300, "min_p": 0.05},
     {"top_k": 40, "top_p": 0.6, "min_p": 0.01, "temperature": 1.3},
 )
 
@@ -139,8 +138,7 @@ def test_draws_are_those_of_the_whole(
     for head in ("exact", "certified"):
         options: Any = {"seeds": SEEDS, "step": 5, "head": head, "constraints": CONSTRAINTS[name]}
         one, other = (each.sample(HIDDEN, 40, **options, **how) for each in (local, sharded))
-        listed = "top_k" in how or how.get("temperature") == 0.0
-        proven = not {"top_p", "min_p"} & how.keys() and (listed or name != "allowed by row")
+        proven = not {"top_p", "min_p"} & how.keys()
         assert other.answer.exact.mean() > 0.8 if proven else not other.answer.exact.any()
         np.testing.assert_array_equal(one.ids, other.ids)
         off = 1e-5 if head == "exact" else 0.5  # where codes alone bound log Z
@@ -235,6 +233,9 @@ def test_a_shard_that_does_not_answer(local: LocalDecoder, sharded: ShardedDecod
     for reply in (scores, draws, step):
         assert reply.answer.rows_missing == missing
         assert not reply.answer.exact.any()
+    for allowed, k in (([lost.first], 1), ([0, lost.first], 2)):
+        with pytest.raises(ShardUnavailable):
+            partial.topk(HIDDEN, k, constraints=Constraints(allowed=allowed))
 
 
 class Watched:
@@ -269,16 +270,19 @@ def test_an_error_waits_for_the_other_calls(sharded: ShardedDecoder, error: Exce
     assert len(ended) == len(others)
 
 
-def test_each_call_has_the_time_that_is_left(sharded: ShardedDecoder) -> None:
+@pytest.mark.parametrize(("missing", "most"), [("refuse", 60), ("answer", 30)])
+def test_each_call_has_the_time_that_is_left(
+    sharded: ShardedDecoder, missing: Any, most: float
+) -> None:
     seen: list[Any] = []
     shards = [
         asking(shard, Watched(shard.decoder, lambda: seen.append(time_left())))
         for shard in sharded.shards
     ]
     with ending_by(monotonic() + 60):
-        ShardedDecoder(shards).topk(HIDDEN, 3)
+        ShardedDecoder(shards, missing=missing).topk(HIDDEN, 3)
     assert len(seen) == len(shards)
-    assert all(0 < left <= 60 for left in seen)
+    assert all(most / 2 < left <= most for left in seen)
 
 
 def test_a_draw_asks_each_shard_once(sharded: ShardedDecoder) -> None:
@@ -305,7 +309,7 @@ def test_all_hypotheses_may_have_finished(local: LocalDecoder, sharded: ShardedD
     ("field", "call"),
     [
         ("k", lambda d: d.topk(HIDDEN, V + 1)),
-        ("k", lambda d: d.topk(HIDDEN, 4, constraints=Constraints(allowed=[1, 2, 900]))),
+        ("constraints", lambda d: d.topk(HIDDEN, 4, constraints=Constraints(allowed=[1, 2, 900]))),
         ("hidden", lambda d: d.topk(HIDDEN[:, :5], 1)),
         ("hidden[2]", lambda d: d.topk(np.where(np.arange(9)[:, None] == 2, np.nan, HIDDEN), 1)),
         ("targets", lambda d: d.score(HIDDEN, np.full((9, 1), V))),
@@ -314,6 +318,8 @@ def test_all_hypotheses_may_have_finished(local: LocalDecoder, sharded: ShardedD
         ("normalizer", lambda d: d.topk(HIDDEN, 1, normalizer="lowrank")),
         ("eos_ids", lambda d: d.beam_step(HIDDEN, beams_in=1, beams_out=1, eos_ids=[V])),
         ("top_p", lambda d: d.sample(HIDDEN, top_p=2.0)),
+        ("top_p", lambda d: d.sample(HIDDEN, top_p=0.9)),
+        ("min_p", lambda d: d.sample(HIDDEN, min_p=0.1)),
     ],
 )
 def test_requests_that_are_refused(sharded: ShardedDecoder, field: str, call: Any) -> None:

@@ -37,7 +37,7 @@ def command(
     options: RayOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Serve indexes in shards on Ray, show what runs, or end it.
+    """Serve indexes in shards on Ray, show ingresses and versions, or end all.
 
     `up` runs every shard of --models and an ingress, a server with the options of `serve`, on each
     node that has the resource --serve-on. Again, it brings what runs to the folder and returns when
@@ -76,17 +76,17 @@ def facts_of(status: Status) -> dict[str, Any]:
             **({} if state is None else state._asdict()),
             "versions": [] if state is None else [each._asdict() for each in state.versions],
         }
-        for name, state in status.ingresses.items()
+        for name, state in status.items()
     ]
-    return {"ingresses": ingresses, "shards": [each._asdict() for each in status.shards]}
+    return {"ingresses": ingresses}
 
 
 def _print(status: Status) -> None:
-    if not (status.ingresses or status.shards):
+    if not status:
         print("Nothing of logitsieve is deployed.")
         return
     ingresses, versions = [], []
-    for name, state in status.ingresses.items():
+    for name, state in status.items():
         if state is None:
             ingresses.append((name, "does not answer", "", "", ""))
             continue
@@ -98,5 +98,3 @@ def _print(status: Status) -> None:
         ]
     print_table("Ingresses", ["name", "node", "gRPC", "metrics", "admin"], ingresses)
     print_table("Versions", ["ingress", "version", "state", "digest", "error"], versions)
-    shards = [(each.app, each.status, str(each.replicas), each.message) for each in status.shards]
-    print_table("Shards", ["application", "state", "replicas", "message"], shards)

@@ -11,16 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logitsieve.api.constraints import Constraints, IdLists, IdSets
+from logitsieve.api.constraints import Constraints, IdSets
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64
-from logitsieve.decoding.logit_edits import check_ids, keys_of
+from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64, RowRange
+from logitsieve.decoding.log_z import LogZ
+from logitsieve.decoding.logit_edits import check_ids, keys_of_sets
+from logitsieve.index.manifest import Manifest
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
+from logitsieve.kernels.topk.merge import LOW, VALUE
 
 HALF_PLACE = 2.0**-24  # relative error of a number that is rounded to float32; down: twice that
 ROUNDED = 2.0**-50  # relative error of a few operations in float64
+LARGEST_NOISE = 64.0  # no Gumbel noise is as far from 0
 SETS = ("banned", "allowed", "biased", "repeated")
 
 
@@ -34,40 +38,44 @@ class Shard(NamedTuple):
     softmax_sha256: str = ""  # of the whole softmax
     model: str = ""  # the decoder's name for the shard
 
+    @classmethod
+    def of(cls, decoder: Decoder, manifest: Manifest) -> Shard:
+        """The shard with this manifest, answered by `decoder`; InvalidRequest for a whole index."""
+        if (whole := manifest.shard) is None:
+            got = f"a whole index, {manifest.digest[:12]}"
+            raise InvalidRequest("shards", got, "shards, as `split_index` writes them")
+        place = whole.first, manifest.vocab_size, whole.vocab_size, whole.softmax_sha256
+        return cls(decoder, *place)
+
 
 def check_shards(shards: Sequence[Shard]) -> None:
     """InvalidRequest names the first shard that does not continue the ones before it."""
-    if not shards:
-        raise InvalidRequest("shards", "none", "at least one")
-    row, whole = 0, shards[0]
+    row = 0
     for number, shard in enumerate(shards):
-        field = f"shards[{number}]"
-        if (shard.vocab_size, shard.softmax_sha256) != (whole.vocab_size, whole.softmax_sha256):
-            got = f"rows of another softmax: V = {shard.vocab_size}, {shard.softmax_sha256[:12]}"
-            raise InvalidRequest(field, got, f"V = {whole.vocab_size}, {whole.softmax_sha256[:12]}")
-        if shard.first != row or shard.rows < 1:
-            got = f"{shard.rows} rows from {shard.first}"
-            raise InvalidRequest(field, got, f"at least one row, from {row}: no gap, no overlap")
+        got, whole = shard[3:5], shards[0][3:5]
+        if shard.first != row or got != whole:
+            allowed = f"rows from {row}, no gap, no overlap, of V and hash {whole}"
+            raise InvalidRequest(f"shards[{number}]", f"rows from {shard.first} of {got}", allowed)
         row += shard.rows
-    if row != whole.vocab_size:
-        raise InvalidRequest("shards", f"rows 0 .. {row - 1}", f"all {whole.vocab_size} rows")
+    if not shards or row != shards[0].vocab_size:
+        raise InvalidRequest("shards", f"{row} rows", "all rows of one softmax")
 
 
 class Found(NamedTuple):
-    """A shard's answer, or those of all side by side: the first three fields are [B, S, K] then."""
+    """The lists that a shard found for each row, or what all found, and the answer to that."""
 
     ids: Int32  # [B, K] of the whole softmax, -1 for none
     logits: Float64  # [B, K] at the temperature; -inf for none
-    off: Float64  # [B, K] at least their error
-    exact: Bool  # [B]
-    scanned: Int64  # [B]
-    fallback: Bool  # [B]
-    log_z: Float64  # [B, 3] value, low, high; -inf where no id is left
-    answer: Answer | None  # of one of the calls
+    off: Float64  # [B] no logit of a row is wrong by more
+    log_z: Float64  # [B, 3] value, low, high; NaN where not asked for, -inf where no id is left
+    answer: Answer
 
 
-# Ids in the shard, their logits and the errors of these, as Found has them.
+# Ids in the shard, their logits and the error of these, as Found has them.
 Reply = tuple[Any, Any, Any, Answer]
+NO_ANSWER = Answer(
+    "", "", "", "", np.zeros(0, np.bool_), np.zeros(0, np.int32), np.zeros(0, np.bool_)
+)
 
 
 class Part(NamedTuple):
@@ -75,7 +83,7 @@ class Part(NamedTuple):
 
     shard: Shard
     constraints: Constraints | None  # in the shard's ids, made by `for_rows`
-    remaining: Int64  # [B] ids that may be answered
+    left: Int64  # [B] ids that may be answered
 
     @classmethod
     def of(cls, shard: Shard, constraints: Constraints | None, rows: int) -> Part:
@@ -83,33 +91,34 @@ class Part(NamedTuple):
 
         InvalidRequest names an id that is not in the whole softmax.
         """
+        size = shard.rows
         if constraints is None:
-            return cls(shard, None, np.full(rows, shard.rows))
+            return cls(shard, None, np.full(rows, size))
         own: dict[str, Any] = {}
         for name in SETS:
             if (sets := getattr(constraints, name)) is None:
                 continue
             check_ids(sets.ids, shard.vocab_size, f"constraints.{name}")
-            inside = (sets.ids >= shard.first) & (sets.ids < shard.first + shard.rows)
+            inside = (sets.ids >= shard.first) & (sets.ids < shard.first + size)
             ends = np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
             own[name] = IdSets(ends[sets.offsets], sets.ids[inside] - np.int32(shard.first))
             if name == "biased":
                 own["bias"] = np.asarray(constraints.bias, np.float32)[inside]
-        part, size = replace(constraints, **own), shard.rows
-        banned = np.unique(_keys(part.banned, size))
-        left = np.setdiff1d(_keys(part.allowed, size), banned)
+        part = replace(constraints, **own)
+        banned = np.unique(keys_of_sets(part.banned, size, "constraints.banned"))
         if part.allowed is None:
             return cls(shard, part, size - np.bincount(banned // size, minlength=rows))
-        return cls(shard, part, np.bincount(left // size, minlength=rows))
+        allowed = np.setdiff1d(keys_of_sets(part.allowed, size, "constraints.allowed"), banned)
+        return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
-    def best(self, hidden: Float32, k: int | Int64, target: Mapping[str, Any]) -> Found:
-        """The k ([B]) best ids of the shard, or as many as are left in it."""
+    def best(self, hidden: Float32, k: int, target: Mapping[str, Any]) -> Found:
+        """The k best ids of the shard, or as many as are left in it."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             ids, logits, answer = self.shard.decoder.topk(hidden[rows], count, **keywords)
-            return ids, logits, HALF_PLACE * np.abs(logits.astype(np.float64)), answer
+            return ids, logits, HALF_PLACE * np.abs(logits).max(axis=1), answer
 
-        return self._ask(question, np.minimum(k, self.remaining), int(np.max(k)), target)
+        return self._ask(question, np.minimum(k, self.left), k, target)
 
     def score(self, hidden: Float32, ids: Int32, target: Mapping[str, Any]) -> Found:
         """log Z of what is left of the shard, and the logits of ids [B, T] of the softmax."""
@@ -120,9 +129,9 @@ class Part(NamedTuple):
             targets = np.where(mine, local, 0)[rows]
             log_probs, answer = self.shard.decoder.score(hidden[rows], targets, **keywords)
             logits, off = _logits(log_probs, answer)
-            return local[rows], np.where(mine[rows], logits, -np.inf), off, answer
+            return targets, np.where(mine[rows], logits, -np.inf), off, answer
 
-        counts = np.where(self.remaining > 0, ids.shape[1], 0)
+        counts = np.where(self.left > 0, ids.shape[1], 0)
         return self._ask(question, counts, ids.shape[1], target)
 
     def draws(self, hidden: Float32, how: Sampling, target: Mapping[str, Any]) -> Found:
@@ -133,7 +142,7 @@ class Part(NamedTuple):
             ids, log_probs, answer = self.shard.decoder.sample(hidden[rows], count, **keywords)
             return ids, *_logits(log_probs, answer), answer
 
-        counts = np.where(self.remaining > 0, how.samples, 0)
+        counts = np.where(self.left > 0, how.samples, 0)
         return self._ask(question, counts, how.samples, target)
 
     def _ask(
@@ -144,112 +153,119 @@ class Part(NamedTuple):
         Rows with equal counts [B] are asked in one call, those with 0 in none. K is `width`.
         """
         rows = len(counts)
-        found = Found(
-            np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf),
-            np.zeros((rows, width)), np.ones(rows, np.bool_), np.zeros(rows, np.int64),
-            np.zeros(rows, np.bool_), np.full((rows, 3), -np.inf), None,
-        )  # fmt: skip
+        ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
+        off, log_z = np.zeros(rows), np.full((rows, 3), -np.inf)
+        exact, fallback = counts == 0, np.zeros(rows, np.bool_)
+        scanned, answer = np.zeros(rows, np.int32), NO_ANSWER
         for count in np.unique(counts[counts > 0]).tolist():
             own, to = np.flatnonzero(counts == count), slice(count)
             sets = None if self.constraints is None else self.constraints.take(own)
             keywords = {**target, "model": self.shard.model, "constraints": sets}
-            ids, found.logits[own, to], found.off[own, to], answer = question(
-                own, count, **keywords
-            )
-            found.ids[own, to] = ids + np.int32(self.shard.first)
-            found.exact[own], found.scanned[own] = answer.exact, answer.scanned
-            found.fallback[own], found.log_z[own] = answer.fallback, _log_z_of(answer)
-            found = found._replace(answer=answer)
-        return found
-
-
-def joined(parts: Sequence[Found]) -> Found:
-    """The answers of all shards side by side, and log Z of all their rows."""
-    with np.errstate(invalid="ignore"):  # NaN where no log Z was asked for
-        sums = np.logaddexp.reduce([part.log_z for part in parts], axis=0)
-    off = len(parts) * ROUNDED * (1.0 + np.abs(sums[:, 1:]))
-    sums[:, 1:] += off * [-1.0, 1.0]
-    return Found(
-        np.stack([part.ids for part in parts], axis=1),
-        np.stack([part.logits for part in parts], axis=1),
-        np.stack([part.off for part in parts], axis=1),
-        np.all([part.exact for part in parts], axis=0),
-        np.sum([part.scanned for part in parts], axis=0),
-        np.any([part.fallback for part in parts], axis=0),
-        sums,
-        next((part.answer for part in parts if part.answer is not None), None),
-    )
-
-
-def best_of(found: Found, k: int | Int64) -> Found:
-    """The k ([B]) best of joined lists, in the order of the shards where logits are equal.
-
-    Rounding keeps order: a row is not `exact` only where equal logits of two shards leave it open.
-    """
-    rows, shards, width = found.ids.shape
-    flat: list[Any] = [lists.reshape(rows, shards * width) for lists in found[:3]]
-    order = np.argsort(-flat[1], axis=1, kind="stable")
-    ids, logits, off = (np.take_along_axis(lists, order, 1) for lists in flat)
-    owners, most = order // width, int(np.max(k))
-    wanted = (np.arange(ids.shape[1]) < np.reshape(k, (-1, 1))) & (ids >= 0)
-    least = np.where(wanted, logits, np.inf).min(axis=1, keepdims=True)
-    tied = (logits[:, :-1] == logits[:, 1:]) & (owners[:, :-1] != owners[:, 1:])
-    tied &= (logits[:, :-1] >= least) & (ids[:, 1:] >= 0)  # runs that go on beyond k, too
-    return found._replace(
-        ids=np.where(wanted, ids, np.int32(-1))[:, :most],
-        logits=np.where(wanted, logits, -np.inf)[:, :most],
-        off=np.where(wanted, off, 0.0)[:, :most],
-        exact=found.exact & ~tied.any(axis=1),
-    )
-
-
-def winners(lists: Sequence[np.ndarray], how: Sampling) -> tuple[Int32, Float64, Bool]:
-    """Each draw's winner among its candidates [B, N, K], or [B, 1, K] for all draws alike.
-
-    `lists` are their ids, logits and errors. Return ids and logits [B, N], and [B] whether the
-    errors leave none of the draws open.
-    """
-    (rows, _, width), draws = lists[0].shape, np.arange(how.samples)
-    shape = how.samples, width
-    ids, logits = (np.empty((rows, how.samples), kind) for kind in (np.int32, np.float64))
-    sure = np.empty(rows, np.bool_)
-    for row in range(rows):
-        listed, own, off = (np.broadcast_to(each[row], shape) for each in lists)
-        noise = np.empty(shape)
-        gumbel_noise(how.seeds[row], how.step, np.ascontiguousarray(listed), noise)
-        values = own + noise
-        best = values.argmax(axis=1)
-        ids[row], logits[row] = listed[draws, best], own[draws, best]
-        spread = off + np.where(listed < 0, 0.0, ROUNDED * (np.abs(own) + np.abs(noise)))
-        least = (values - spread)[draws, best]
-        values += spread
-        values[draws, best] = -np.inf
-        sure[row] = (values.max(axis=1) < least).all()
-    return ids, logits, sure
+            local, logits[own, to], off[own], answer = question(own, count, **keywords)
+            ids[own, to], log_z[own] = local + np.int32(self.shard.first), _log_z_of(answer)
+            exact[own], scanned[own] = answer.exact, answer.scanned
+            fallback[own] = answer.fallback
+        answer = answer._replace(exact=exact, scanned=scanned, fallback=fallback)
+        return Found(ids, logits, off, log_z, answer)
 
 
 def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
-    """Logits by log-probabilities and log Z, and at least their errors.
+    """Logits by log-probabilities and log Z, and at least their error in each row.
 
     log Z, and the one in the log-probabilities, lie in the proven interval.
     """
-    value, low, high = (each[:, None] for each in _log_z_of(answer).T)
-    logits = log_probs + value
-    off = 2 * (high - low) + 4 * HALF_PLACE * np.abs(log_probs.astype(np.float64))
-    return logits, np.where(np.isfinite(logits), off, 0.0)
+    value, low, high = _log_z_of(answer).T
+    printed = 4 * HALF_PLACE * np.abs(log_probs).max(axis=1)
+    return log_probs + value[:, None], 2 * (high - low) + printed
 
 
 def _log_z_of(answer: Answer) -> Float64:
     """[B, 3] value, low and high of an answer's log Z; NaN without one, infinite if not proven."""
-    found = np.tile(np.array([np.nan, -np.inf, np.inf]), (len(answer.exact), 1))
-    for column, values in enumerate((answer.log_z, answer.log_z_low, answer.log_z_high)):
-        if values is not None:
-            found[:, column] = values
-    return found
+    columns = (answer.log_z, np.nan), (answer.log_z_low, -np.inf), (answer.log_z_high, np.inf)
+    rows = len(answer.exact)
+    return np.stack([np.full(rows, none) if v is None else v for v, none in columns], axis=1)
 
 
-def _keys(sets: IdLists | None, size: int) -> Int64:
-    if sets is None:
-        return np.empty(0, np.int64)
-    assert isinstance(sets, IdSets), "made by for_rows"
-    return keys_of(sets.offsets, sets.ids, size)
+def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
+    """The lists of shards side by side, [B, S, K], and log Z of all their rows.
+
+    Where rows are `lost`, log Z has no upper bound and no row is exact.
+    """
+    with np.errstate(invalid="ignore"):  # NaN where no log Z was asked for
+        log_z = np.logaddexp.reduce([each.log_z for each in found], axis=0)
+    log_z[:, 1:] += len(found) * ROUNDED * (1.0 + np.abs(log_z[:, 1:])) * [-1.0, 1.0]
+    if lost:
+        log_z[:, 2] = np.inf
+    ids = np.stack([each.ids for each in found], axis=1)
+    logits = np.stack([each.logits for each in found], axis=1)
+    off = np.max([each.off for each in found], axis=0)
+    answers = [each.answer for each in found]
+    answer = next((each for each in answers if each.head), answers[0])._replace(
+        exact=np.all([each.exact for each in answers], axis=0) & (not lost),
+        scanned=np.sum([each.scanned for each in answers], axis=0, dtype=np.int32),
+        fallback=np.any([each.fallback for each in answers], axis=0),
+        rows_missing=lost,
+    )
+    return Found(ids, logits, off, log_z, answer)
+
+
+def log_z_of(found: Found) -> LogZ:
+    """log Z that the shards found together."""
+    fields = np.pad(found.log_z, ((0, 0), (VALUE, 0)))
+    return LogZ(fields, bounded=bool(np.isfinite(fields[:, LOW]).all()))
+
+
+def best_of(found: Found, k: int) -> Found:
+    """The k best [B, K] of merged lists, in the order of the shards where logits are equal.
+
+    Rounding keeps order: a row is not `exact` only where equal logits of two shards leave it open.
+    """
+    rows, shards, width = found.ids.shape
+    lists: list[Any] = [each.reshape(rows, shards * width) for each in found[:2]]
+    order = np.argsort(-lists[1], axis=1, kind="stable")
+    ids, logits = (np.take_along_axis(each, order, 1) for each in lists)
+    owners = order // width
+    tied = (logits[:, :-1] == logits[:, 1:]) & (owners[:, :-1] != owners[:, 1:])
+    tied &= (logits[:, 1:] >= logits[:, k - 1 : k]) & (ids[:, 1:] >= 0)  # runs beyond k, too
+    ids, logits = (np.take_along_axis(each, order[:, :k], 1) for each in lists)
+    answer = found.answer._replace(exact=found.answer.exact & ~tied.any(axis=1))
+    return found._replace(ids=ids, logits=logits, answer=answer)
+
+
+def filtered(best: Found, how: Sampling) -> Found:
+    """What top-p and min-p leave of the best ids [B, K], with logits at the temperature.
+
+    Logits come rounded: where one of both filters them, no row is `exact`.
+    """
+    logits, off = best.logits / how.temperature, best.off / how.temperature
+    chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+    kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])
+    if how.top_p < 1.0:
+        kept &= np.cumsum(chances, axis=1) - chances < how.top_p
+    kept[:, 0] = True
+    ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -np.inf)
+    exact = best.answer.exact & (how.top_p == 1.0 and how.min_p == 0.0)
+    return Found(ids, logits, off, best.log_z, best.answer._replace(exact=exact))
+
+
+def winners(
+    ids: Int32, logits: Float64, off: Float64, how: Sampling
+) -> tuple[Int32, Float64, Bool]:
+    """Each draw's winner among its candidates [B, N, K], or [B, 1, K] for all draws alike.
+
+    Return ids and logits [B, N], and [B] whether errors of logits up to `off` leave no draw open.
+    """
+    (rows, _, width), draws = ids.shape, np.arange(how.samples)
+    won, values = (np.empty((rows, how.samples), kind) for kind in (np.int32, np.float64))
+    sure, noise = np.empty(rows, np.bool_), np.empty((how.samples, width))
+    for row in range(rows):
+        listed, own = (np.broadcast_to(each[row], noise.shape) for each in (ids, logits))
+        gumbel_noise(how.seeds[row], how.step, np.ascontiguousarray(listed), noise)
+        perturbed = own + noise
+        best = perturbed.argmax(axis=1)
+        won[row], values[row] = listed[draws, best], own[draws, best]
+        rounded = ROUNDED * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
+        least = perturbed[draws, best] - 2 * (off[row] + rounded)
+        perturbed[draws, best] = -np.inf
+        sure[row] = (perturbed.max(axis=1) < least).all()
+    return won, values, sure

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
@@ -22,7 +21,7 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
-KEPT_HEADS = ("exact", "certified")
+KEPT_HEADS = ("certified", "exact")  # the first that an index has is the default head of its shards
 NO_CODE = 128  # of a coordinate that is not there
 
 
@@ -40,48 +39,52 @@ def split_index(
     contents = read_contents(source)
     if contents.manifest.shard is not None:
         raise InvalidRequest("source", f"{source}, a shard", "a whole index")
-    borders = shard_borders(contents.manifest.vocab_size, shards)
+    vocab_size = contents.manifest.vocab_size
+    blocks = -(-vocab_size // SHARD_ALIGNED)
+    if not 1 <= shards <= blocks:
+        raise InvalidRequest("shards", shards, f"1 to {blocks}, for at least 256 rows each")
+    firsts = [blocks * number // shards * SHARD_ALIGNED for number in range(shards)]
     with new_folder(out) as folder:
-        for number, rows in enumerate(pairwise(borders), start=1):
+        for number, rows in enumerate(pairwise([*firsts, vocab_size]), start=1):
             _write_shard(contents, folder / SHARDS_FOLDER / str(number), slice(*rows))
             progress("shards", number, shards)
     return out
 
 
-def shard_borders(vocab_size: int, shards: int) -> list[int]:
-    """The first row of each shard, and V. InvalidRequest for more shards than blocks of 256."""
-    blocks = -(-vocab_size // SHARD_ALIGNED)
-    if not 1 <= shards <= blocks:
-        raise InvalidRequest("shards", shards, f"1 to {blocks}, for at least 256 rows each")
-    firsts = [blocks * number // shards * SHARD_ALIGNED for number in range(shards)]
-    return [*firsts, vocab_size]
+def shard_folders(version: Path | str) -> list[Path]:
+    """The folders of a version's shards, in their order. IndexUnreadable if there is none."""
+    folder = Path(version) / SHARDS_FOLDER
+    count = sum(each.name.isdecimal() for each in folder.glob("*"))
+    if not count:
+        raise IndexUnreadable(folder, "it has no shards")
+    return [folder / str(number) for number in range(1, count + 1)]
 
 
 def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
     manifest, whole = contents.manifest, contents.softmax
-    heads = {name: entry for name, entry in manifest.heads.items() if name in KEPT_HEADS}
+    heads = {name: manifest.heads[name] for name in KEPT_HEADS if name in manifest.heads}
     parts: dict[str, Arrays] = {}
     if "certified" in heads:
-        parts[SKETCH.name] = sketch_of_rows(contents.parts[SKETCH.name], rows)
+        parts[SKETCH.name] = _sketch_of(contents.parts[SKETCH.name], rows)
     words = read_vocabulary(contents.path, manifest)
-    options: dict[str, Any] = {"config": manifest.config, "seeds": manifest.seeds}
     write_index(
         out,
         softmax=Softmax(whole.matrix[rows], whole.bias[rows].copy()),
         parts=parts,
         heads=heads,
-        default_head="certified" if "certified" in heads else "exact",
+        default_head=next(iter(heads)),
         vocabulary=None if words is None else words[rows],
+        config=manifest.config,
+        seeds=manifest.seeds,
         shard=ShardOf(
             first=rows.start,
             vocab_size=manifest.vocab_size,
             softmax_sha256=manifest.softmax_sha256,
         ),
-        **options,
     )
 
 
-def sketch_of_rows(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
+def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
     """The sketch of some rows of W, in the order that they have in that of all.
 
     `limits` and `norms` hold for all rows, so for some; the basis of the codes stays the same.
@@ -102,11 +105,9 @@ def _regrouped(coarse: np.ndarray, places: Int64) -> np.ndarray:
     A group has codes of 16 rows by fours, then their scales, rests and biases as float32: all of
     its rows by four bytes each.
     """
-    fours = coarse.reshape(len(coarse), -1, LANES, 4)
-    nothing = np.full(fours.shape[1::2], NO_CODE, np.uint8)
-    nothing[-3:] = np.array([[0.0], [0.0], [-np.inf]], np.float32).view(np.uint8)
-    groups = -(-len(places) // LANES)
-    rows = np.tile(nothing, (groups * LANES, 1, 1))
+    fours, groups = coarse.reshape(len(coarse), -1, LANES, 4), -(-len(places) // LANES)
+    rows = np.full((groups * LANES, fours.shape[1], 4), NO_CODE, np.uint8)
+    rows[:, -3:] = np.array([[0.0], [0.0], [-np.inf]], np.float32).view(np.uint8)
     rows[: len(places)] = fours[places // LANES, :, places % LANES]
     grouped = rows.reshape(groups, LANES, -1, 4).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(grouped).reshape(groups, -1)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import IndexUnreadable, InvalidRequest, ShardUnavailable
-from logitsieve.ray.serving.remote import START_S, RayShardDecoder, Rows
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest, Unavailable
+from logitsieve.ray.serving.remote import START_S, RayShardDecoder
 from logitsieve.utils.deadline import ending_by
 
 HIDDEN = np.zeros((1, 8), np.float32)
@@ -56,9 +56,8 @@ REPLY: Any = object()
 LOST = RuntimeError("the actor died")
 
 
-def decoder_of(handle: Handle, share: float = 1.0) -> RayShardDecoder:
-    shard = Rows(256, 512, "digest")
-    return RayShardDecoder(handle, shard, 1.0, share, clock=handle.clock, pause=handle.pause)
+def decoder_of(handle: Handle) -> RayShardDecoder:
+    return RayShardDecoder(handle, "digest", 1.0, clock=handle.clock, pause=handle.pause)
 
 
 def test_a_call_carries_its_method_and_the_seconds_left() -> None:
@@ -67,8 +66,8 @@ def test_a_call_carries_its_method_and_the_seconds_left() -> None:
     assert handle.asked == [("topk", (HIDDEN, 5), {"head": "exact"}, 1.0)]
     with ending_by(monotonic() + 0.5):
         handle.ends = [(0.1, REPLY)]
-        decoder_of(handle, share=0.5).sample(HIDDEN)
-    assert handle.asked[-1][3] == pytest.approx(0.25, abs=0.05)
+        decoder_of(handle).sample(HIDDEN)
+    assert handle.asked[-1][3] == pytest.approx(0.5, abs=0.05)
 
 
 def test_another_replica_is_asked_where_one_dies() -> None:
@@ -89,32 +88,10 @@ def test_errors_of_a_replica_are_raised_without_another_call() -> None:
 @pytest.mark.parametrize("ends", [[(9.0, "late")], [(0.3, LOST)] * 5])
 def test_a_shard_that_does_not_answer_is_named(ends: Iterable[tuple[float, Any]]) -> None:
     handle = Handle(*ends)
-    with pytest.raises(ShardUnavailable, match=r"rows 256 \.\. 767"):
+    with pytest.raises(Unavailable, match=r"shard digest: no replica answered in 1 s"):
         decoder_of(handle).topk(HIDDEN, 5)
     assert handle.now == pytest.approx(1.0)
     assert handle.cancelled == 1
-
-
-def test_others_are_refused_while_one_waits_for_a_silent_shard() -> None:
-    handle = Handle((9.0, "late"))
-    decoder = decoder_of(handle)
-    with pytest.raises(ShardUnavailable):
-        decoder.topk(HIDDEN, 5)
-    refused: list[Callable[[], Any]] = []
-
-    class Probe(Call):
-        def result(self, timeout_s: float) -> Any:
-            with pytest.raises(ShardUnavailable):
-                decoder.topk(HIDDEN, 5)
-            refused.append(self.cancel)
-            return REPLY
-
-    handle.remote = lambda *question: Probe(handle, 0.0, None)  # type: ignore[method-assign]
-    assert decoder.topk(HIDDEN, 5) == REPLY
-    assert len(refused) == 1
-    del handle.remote
-    handle.ends = [(0.0, REPLY)]
-    assert decoder.topk(HIDDEN, 5) == REPLY
 
 
 def test_a_version_is_warm_when_its_replicas_have_its_index() -> None:
@@ -122,5 +99,5 @@ def test_a_version_is_warm_when_its_replicas_have_its_index() -> None:
     decoder_of(handle).warm()
     with pytest.raises(IndexUnreadable, match="another"):
         decoder_of(Handle((0.0, "another"))).warm()
-    with pytest.raises(ShardUnavailable):
+    with pytest.raises(Unavailable):
         decoder_of(Handle((START_S + 1, "digest"))).warm()

@@ -81,8 +81,9 @@ def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDe
         np.testing.assert_array_equal(there.ids, here.ids)
         np.testing.assert_array_equal(there.logits, here.logits)
         assert (there.answer.head, there.answer.version) == (head, "1")
-    drawn = client.sample(HIDDEN, 2, seeds=SEEDS, top_p=0.9)
-    np.testing.assert_array_equal(drawn.ids, whole.sample(HIDDEN, 2, seeds=SEEDS, top_p=0.9).ids)
+    how: dict[str, Any] = {"seeds": SEEDS, "top_k": 100, "top_p": 0.9}
+    drawn = client.sample(HIDDEN, 2, **how)
+    np.testing.assert_array_equal(drawn.ids, whole.sample(HIDDEN, 2, **how).ids)
     targets = here.ids[:, :2]
     scored = client.score(HIDDEN, targets, normalizer="exact").log_probs
     right = whole.score(HIDDEN, targets, normalizer="exact").log_probs
@@ -93,17 +94,14 @@ def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDe
         client.topk(bad, 5)
 
 
-def test_the_status_shows_ingresses_versions_and_shards(deployed: Deployed) -> None:
+def test_the_status_shows_ingresses_and_versions(deployed: Deployed) -> None:
     shown = CliRunner().invoke(app, ["ray", "status", "--json"])
     assert shown.exit_code == 0, shown.output
     facts = json.loads(shown.stdout)
     [ingress] = facts["ingresses"]
     assert (ingress["name"], ingress["port"]) == ("ingress-1", deployed.config.port)
     assert [(each["name"], each["state"]) for each in ingress["versions"]] == [("lm", "available")]
-    assert [each["replicas"] for each in facts["shards"]] == [1, 1]
-    text = CliRunner().invoke(app, ["ray", "status"]).stdout
-    assert "lm@1" in text
-    assert "RUNNING" in text
+    assert "lm@1" in CliRunner().invoke(app, ["ray", "status"]).stdout
 
 
 def test_other_options_are_refused_by_name(deployed: Deployed) -> None:
@@ -170,12 +168,14 @@ def test_up_again_follows_the_folder_and_writes_nothing(
     deployed.remove(2)
     deployed.remove(3)
     status = deployed.up()
-    assert [v.number for v in status.ingresses["ingress-1"].versions] == [1]
+    assert [v.number for v in status["ingress-1"].versions] == [1]
     with pytest.raises(ModelNotFound, match="canary"):
         client.topk(HIDDEN, 5, model="lm:canary")
-    assert {shard.app.split("-of-")[0][-4:] for shard in running_shards()} == {"-1-1", "-1-2"}
+    assert {name.split("-of-")[0][-4:] for name in running_shards()} == {"-1-1", "-1-2"}
 
 
-def running_shards() -> list[Any]:
-    deployment = pytest.importorskip("logitsieve.ray.serving.deployment")
-    return [each for each in deployment.status_of().shards if each.status != "DELETING"]
+def running_shards() -> list[str]:
+    from ray import serve
+
+    apps = serve.status().applications
+    return [name for name, each in apps.items() if each.status != "DELETING"]

@@ -76,7 +76,7 @@ def test_what_a_shard_refuses_is_refused_by_name(client: DecoderClient) -> None:
     with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
         client.beam_step(bad, beams_in=7, beams_out=2)
     with pytest.raises(InvalidRequest, match="normalizer"):
-        client.topk(HIDDEN, 5, normalizer="sampled")
+        client.topk(HIDDEN, 5, normalizer="lowrank")
     with pytest.raises(InvalidRequest, match="head"):
         client.topk(HIDDEN, 5, head="screen")
 
@@ -113,6 +113,6 @@ def test_a_shard_that_is_missing_is_named(models: Path, kernel_cache: Path, tmp_
     repository.load("lm", 2, no_progress)
     assert "it has no shards" in repository.routes.get("lm@2").error
     (path / "shards" / "1").symlink_to(models / "lm" / "1" / "shards" / "2")
-    with pytest.raises(InvalidRequest, match=r"shards\[0\]: got 44 rows from 256"):
+    with pytest.raises(InvalidRequest, match=r"shards\[0\]: got rows from 256 "):
         open_configured(path, config, no_progress)
     assert isinstance(open_configured(models / "lm" / "1", config, no_progress), ShardedModel)

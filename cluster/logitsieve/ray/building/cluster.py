@@ -1,4 +1,4 @@
-"""A connection to a cluster of Ray for the time of a build."""
+"""A connection of this process to a cluster of Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ray
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.ray.building.executor import RayExecutor
 
-ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node, or local (a new one)"
+ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node"
 REACHED_S = 5.0  # Ray itself waits for minutes, and then ends the process
 
 
@@ -22,26 +22,35 @@ def connected(address: str) -> Iterator[RayExecutor]:
     "local" starts a cluster here, which ends with the block. InvalidRequest names an address where
     there is none.
     """
-    if address not in ("auto", "local"):
-        require_reached("ray", address, ADDRESSES)
-    dashboard = False if address == "local" else None
-    try:
-        ray.init(
-            address=address,
-            include_dashboard=dashboard,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidRequest("ray", f"{address} ({reason})", ADDRESSES) from error
+    connect("ray", address, f"{ADDRESSES}, or local (a new one)", known=("auto", "local"))
     try:
         yield RayExecutor()
     finally:
         ray.shutdown()
 
 
-def require_reached(field: str, address: str, allowed: str) -> None:
+def connect(
+    field: str, address: str, allowed: str = ADDRESSES, known: tuple[str, ...] = ("auto",)
+) -> None:
+    """Connect to the cluster at HOST:PORT, or at an address `known` to Ray by name.
+
+    InvalidRequest naming `field` where there is none.
+    """
+    if address not in known:
+        _require_reached(field, address, allowed)
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == "local" else None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest(field, f"{address} ({reason})", allowed) from error
+
+
+def _require_reached(field: str, address: str, allowed: str) -> None:
     """InvalidRequest naming `field` unless something listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.decoding.sharded import Missing
-from logitsieve.ray.building.cluster import require_reached
+from logitsieve.ray.building import cluster
 from logitsieve.ray.serving.ingress import Ingress, IngressOptions, IngressState
 from logitsieve.ray.serving.shards import ENVIRONMENT, PREFIX, ShardOptions
 from logitsieve.server.config import ServeConfig
@@ -23,43 +23,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 log = logging.getLogger(__name__)
 
-ADDRESSES = "auto (the cluster of this machine), or HOST:PORT of a head node"
 NAMESPACE = "logitsieve"
 INGRESS = "ingress"  # and its number
 STATE_S = 10.0  # that an ingress may take to say what it answers for
 
 
-class ShardState(NamedTuple):
-    """A shard as Ray Serve runs it."""
-
-    app: str
-    status: str
-    replicas: int  # that run
-    message: str
-
-
-@dataclass(frozen=True)
-class Status:
-    """A deployment; an ingress that does not answer has no state."""
-
-    ingresses: dict[str, IngressState | None]
-    shards: list[ShardState]
+Status = dict[str, IngressState | None]  # by name; an ingress that does not answer has no state
 
 
 def connect(address: str) -> None:
-    """Connect this process to a cluster, unless it is: "auto", that of this machine, or HOST:PORT.
-
-    InvalidRequest where there is none.
-    """
-    if ray.is_initialized():
-        return
-    if address != "auto":
-        require_reached("address", address, ADDRESSES)
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidRequest("address", f"{address} ({reason})", ADDRESSES) from error
+    """Connect this process to the cluster at "auto" or HOST:PORT, unless it is connected."""
+    if not ray.is_initialized():
+        cluster.connect("address", address)
 
 
 def deploy(
@@ -115,20 +90,15 @@ def deploy(
 
 
 def status_of() -> Status:
-    """What runs on the cluster that Ray is connected to."""
-    ingresses = dict[str, IngressState | None]()
+    """The ingresses on the cluster that Ray is connected to, and the versions that they have."""
+    status = Status()
     for name in _names():
         try:
             actor = ray.get_actor(name, NAMESPACE)
-            ingresses[name] = ray.get(actor.state.remote(), timeout=STATE_S)
+            status[name] = ray.get(actor.state.remote(), timeout=STATE_S)
         except (RayActorError, ValueError, GetTimeoutError):
-            ingresses[name] = None
-    shards = []
-    for name, app in sorted(_apps().items()):
-        running = [d.replica_states.get("RUNNING", 0) for d in app.deployments.values()]
-        message = app.message or "; ".join(d.message for d in app.deployments.values())
-        shards.append(ShardState(name, str(app.status.value), sum(running), message))
-    return Status(ingresses, shards)
+            status[name] = None
+    return status
 
 
 def remove() -> None:
@@ -140,7 +110,7 @@ def remove() -> None:
         except (RayActorError, GetTimeoutError):
             log.warning("%s did not stop by itself", name)
         ray.kill(actor)
-    _delete(list(_apps()))
+    _delete(_apps())
 
 
 def _require_ports(config: ServeConfig) -> None:
@@ -217,12 +187,11 @@ def _named(what: str) -> Iterator[None]:
 
 
 def _delete_unused(status: Status) -> None:
-    """End shards from which no ingress answers."""
-    states = [state for state in status.ingresses.values() if state is not None]
+    """End shards from which no ingress answers; one that starts again may need any."""
+    states = [state for state in status.values() if state is not None]
     used = {app for state in states for version in state.versions for app in version.apps}
-    if len(states) < len(status.ingresses):
-        return  # one that starts again may need them
-    _delete([shard.app for shard in status.shards if shard.app not in used])
+    if len(states) == len(status):
+        _delete([app for app in _apps() if app not in used])
 
 
 def _delete(apps: list[str]) -> None:
@@ -241,7 +210,6 @@ def _names() -> list[str]:
     )
 
 
-def _apps() -> dict[str, Any]:
+def _apps() -> list[str]:
     """The applications of shards; none where Ray Serve does not run."""
-    applications = serve.status().applications
-    return {name: app for name, app in applications.items() if name.startswith(f"{PREFIX}-")}
+    return [name for name in serve.status().applications if name.startswith(f"{PREFIX}-")]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from logitsieve.api.errors import IndexUnreadable
+from logitsieve.api.decoder import Decoder
 from logitsieve.decoding import Shard, ShardedDecoder
 from logitsieve.decoding.sharded import Missing
 from logitsieve.index import Index
-from logitsieve.index.manifest import Manifest
-from logitsieve.ray.serving.remote import RayShardDecoder, Rows
+from logitsieve.ray.serving.remote import RayShardDecoder
 from logitsieve.ray.serving.shards import ShardOptions, app_names, handle_of, run_shards, running
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.repository import open_configured
@@ -31,19 +31,11 @@ class Opener:
         if not is_sharded(path):
             return open_configured(path, self.local, progress)
         manifests = read_manifests(path)
-        names = app_names(path, manifests)
+        names, shards = app_names(path, manifests), list[Shard]()
         if not running(names):
             run_shards(path, names, self.shards)
-        shards = [self._shard(path, *each) for each in zip(names, manifests, strict=True)]
+        for name, manifest in zip(names, manifests, strict=True):
+            remote = RayShardDecoder(handle_of(name), manifest.digest, self.patience_s)
+            shards.append(Shard.of(cast(Decoder, remote), manifest))  # no shard is asked for beams
         decoder = ShardedDecoder(shards, name=path.parent.name, missing=self.missing)
         return ShardedModel(path, manifests, decoder)
-
-    def _shard(self, path: Path, name: str, manifest: Manifest) -> Shard:
-        whole, rows = manifest.shard, manifest.vocab_size
-        if whole is None:
-            raise IndexUnreadable(path, "a whole index lies among its shards")
-        # Where requests are answered without a shard, half of their time is left for that.
-        share = 0.5 if self.missing == "answer" else 1.0
-        own = Rows(whole.first, rows, manifest.digest)
-        decoder = RayShardDecoder(handle_of(name), own, self.patience_s, share)
-        return Shard(decoder, whole.first, rows, whole.vocab_size, whole.softmax_sha256)

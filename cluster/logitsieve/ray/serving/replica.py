@@ -17,7 +17,7 @@ from logitsieve.utils.deadline import ending_by
 
 log = logging.getLogger(__name__)
 
-METHODS = ("topk", "score", "sample", "beam_step")
+METHODS = ("topk", "score", "sample")
 TOO_LATE = "the time of a call was over before its replica could compute it"
 
 

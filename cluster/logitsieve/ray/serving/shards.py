@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.index.manifest import Manifest
-from logitsieve.index.split import SHARDS_FOLDER
+from logitsieve.index.split import shard_folders
 from logitsieve.ray.serving.replica import ShardReplica
 from ray import serve
 from ray.serve.schema import ApplicationStatus, LoggingConfig
@@ -63,17 +63,13 @@ def run_shards(version: Path, names: Sequence[str], options: ShardOptions) -> No
     Ray Serve cannot run them.
     """
     targets = [
-        serve.RunTarget(
-            target=_application(version / SHARDS_FOLDER / str(number), options),
-            name=name,
-            route_prefix=None,
-        )
-        for number, name in enumerate(names, start=1)
+        serve.RunTarget(target=_application(folder, options), name=name, route_prefix=None)
+        for folder, name in zip(shard_folders(version), names, strict=True)
     ]
     try:
         serve.run_many(targets)
     except RuntimeError as error:
-        raise Unavailable(f"version: {version}: {_why(names) or error}", "version") from error
+        raise Unavailable(f"version: {version}: {error}", "version") from error
 
 
 def running(names: Sequence[str]) -> bool:
@@ -110,15 +106,3 @@ def _application(path: Path, options: ShardOptions) -> serve.Application:
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
     )
     return deployment.bind(str(path), options.threads, options.verify, options.kernel_cache)
-
-
-def _why(names: Sequence[str]) -> str:
-    applications = serve.status().applications
-    failed = [
-        f"{name}: {each.message or deployment.message}"
-        for name in names
-        if (each := applications.get(name)) is not None
-        and each.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
-        for deployment in each.deployments.values()
-    ]
-    return "; ".join(failed)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from logitsieve.api.errors import (
     DeviceLost,
@@ -36,7 +36,7 @@ from logitsieve.server.models.routes import (
     write_alias,
 )
 from logitsieve.server.models.served import AnyDecoder, Served
-from logitsieve.server.models.sharded import ShardedModel, is_sharded, read_manifests
+from logitsieve.server.models.sharded import ShardedModel, is_sharded
 from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,9 @@ def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Open
         "progress": progress,
     }
     if is_sharded(path):
-        return ShardedModel(path, read_manifests(path), open_sharded(path, **options))
+        decoder = open_sharded(path, **options)
+        indexes = [cast(LocalDecoder, shard.decoder).index for shard in decoder.shards]
+        return ShardedModel(path, [index.manifest for index in indexes], decoder)
     return open_index(path, **options)
 
 

@@ -9,7 +9,6 @@ from math import inf
 from pathlib import Path
 
 from logitsieve.api.decoder import KnobValues
-from logitsieve.api.errors import IndexUnreadable
 from logitsieve.decoding import ShardedDecoder
 from logitsieve.decoding.auto import Auto
 from logitsieve.decoding.decoder import ENGINES_KEPT
@@ -17,7 +16,7 @@ from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.index.contents import read_manifest
 from logitsieve.index.manifest import Manifest
-from logitsieve.index.split import SHARDS_FOLDER
+from logitsieve.index.split import SHARDS_FOLDER, shard_folders
 
 
 def is_sharded(version: Path) -> bool:
@@ -27,11 +26,7 @@ def is_sharded(version: Path) -> bool:
 
 def read_manifests(version: Path) -> list[Manifest]:
     """The manifests of a version's shards, in their order. IndexUnreadable."""
-    folder = version / SHARDS_FOLDER
-    count = sum(each.name.isdecimal() for each in folder.iterdir())
-    if not count:
-        raise IndexUnreadable(folder, "it has no shards")
-    return [read_manifest(folder / str(number)) for number in range(1, count + 1)]
+    return [read_manifest(folder) for folder in shard_folders(version)]
 
 
 def digest_of(manifests: Sequence[Manifest]) -> str:
@@ -55,7 +50,7 @@ class ShardedIndex:
         first, self.path, self.manifests = manifests[0], version, tuple(manifests)
         self.name, self.version = version.parent.name, int(version.name)
         self.digest = digest_of(manifests)
-        self.vocab_size = first.vocab_size if first.shard is None else first.shard.vocab_size
+        self.vocab_size = sum(each.vocab_size for each in manifests)
         self.dim, self.default_head = first.dim, first.default_head
         self.heads = tuple(n for n in first.heads if all(n in each.heads for each in manifests))
 
@@ -109,9 +104,5 @@ class ShardedPoint(ShardedEngine):
         self.model, self.version, self.digest = model.name, model.version, model.index.digest
         self.head, self.knobs = head, knobs
         self.normalizer, self.width = normalizer, width
-        target: dict[str, object] = {"head": head, "knobs": knobs}
-        if normalizer:
-            target["normalizer"] = normalizer
-        if width < inf:
-            target["width"] = width
-        super().__init__(model.decoder, model.decoder.keywords_of(target))
+        target: dict[str, object] = {"head": head, "knobs": knobs, "normalizer": normalizer or None}
+        super().__init__(model.decoder, {**target, "width": width if width < inf else None})
