@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.api.results import TopK
+from logitsieve.api.results import RowRange, TopK
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.models.served import Served
@@ -110,6 +110,9 @@ def test_a_sample_is_a_copy_of_its_row(served: Served) -> None:
         np.testing.assert_array_equal(sample.answer.ids, reply.ids[row : row + 1])
         assert not np.shares_memory(sample.hidden, hidden)
         assert not np.shares_memory(sample.answer.ids, reply.ids)
+    partial = reply.answer._replace(rows_missing=(RowRange(0, 1),))
+    shadow.offer(served, chosen, hidden, reply._replace(answer=partial))
+    assert not waiting(shadow)
 
 
 def test_rows_over_a_full_queue_are_dropped_and_counted(served: Served) -> None:

@@ -69,7 +69,10 @@ def judge(row: AnsweredRow) -> Judgement:
     k = answer.ids.shape[1]
     truth = answer
     if not answer.exact[0]:
-        truth = _top(decoder.engine("exact", (), "").topk(hidden, k))
+        reply = decoder.engine("exact", (), "").topk(hidden, k)
+        if reply.answer.rows_missing:
+            raise Unavailable("model: a shard does not answer", "model")
+        truth = _top(reply)
     hits_by_k = _hits(answer, truth)
     missed = 0.0
     if hits_by_k[k] < k:
@@ -143,7 +146,12 @@ class Shadow:
     def offer(
         self, served: Served, chosen: EngineChoice, hidden: np.ndarray, reply: TopKReply
     ) -> None:
-        """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply."""
+        """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply.
+
+        What was answered without some rows of the vocabulary is not judged.
+        """
+        if reply.answer.rows_missing:
+            return
         while self._gap < len(hidden):
             row = int(self._gap)
             one = slice(row, row + 1)
