@@ -67,7 +67,7 @@ class GpuEngine(Engine):
 
 
 class GpuBackend:
-    """The heads and engines of one GPU."""
+    """The heads and engines of one GPU, and its `name` as its driver has it."""
 
     engine = GpuEngine
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from logitsieve.api.backend import Backend
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
     from logitsieve.gpu.device import Memory
+    from logitsieve.gpu.engine import GpuBackend
 
 DEVICES = "cpu, cuda, cuda:0, cuda:1, ..."
 
@@ -36,7 +36,7 @@ def gpu_device(name: str) -> Any:
     return device_named(name)
 
 
-def gpu_backend(name: str) -> Backend:
+def gpu_backend(name: str) -> GpuBackend:
     """Heads and engines for that GPU; raises as `gpu_device` does."""
     device = gpu_device(name)
     from logitsieve.gpu.engine import GpuBackend

@@ -62,13 +62,12 @@ class DeviceHead(KernelHead):
         """Return how many numbers `find` holds for a row of hidden."""
         return self._vocab_size
 
-    def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
         A tensor on the device is answered in tensors there, mostly without waiting for it: a row
         that is not finite, or too large, has ids of -1, logits of NaN and `exact` False, and a row
-        of `exact` with too many ids within rounding of the k-th has `exact` False. With `check` the
-        first raises InvalidRequest, as everywhere else, and the second takes all exact logits.
+        of `exact` with too many ids within rounding of the k-th has `exact` False.
         """
         if (tensor := self.device_rows(hidden)) is None:
             hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
@@ -78,10 +77,8 @@ class DeviceHead(KernelHead):
         k = checked_k(k, self._vocab_size)
         with computing(self.matrix.device):
             fits = self.matrix.admissible(tensor)
-            if check:
-                refuse_unless(fits)
             rows = tensor.masked_fill(~fits[:, None], 0.0)
-            found = self._answer(rows, k, check or self.must_finish(k))
+            found = self._answer(rows, k, self.must_finish(k))
             return TopK(
                 found.ids.masked_fill(~fits[:, None], -1),
                 found.logits.masked_fill(~fits[:, None], torch.nan),
@@ -110,7 +107,9 @@ class DeviceHead(KernelHead):
         device = self.matrix.device
         with computing(device), timed(device):
             rows = to_device(hidden, device)
-            refuse_unless(self.matrix.admissible(rows))
+            fits = self.matrix.admissible(rows)
+            if not bool(fits.all()):
+                refuse_row(int(fits.int().argmin()))
             yield rows
 
     def find_all(self, hidden: Tensor, k: int, finished: bool) -> Ranked:
@@ -126,9 +125,3 @@ class DeviceHead(KernelHead):
         found = self.find_all(hidden, k, finished)
         scanned = torch.where(found.scanned < 0, self._vocab_size, found.scanned)
         return found._replace(logits=found.logits.float(), scanned=scanned.int())
-
-
-def refuse_unless(fits: Tensor) -> None:
-    """InvalidRequest for the first row of hidden for which `fits` [B] is False."""
-    if not bool(fits.all()):
-        refuse_row(int(fits.int().argmin()))

@@ -44,9 +44,7 @@ class GpuExact(AllRows, ExactHead):
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
         """Return log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH [B, 4]."""
         with self.uploaded(hidden) as rows:
-            parts = self._all(rows, edits)
-            fields = [fields_of(*weights_of(logits, scale)) for _, logits in parts]
-            return to_host(torch.cat(fields))
+            return to_host(self._log_z(rows, scale, edits))
 
     def quick_log_z(self, hidden: Float32) -> Float64:
         """Return `log_z` at a scale of 1: nothing here is quicker."""
@@ -55,9 +53,8 @@ class GpuExact(AllRows, ExactHead):
     def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
         """Return the k best ids and their exact logits [B, k], and `quick_log_z`."""
         with self.uploaded(hidden) as rows:
-            found = self.find_all(rows, max(k, 1), True)
-            ids, logits = to_host(found.ids[:, :k]), to_host(found.logits[:, :k])
-        return ids, logits, self.quick_log_z(hidden)
+            found, log_z = self.find_all(rows, k, True), self._log_z(rows, 1.0)
+            return to_host(found.ids), to_host(found.logits), to_host(log_z)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
         """Return the host's draws, and log Z of what filters leave."""
@@ -67,6 +64,10 @@ class GpuExact(AllRows, ExactHead):
             drawn = [draw(logits, keys[part], options) for part, logits in parts]
             ids, log_z = (to_host(torch.cat(each)) for each in zip(*drawn, strict=True))
         return Drawn(ids, log_z, np.full(len(ids), self._vocab_size, np.int32))
+
+    def _log_z(self, hidden: Tensor, scale: float, edits: Edits | None = None) -> Tensor:
+        parts = self._all(hidden, edits)
+        return torch.cat([fields_of(*weights_of(logits, scale)) for _, logits in parts])
 
     def _all(self, hidden: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
         """Yield rows and their exact logits of all V ids, as edited, a few at a time."""
