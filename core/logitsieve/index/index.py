@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from logitsieve.api.backend import Backend
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
@@ -31,11 +30,11 @@ class Index:
         heads: Mapping[str, Head],
         threads: int,
         device: str = "cpu",
-        backend: Backend | None = None,
+        backend: Any = None,
     ) -> None:
         self._heads = dict(heads)
         self.threads, self.device = threads, device
-        self.backend = backend  # None on the CPU
+        self.backend = backend  # None on the CPU; gpu/engine.py has that of a GPU
         self.path = contents.path
         self.name: str = contents.path.parent.name
         self.version = int(contents.path.name)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from logitsieve.api.backend import Backend
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS, make_heads
 from logitsieve.index.checks import Registry, check_heads
@@ -83,7 +82,7 @@ def assemble(
     registry: Registry,
     threads: int,
     device: str = "cpu",
-    backend: Backend | None = None,
+    backend: Any = None,
 ) -> Index:
     """The index with every head of the manifest that `registry` has and the device runs."""
     _check_heads(contents, registry)
@@ -98,7 +97,7 @@ def assemble(
     return Index(contents, heads, threads, device, backend)
 
 
-def backend_of(device: str) -> Backend | None:
+def backend_of(device: str) -> Any:
     """None for the CPU, else the backend whose entry point has the name before any ":".
 
     Entry points of the group "logitsieve.backends" are functions of the device's full name.
@@ -114,5 +113,4 @@ def backend_of(device: str) -> Backend | None:
         raise InvalidRequest(
             "device", repr(device), ", ".join(["cpu", *others]) if others else none
         )
-    backend: Backend = backends[name].load()(device)
-    return backend
+    return backends[name].load()(device)
