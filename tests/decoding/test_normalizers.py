@@ -93,7 +93,7 @@ def test_every_place_has_every_normalizer(place: str, name: str) -> None:
     names = PLACES[place]
     assert name in names, f"{place} lacks the normalizer {name!r}"
     if isinstance(names, Mapping):
-        assert names[name] == NORMALIZERS[name].code, f"{place} has another code for {name!r}"
+        assert names[name] == NORMALIZER_CODES[name], f"{place} has another code for {name!r}"
 
 
 @pytest.mark.parametrize("place", PLACES)

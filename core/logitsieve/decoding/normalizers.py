@@ -78,7 +78,6 @@ class Normalizer(ABC):
     """A way to find log Z. Stateless; any number of threads may call it."""
 
     name: ClassVar[str]
-    code: ClassVar[int]  # in decoder.proto's enum Normalizer
     reads: ClassVar[str] = ""  # the head that makes a pass over all V; "": the answering one scans
     has_bounds: ClassVar[bool] = False  # log Z is proven to lie between `low` and `high`
 
@@ -107,7 +106,7 @@ class _Candidates(Normalizer):
     scan.
     """
 
-    name, code = "candidates", 1
+    name = "candidates"
 
     def log_z(self, query: Query) -> LogZ:
         listed = query.listed()
@@ -130,7 +129,7 @@ class _LowRank(Normalizer):
     `svd` head, or of the head that answers, if it is one.
     """
 
-    name, code, reads = "lowrank", 2, "svd"
+    name, reads = "lowrank", "svd"
 
     def log_z(self, query: Query) -> LogZ:
         return _log_z_all(self._slices(query), query.scale)
@@ -168,7 +167,7 @@ class _Sampled(Normalizer):
     hidden alone; `error` is the standard error that it shows, of log Z.
     """
 
-    name, code = "sampled", 3
+    name = "sampled"
 
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden = query.index.vocab_size, query.hidden
@@ -189,7 +188,7 @@ class _Sampled(Normalizer):
 class _Certified(Normalizer):
     """An estimate by the sketch's codes, and the interval that is proven to hold log Z."""
 
-    name, code, reads, has_bounds = "certified", 4, "certified", True
+    name, reads, has_bounds = "certified", "certified", True
 
     def log_z(self, query: Query) -> LogZ:
         source, edits = self.source(query.index), query.edits
@@ -204,7 +203,7 @@ class _Certified(Normalizer):
 class _Exact(Normalizer):
     """The full softmax's log Z, whatever head answers: O(V D) a row."""
 
-    name, code, reads, has_bounds = "exact", 5, "exact", True
+    name, reads, has_bounds = "exact", "exact", True
 
     def log_z(self, query: Query) -> LogZ:
         exact, edits = cast(ExactHead, self.source(query.index)), query.edits
