@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,7 @@ from logitsieve.api.errors import (
 )
 from logitsieve.api.results import RowRange
 from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
+from logitsieve.decoding.sharded import CALLS_AT_ONCE
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, split_index, write_index
 from logitsieve.utils.deadline import ending_by, time_left
@@ -283,6 +285,25 @@ def test_each_call_has_the_time_that_is_left(
         ShardedDecoder(shards, missing=missing).topk(HIDDEN, 3)
     assert len(seen) == len(shards)
     assert all(most / 2 < left <= most for left in seen)
+
+
+def test_a_call_that_cannot_begin_in_time_is_not_waited_for(sharded: ShardedDecoder) -> None:
+    begun, ended = Semaphore(0), Event()
+
+    def hang() -> None:
+        begun.release()
+        ended.wait()
+
+    *others, last = sharded.shards
+    busy = ShardedDecoder([*others, asking(last, Watched(last.decoder, hang))])
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        calls = [pool.submit(busy.topk, HIDDEN, 3) for _ in range(CALLS_AT_ONCE)]
+        for _ in calls:
+            begun.acquire()
+        with ending_by(monotonic()), pytest.raises(ShardUnavailable):
+            busy.topk(HIDDEN, 3)
+        ended.set()
+    assert all(call.result().answer.exact.all() for call in calls)
 
 
 def test_a_draw_asks_each_shard_once(sharded: ShardedDecoder) -> None:

@@ -6,7 +6,7 @@ Shape letters: B batch rows, D hidden size, K answers, N draws, T targets, S sha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
@@ -123,12 +123,13 @@ class ShardedDecoder(CheckedDecoder):
                 return question(part)
 
         calls = [pool.submit(ask, part) for pool, part in zip(self._pools, parts, strict=True)]
-        wait(calls)
+        wait(calls, None if deadline is None else deadline - monotonic())
+        wait([call for call in calls if not call.cancel()])  # what has not begun has no time left
         found, lost = list[Found](), list[RowRange]()
         for part, call in zip(parts, calls, strict=True):
             try:
                 found.append(call.result())
-            except (Unavailable, DeadlineExceeded) as error:
+            except (Unavailable, DeadlineExceeded, CancelledError) as error:
                 lost.append(RowRange(part.shard.first, part.shard.rows))
                 ids_left -= part.left
                 reason = error
