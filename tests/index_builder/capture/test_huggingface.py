@@ -61,7 +61,7 @@ def test_the_text_is_read_once_in_windows(
     if zipped:
         path = tmp_path / "text.txt.gz"
         path.write_bytes(gzip.compress(text[0].read_bytes()))
-    model, batches = open_folder(folder, path, window=20, windows_at_once=3)
+    model, batches = open_folder(folder, path, window=20)
     summary = capture(model, batches, tmp_path / "out", config=FLOATS)
     begin = [1] if folder.name.startswith("begins") else []
     length = 20 - len(begin)
@@ -114,7 +114,6 @@ def test_the_bias_of_translation_models_is_kept(tmp_path: Path) -> None:
         ({"folder": "."}, "huggingface"),
         ({"text": "absent.txt"}, "text"),
         ({"window": 1}, "window"),
-        ({"windows_at_once": 0}, "windows_at_once"),
     ],
 )
 def test_what_is_refused(

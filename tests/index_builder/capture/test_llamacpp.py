@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.capture.llamacpp import Windows, capture_gguf
+from logitsieve.index_builder.capture.llamacpp import capture_gguf
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.llamacpp import LlamaContext
 from tests.llamacpp.small_model import BEGIN, POSITIONS, Make
@@ -44,15 +44,10 @@ def test_contexts_are_those_of_windows_of_the_text(
     )
     with LlamaContext(make_gguf(), positions=16) as context:
         context.headless = True
-        read = list(Windows(context, text, 16))
-        assert {len(tokens) for tokens in read[:-1]} == {16}
-        assert {tokens[0] for tokens in read} == {BEGIN}
-        flat = [token for tokens in read for token in tokens[1:]]
-        assert flat == context.tokenize(LINE * 40, begin=False, special=False)
-        rows = []
-        for tokens in read:
+        ids, rows = context.tokenize(LINE * 40, begin=False, special=False), []
+        for start in range(0, len(ids), 15):
             context.forget()
-            rows.append(context.read(tokens, every=True))
+            rows.append(context.read([BEGIN, *ids[start : start + 15]], every=True))
     expected = np.concatenate(rows)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "00000.npy"), expected)
     assert summary == json.loads((tmp_path / "out" / "capture.json").read_text())

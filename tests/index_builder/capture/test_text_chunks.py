@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.capture.text_chunks import CHARACTERS, text_chunks
+from logitsieve.index_builder.capture.text_chunks import CHARACTERS, text_chunks, token_windows
 
 TEXT = "".join(f"line {number} é\n" for number in range(20_000)) + "no end"
 
@@ -36,3 +36,13 @@ def test_what_is_no_text_is_named(tmp_path: Path, name: str, raw: bytes) -> None
     with pytest.raises(InvalidRequest, match=name) as caught:
         list(text_chunks(tmp_path / name))
     assert caught.value.field == "text"
+
+
+@pytest.mark.parametrize("window", [2, 7, 1000])
+def test_windows_hold_every_token_once(tmp_path: Path, window: int) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    windows = list(token_windows(path, lambda chunk: list(map(ord, chunk)), [1], window))
+    assert {len(each) for each in windows[:-1]} == {window}
+    assert {each[0] for each in windows} == {1}
+    assert "".join(chr(one) for each in windows for one in each[1:]) == TEXT

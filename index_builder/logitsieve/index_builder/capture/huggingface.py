@@ -20,24 +20,20 @@ from torch import nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
-from logitsieve.index_builder.capture.text_chunks import TEXT, text_chunks
+from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require
 
-WINDOWS_AT_ONCE, MOST_WINDOWS = 2, 1 << 16  # logits of 250,000 words take half a gigabyte for two
+BATCH = 2  # windows; logits of 250,000 words take half a gigabyte for two
 logger = logging.getLogger(__name__)
 
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
 
 
 def open_folder(
-    folder: Path | str,
-    text: Path | str,
-    *,
-    window: int = WINDOW,
-    windows_at_once: int = WINDOWS_AT_ONCE,
+    folder: Path | str, text: Path | str, *, window: int = WINDOW
 ) -> tuple[nn.Module, Windows]:
-    """The model in float32, and batches that read `text` (UTF-8, or that gzipped) once through.
+    """Open a model in float32, and batches that read `text` (UTF-8, plain or gzipped) once through.
 
     The model reads windows of `window` tokens, at most its positions (with a warning), each begun
     with the token that its tokenizer begins text with. MissingExtra without transformers;
@@ -48,7 +44,6 @@ def open_folder(
 
     folder, text = Path(folder), Path(text)
     window = whole("window", window, 2, LONGEST_WINDOW)
-    windows_at_once = whole("windows_at_once", windows_at_once, 1, MOST_WINDOWS)
     if not (folder / "config.json").is_file():
         raise InvalidRequest("huggingface", folder, NEEDED)
     if not text.is_file():
@@ -61,7 +56,7 @@ def open_folder(
         logger.warning(
             "window: got %d, but the model has %d positions: it reads so many", window, positions
         )
-    return model, Windows(tokenizer, text, min(window, positions), windows_at_once)
+    return model, Windows(tokenizer, text, min(window, positions))
 
 
 def load_model(folder: Path) -> nn.Module:
@@ -105,22 +100,22 @@ class Windows:
     tokenizer: Any
     text: Path
     window: int
-    at_once: int
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """[B, T] of full windows, then [1, T] of the rest; no padding."""
-        begin = self.tokenizer.bos_token_id
-        first = [one for one in self.tokenizer("")["input_ids"] if one == begin][:1]
-        length = self.window - len(first)
-        ids: list[int] = []
-        for chunk in text_chunks(self.text):
-            ids += self.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
-            while len(ids) >= length * self.at_once:
-                rows = [first + ids[i * length : (i + 1) * length] for i in range(self.at_once)]
-                del ids[: length * self.at_once]
+        """Yield [B, T] of full windows, then [1, T] of each that is left; no padding."""
+        bos = self.tokenizer.bos_token_id
+        begin = [one for one in self.tokenizer("")["input_ids"] if one == bos][:1]
+        rows: list[list[int]] = []
+        for ids in token_windows(self.text, self._tokenize, begin, self.window):
+            rows.append(ids)
+            if len(rows) == BATCH and len(ids) == self.window:
                 yield _batch(rows)
-        for start in range(0, len(ids), length):
-            yield _batch([first + ids[start : start + length]])
+                rows = []
+        yield from (_batch([ids]) for ids in rows)
+
+    def _tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
 
 
 def _batch(rows: list[list[int]]) -> dict[str, Any]:

@@ -13,24 +13,24 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.files import new_folder
-from logitsieve.index_builder.capture.checkpoint import capture_checkpoint
 from logitsieve.index_builder.capture.output_layer_hook import (
     LayerInputs,
     call_model,
     make_layer_inputs,
     rows_of_batch,
 )
+from logitsieve.index_builder.capture.stream_sample import write_sample
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.index_builder.data.arrays import save
 from logitsieve.index_builder.workers import Shared, Workers, is_here
-from logitsieve.utils.options import Progress, ProgressOption, to_progress
+from logitsieve.utils.options import ProgressOption, to_progress
 
 __all__ = ["CaptureConfig", "capture"]
 
@@ -57,64 +57,36 @@ def capture(
     `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
     also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
     one. `executor` runs the batches side by side; in other processes runs, on one thread, the model
-    that `load` makes, a function of a module. A capture that is killed or interrupted resumes, if
-    called again within a day with the same batches, from a folder next to `out`; with others it
-    starts over. InvalidRequest if `out` exists, or if the model's output is not W h + b; then
-    nothing is written.
+    that `load` makes, a function of a module. InvalidRequest if `out` exists, or if the model's
+    output is not W h + b. If it raises, nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
-    out = Path(out)
+    out, iterator = Path(out), iter(batches)
     if load is None and not is_here(executor):
         allowed = "`load` beside it, which makes the model in other processes"
         raise InvalidRequest("executor", type(executor).__name__, allowed)
     if out.exists():
         raise InvalidRequest("out", out, "a path that does not exist")
     with new_folder(out) as folder, _evaluating(model):
-        run = _Run(model, batches, load, Workers(executor, folder))
-        return _capture(run, out, folder, output_layer, config, progress)
-
-
-class _Run(NamedTuple):
-    model: nn.Module
-    batches: Iterable[Any]
-    load: Callable[[], nn.Module] | None  # the same model in another process
-    workers: Workers
-
-
-def _capture(
-    run: _Run,
-    out: Path,
-    folder: Path,
-    output_layer: str | nn.Linear | None,
-    config: CaptureConfig,
-    progress: Progress,
-) -> dict[str, Any]:
-    model, batches = run.model, run.batches
-    iterator = iter(batches)
-    try:
-        first = next(iterator)
-    except StopIteration:
-        raise InvalidRequest("batches", "no batch", "one or more") from None
-    name, layer = _output_layer(model, first, output_layer)
-    weight, bias = _parameters(model, layer)
-    with LayerInputs(model, layer) as inputs:
-        hidden_BD, output = inputs.read(first)
-        _refuse_unless_linear(weight, bias, hidden_BD, output)
-        if skip := inputs.once:
-            inputs.skip_product()
-        shared = Shared(inputs, make_layer_inputs, (), (run.load, name, skip))
-        whole = chain([first], iterator) if iterator is batches else batches
-        identity = weight, bias, name, hidden_BD
-        with capture_checkpoint(out, layer.in_features, config, *identity) as checkpoint:
-            missing = checkpoint.missing(whole)
-            for rows_BD in run.workers.map(rows_of_batch, ((shared, batch) for batch in missing)):
-                checkpoint.add(rows_BD)
-                progress("capture", checkpoint.rows.seen, 0)
+        if (first := next(iterator, None)) is None:
+            raise InvalidRequest("batches", "no batch", "one or more")
+        name, layer = _output_layer(model, first, output_layer)
+        weight, bias = _parameters(model, layer)
+        with LayerInputs(model, layer) as inputs:
+            hidden_BD, output = inputs.read(first)
+            _refuse_unless_linear(weight, bias, hidden_BD, output)
+            if skip := inputs.once:
+                inputs.skip_product()
             save(folder / "weight.npy", weight.float().cpu().numpy())
             save(folder / "bias.npy", bias.float().cpu().numpy())
-            return checkpoint.write(
+            shared = Shared(inputs, make_layer_inputs, (), (load, name, skip))
+            calls = ((shared, batch) for batch in chain([first], iterator))
+            return write_sample(
                 folder,
+                layer.in_features,
                 config,
+                Workers(executor, folder).map(rows_of_batch, calls),
+                progress,
                 vocabulary_size=layer.out_features,
                 dim=layer.in_features,
                 model=type(model).__qualname__,

@@ -9,69 +9,69 @@ Shape letters: B rows added at once, D hidden size.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.index_builder.data.arrays import reserve, save
 from logitsieve.utils.environment import name_in_errors
+from logitsieve.utils.options import Progress
 
 CHUNK = 8192  # rows moved at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Counts(NamedTuple):
-    """How far a sample is, of which the file has the rows."""
+def write_sample(
+    folder: Path,
+    dim: int,
+    config: CaptureConfig,
+    blocks: Iterable[np.ndarray],
+    progress: Progress,
+    **facts: Any,
+) -> dict[str, Any]:
+    """Write a sample of the rows of `blocks`, each [B, D], and `capture.json`; return its contents.
 
-    seen: int = 0  # rows of the stream
-    cell: int = 1  # of these for each row kept
-    kept: int = 0
-
-
-NOTHING = Counts()
+    These are `facts`, the options and the numbers of rows. `progress` gets ("capture", rows seen,
+    0). InvalidRequest names `batches` if there is no row, or one that is not finite.
+    """
+    sample = SpreadSample(folder / "rows.tmp", dim, config.max_rows, config.dtype, config.seed)
+    for rows_BD in blocks:
+        sample.add(rows_BD)
+        progress("capture", sample.seen, 0)
+    rows = sample.write_shards(folder, config.shard_rows)
+    summary = {"rows": rows, "rows_seen": sample.seen, **facts, **asdict(config)}
+    written = folder / "capture.json"
+    with name_in_errors(written):
+        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
 
 
 class SpreadSample:
     """At most `max_rows` rows, in the stream's order; `seen` is the stream's length so far.
 
-    Up to twice as many are held in the file `path`; memory is one batch and one chunk. With
-    `counts` it goes on from a file that another sample of these options has left.
+    Up to twice as many are held in the file `path`; memory is one batch and one chunk.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        dim: int,
-        max_rows: int,
-        dtype: str,
-        seed: int,
-        counts: Counts = NOTHING,
-    ) -> None:
+    def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed
-        self.seen, self._cell, self._kept = counts
-        self._reserved = counts.kept  # rows that the disk surely holds
-        shape, mode = (2 * max_rows, dim), "r+" if counts.seen else "w+"
+        self.seen = self._kept = 0
+        self._reserved = 0  # rows that the disk surely holds
+        self._cell = 1  # rows of the stream for each kept one
         with name_in_errors(path):
-            self._file = np.lib.format.open_memmap(path, mode=mode, dtype=dtype, shape=shape)
-
-    @property
-    def counts(self) -> Counts:
-        """How far the sample is, by which another one goes on from its file."""
-        return Counts(self.seen, self._cell, self._kept)
-
-    def flush(self) -> None:
-        """Write the rows to the disk."""
-        self._file.flush()
-
-    def thins_with(self, rows: int) -> bool:
-        """Whether so many more rows make the file too small: kept rows then move in it."""
-        return self.seen + rows > len(self._file) * self._cell
+            self._file = np.lib.format.open_memmap(path, "w+", dtype, (2 * max_rows, dim))
 
     def add(self, rows_BD: np.ndarray) -> None:
-        """The next rows of the stream; InvalidRequest if one is not finite in the file's dtype."""
+        """Take in the next rows of the stream.
+
+        InvalidRequest if one is not finite in the file's dtype.
+        """
         with np.errstate(over="ignore"):  # what overflows becomes inf, reported here
             rows_BD = rows_BD.astype(self._file.dtype, copy=False)
         if not np.isfinite(rows_BD).all():
@@ -113,7 +113,7 @@ class SpreadSample:
             self._file[start : start + len(pairs)] = self._file[chosen.astype(np.int64)]
 
     def _draw(self, cells: np.ndarray) -> np.ndarray:
-        """A uint64 for each cell, from the seed, the cell's size and its number (splitmix64)."""
+        """Return a uint64 for each cell, by the seed, the cell's size and number (splitmix64)."""
         start = (self._seed * 2654435761 + self._cell) % 2**64
         z = (cells + np.uint64(1)) * GOLDEN + np.uint64(start)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -121,7 +121,7 @@ class SpreadSample:
         return np.asarray(z ^ (z >> np.uint64(31)))
 
     def write_shards(self, folder: Path, shard_rows: int) -> int:
-        """The sample as numbered files in `folder`; its rows. The working file is removed."""
+        """Write the sample as numbered files, remove the working file, and return its rows."""
         rows = min(self._kept, self._max_rows)
         if rows == 0:
             raise InvalidRequest("batches", "no rows", "one or more")

@@ -1,10 +1,10 @@
-"""A text file, plain or gzipped, in pieces that end at the end of a line."""
+"""A text file, plain or gzipped, in pieces of whole lines, and in windows of tokens."""
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest
@@ -14,7 +14,7 @@ TEXT = "a text file, or one that is gzipped"
 
 
 def text_chunks(path: Path) -> Iterator[str]:
-    """The pieces of `path` in order; InvalidRequest names `text` where it cannot be read."""
+    """Yield the pieces of `path` in order; InvalidRequest names `text` if it cannot be read."""
     reader = gzip.open if path.suffix == ".gz" else open
     try:
         with reader(path, "rt", encoding="utf-8") as file:
@@ -22,3 +22,23 @@ def text_chunks(path: Path) -> Iterator[str]:
                 yield "".join(lines)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InvalidRequest("text", f"{path}: {error}", TEXT) from error
+
+
+def token_windows(
+    path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
+) -> Iterator[list[int]]:
+    """Yield the tokens of `path`, `window` at a time with `begin` first, the last time fewer.
+
+    InvalidRequest names `text` if it cannot be read, or makes no tokens.
+    """
+    length, ids, empty = window - len(begin), list[int](), True
+    for chunk in text_chunks(path):
+        ids += tokenize(chunk)
+        empty = empty and not ids
+        for start in range(0, len(ids) - length + 1, length):
+            yield begin + ids[start : start + length]
+        del ids[: len(ids) // length * length]
+    if empty:
+        raise InvalidRequest("text", f"{path}, of no tokens", "text of one token or more")
+    if ids:
+        yield begin + ids
