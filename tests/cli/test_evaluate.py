@@ -19,7 +19,7 @@ def test_evaluate_as_json(run: Run, index: Path, contexts: Path) -> None:
     assert 0 < screen["precision"]["5"]["mean"] <= 1
     assert set(screen["precision"]) == {"1", "5", "10"}
     assert min(screen["us_per_row"], exact["us_per_row"]) > 0
-    assert exact["coverage"] == exact["covered"] == {"1": 1, "5": 1, "10": 1}
+    assert exact["coverage"] == {"1": 1, "5": 1, "10": 1}
 
 
 def test_evaluate_tells_what_was_left_to_the_fallback(
@@ -27,13 +27,9 @@ def test_evaluate_tells_what_was_left_to_the_fallback(
 ) -> None:
     options = ("--contexts", contexts, "--knob", "escalate=0.3")
     screen = json.loads(run("evaluate", index, *options, "--json").stdout)["heads"][0]
-    own, mean = screen["coverage"]["5"], screen["precision"]["5"]["mean"]
-    assert 0 < own < 1
-    assert own * screen["covered"]["5"] + (1 - own) == pytest.approx(mean)
+    assert 0 < screen["coverage"]["5"] < 1
     shown = run("evaluate", index, *options).stdout
     assert "own: share not left to the fallback" in shown
-    none = run("evaluate", index, "--contexts", contexts, "--knob", "escalate=1", "--json").stdout
-    assert json.loads(none)["heads"][0]["covered"] == {}
 
 
 def test_evaluate_as_a_table(run: Run, index: Path, contexts: Path) -> None:

@@ -30,7 +30,7 @@ def make(path: Path, low: float) -> Index:
     softmax = make_softmax()
     knobs = {"escalate": -1.0, "prescreen": 0.0, "probes": 1.0}
     points = [point("exact", 100.0, 1.0, 1.0), point("screen", 30.0, 0.9986, low, **knobs)]
-    measured = {"machine": {"cpu": "any"}, "heldout_rows": 9, "points": points, "compared": []}
+    measured = {"machine": {"cpu": "any"}, "heldout_rows": 9, "points": points}
     write_index(
         path,
         softmax=softmax,

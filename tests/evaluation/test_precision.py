@@ -103,8 +103,6 @@ def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
         own = ~top.exact
         assert 0 < own.sum() < len(hidden)
         assert found.coverage[k] == own.mean()
-        right = hits(top, exact.topk(hidden, k), k) / k
-        assert found.covered[k] == pytest.approx(right[own].mean())
     assert found.coverage[40] < found.coverage[1]  # lists that are too short count as well
 
 
@@ -114,7 +112,6 @@ def test_coverage_of_heads_that_answer_all_or_nothing_themselves() -> None:
     assert evaluate(exact, exact, BLOCKS, (1,)).coverage == {1: 1}
     found = evaluate(never, exact, BLOCKS, (1,))
     assert found.coverage == {1: 0}
-    assert found.covered == {}
     assert found.precision[1].mean == 1
 
 

@@ -32,7 +32,6 @@ def whole() -> dict[str, Any]:
         "machine": {"cpu": "any"},
         "heldout_rows": 100,
         "points": [point(), point("screen")],
-        "compared": [],
         "contexts": pack_contexts(np.arange(12, dtype=np.float32).reshape(4, 3)),
         "fit": {"left": "alone"},
     }
@@ -78,7 +77,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "calibration.heldout_rows: got 'many'": lambda c: c.update(heldout_rows="many"),
     "calibration.heldout_rows: got True": lambda c: c.update(heldout_rows=True),
     "calibration.points: got 3": lambda c: c.update(points=3),
-    "calibration.compared[0]: got 3": lambda c: c.update(compared=[3]),
+    "calibration.points[0]: got 3": lambda c: c.update(points=[3]),
     "points: the head 'exact' at 1 row": lambda c: c["points"].pop(0),
     "points[0].head.knobs.probes: got 'x'": lambda c: c["points"][0]["head"].update(
         knobs={"probes": "x"}

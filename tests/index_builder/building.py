@@ -44,5 +44,5 @@ def files(index: Index) -> dict[str, bytes]:
 def judged(index: Index) -> list[Any]:
     """What was measured of the heads, but for times."""
     assert index.calibration is not None
-    entries = [*index.calibration["points"], *index.calibration["compared"]]
-    return [{key: value for key, value in e.items() if key != "us_per_row"} for e in entries]
+    points = index.calibration["points"]
+    return [{key: value for key, value in e.items() if key != "us_per_row"} for e in points]

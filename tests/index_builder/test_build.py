@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
+from logitsieve.evaluation import evaluate
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents
@@ -91,11 +92,7 @@ def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path
     assert points[0]["candidates"] == V
     assert points[3]["proven"]
     assert points[6]["candidates"] < V
-    assert points[6]["coverage"] == points[6]["covered_precision_at"]["1"] == 1
-    assert {point["head"]["name"] for point in index.calibration["compared"]} == {"plain k-means"}
     assert index.calibration["machine"].keys() >= {"cpu", "date", "threads", "numpy", "torch"}
-    rounds = index.calibration["fit"]["screen"]["rounds"]
-    assert [entry["round"] for entry in rounds] == [0, 1]
 
 
 def test_equal_inputs_give_an_equal_digest(softmax: Softmax, tmp_path: Path) -> None:
@@ -182,9 +179,10 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
     assert screen["precision"]["1"]["low"] >= target["p1"]
     assert screen["precision"]["5"]["low"] >= target["p5"]
     assert index.head("screen").knobs["escalate"] == screen["head"]["knobs"]["escalate"] > 0
-    assert screen["coverage"] == pytest.approx(
-        1 - index.manifest.heads["screen"].config["escalated"]
-    )
+    heldout = make_contexts(4000)[3600:]
+    judged = evaluate(index.head("screen"), index.head("exact"), [heldout], (5,))
+    escalated = index.manifest.heads["screen"].config["escalated"]
+    assert judged.coverage[5] == pytest.approx(1 - escalated)
 
 
 def test_misses_of_a_head_without_a_target_are_warned_of(

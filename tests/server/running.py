@@ -95,7 +95,6 @@ def calibration(*points: list[dict[str, Any]], cpu: str = "", **more: Any) -> di
         "machine": {"cpu": cpu or cpu_name()},
         "heldout_rows": 100,
         "points": [entry for point in points for entry in point],
-        "compared": [],
         **more,
     }
 

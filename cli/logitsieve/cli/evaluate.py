@@ -81,7 +81,6 @@ def _show(results: list[dict[str, Any]], title: str) -> None:
             k,
             *(precision[name] for name in ("mean", "low", "worst")),
             result["coverage"][k],
-            result["covered"].get(k),
             result["mass_kept"],
             result["scanned"][k],
             result["us_per_row"],
@@ -89,7 +88,7 @@ def _show(results: list[dict[str, Any]], title: str) -> None:
         for result in results
         for k, precision in result["precision"].items()
     ]
-    columns = ["head", "knobs", "k", "P@k", "low", "worst", "own", "own P@k", "mass", "scanned"]
+    columns = ["head", "knobs", "k", "P@k", "low", "worst", "own", "mass", "scanned"]
     print_table(
         f"{title}, {results[0]['rows']:,} contexts; low: 95 % bound; worst: lowest block; "
         "own: share not left to the fallback; mass: probability kept",

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.output import print_table, shown
-from logitsieve.evaluation import read_points
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def auto_of(index: Index) -> Auto:
 
 
 def print_points(index: Index, bounds: bool = False) -> None:
-    """Print a line for each operating point and comparison; nothing without a calibration.
+    """Print a line for each operating point; nothing without a calibration.
 
     With `bounds`, each P@k is followed by its lower 95 % bound in brackets.
     """
@@ -36,8 +35,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
 
     auto = auto_of(index)
     marks = _marks(auto)
-    compared = read_points(calibration["compared"])
-    batches = sorted({batch for point in (*auto.points, *compared) for batch in point.us_per_row})
+    batches = sorted({batch for point in auto.points for batch in point.us_per_row})
     rows = [
         [
             point.label,
@@ -46,9 +44,9 @@ def print_points(index: Index, bounds: bool = False) -> None:
             point.candidates,
             *(point.us_per_row.get(batch) for batch in batches),
             "yes" if point.proven else "no",
-            marks.get(point.setting, "") if point in auto.points else "compared",
+            marks.get(point.setting, ""),
         ]
-        for point in (*auto.points, *compared)
+        for point in auto.points
     ]
     columns = ["head", *(f"P@{k}" for k in KS), "mass", "rows"]
     print_table(

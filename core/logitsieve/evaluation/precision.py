@@ -137,7 +137,6 @@ class Evaluation:
     precision: Mapping[int, Precision]
     scanned: Mapping[int, float]  # rows of W a context, on average
     coverage: Mapping[int, float]  # share of contexts that the head did not leave to its fallback
-    covered: Mapping[int, float]  # precision of those alone; no k where there are none
     mass_kept: float  # share of the softmax's probability that lies in the candidates
 
 
@@ -272,18 +271,15 @@ def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
 
 
 def _proven(ks: Sequence[int]) -> dict[str, Any]:
-    ones = dict.fromkeys(ks, 1.0)
-    return {"precision": dict.fromkeys(ks, PROVEN), "coverage": ones, "covered": ones}
+    return {"precision": dict.fromkeys(ks, PROVEN), "coverage": dict.fromkeys(ks, 1.0)}
 
 
 def _judged(ks: Sequence[int], counts: Sequence[Counts]) -> dict[str, Any]:
     shares = {k: np.concatenate([each.shares[k] for each in counts]) for k in ks}
     unproven = {k: np.concatenate([each.unproven[k] for each in counts]) for k in ks}
-    covered = {k: shares[k][rows] for k, rows in unproven.items() if rows.any()}
     return {
         "precision": {k: summarize(rows) for k, rows in shares.items()},
         "coverage": {k: float(rows.mean()) for k, rows in unproven.items()},
-        "covered": {k: float(rows.mean()) for k, rows in covered.items()},
     }
 
 

@@ -141,6 +141,4 @@ _POINT = _object(
     candidates=_number,
     mass_kept=_number,
 )
-_CALIBRATION = _object(
-    machine=_machine, heldout_rows=_count, points=_list(_POINT), compared=_list(_POINT)
-)
+_CALIBRATION = _object(machine=_machine, heldout_rows=_count, points=_list(_POINT))

@@ -74,45 +74,35 @@ class Bench:
             "precision": {str(k): asdict(precision) for k, precision in judged.precision.items()},
             "uneven": any(precision.uneven for precision in judged.precision.values()),
             "candidates": judged.scanned[timed],
-            "coverage": judged.coverage[timed],
-            "covered_precision_at": {str(k): mean for k, mean in judged.covered.items()},
             "mass_kept": judged.mass_kept,
             "proven": head.proves,
         }
         return [{**point, "rows": batch, "us_per_row": us} for batch, us in times.items()]
 
-    def calibration(self, points: list[Entry], compared: list[Entry]) -> dict[str, Any]:
-        """The fields of calibration.json, but for the builder's own."""
+    def calibration(self, points: list[Entry]) -> dict[str, Any]:
+        """Return the fields of calibration.json with these `points`."""
         return {
             "machine": machine(),
             "heldout_rows": self._heldout.rows,
             "points": points,
-            "compared": compared,
             "contexts": pack_contexts(self._heldout.sample(CONTEXT_ROWS)),
         }
 
 
 def calibrate(
     heads: Mapping[str, Head],
-    compared: Mapping[str, Head],
     heldout: Contexts,
     vocab_size: int,
     progress: Progress,
     each: Each = in_turn,
 ) -> dict[str, Any]:
-    """Measure every head at the knobs it has, judged by `heads["exact"]`.
-
-    `compared` are measured in the same way under names of their own; the index does not hold them.
-    """
+    """Measure every head at the knobs it has, judged by `heads["exact"]`."""
     bench = Bench(heads["exact"], heldout, vocab_size, progress, each)
-    entries: dict[str, list[Entry]] = {}
-    for done, (name, head) in enumerate([*heads.items(), *compared.items()], start=1):
-        entries[name] = bench.entries(name, head, bench.times(head))
-        progress("calibrate", done, len(heads) + len(compared))
-    return bench.calibration(
-        [entry for name in heads for entry in entries[name]],
-        [entry for name in compared for entry in entries[name]],
-    )
+    points: list[Entry] = []
+    for done, (name, head) in enumerate(heads.items(), start=1):
+        points += bench.entries(name, head, bench.times(head))
+        progress("calibrate", done, len(heads))
+    return bench.calibration(points)
 
 
 def machine() -> dict[str, str]:

@@ -7,7 +7,7 @@ V vocabulary, K labels a context.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,15 +31,12 @@ TIMINGS = 3  # of each head, in turn; the least counts, for load only ever adds
 class FitResult:
     """A fitted head: its part, a summary for the manifest, and the operating point it is stored at.
 
-    The summary is the same on every machine. `history` has one entry a round, for the report;
-    `compared` holds other arrays for the same head, by name, to be measured and not stored.
+    The summary is the same on every machine.
     """
 
     arrays: Arrays
     summary: Mapping[str, float]
     knobs: Mapping[str, float]
-    history: Sequence[Mapping[str, float]] = ()
-    compared: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,7 +19,6 @@ from threadpoolctl import threadpool_limits
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.timing import TIMED_K
-from logitsieve.heads import Head
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
@@ -76,15 +75,8 @@ def run(
         fitted, fallback = _fit(inputs, names, scratch)
         heads = heads_of(softmax, fitted, fallback=fallback)
         shared = [shared_head(name, heads[name], softmax, fitted, fallback) for name in heads]
-        compared: dict[str, Head] = {}
-        for name, result in fitted.items():
-            for other, arrays in result.compared.items():
-                changed = {**fitted, name: replace(result, arrays=arrays)}
-                compared[other] = heads_of(softmax, changed, fallback=fallback)[name]
-                shared.append(shared_head(name, compared[other], softmax, changed, fallback))
         each = each_by(inputs.workers, shared)
-        calibration = calibrate(heads, compared, inputs.heldout, softmax.vocab_size, progress, each)
-    calibration["fit"] = {name: {"rounds": list(fit.history)} for name, fit in fitted.items()}
+        calibration = calibrate(heads, inputs.heldout, softmax.vocab_size, progress, each)
     entries = {EXACT: HeadEntry()}
     for name, result in fitted.items():
         entries[name] = HeadEntry(part_name(name), heads[name].knobs, result.summary)

@@ -49,10 +49,8 @@ def tune(
     heldout = open_contexts(contexts, opened.dim).spread(config.rows, BLOCKS)
     bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
     kept, settings = _sweep(opened, bench, config.minutes, progress)
-    calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)), [])
+    calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)))
     calibration["settings"] = settings
-    if "fit" in (opened.calibration or {}):
-        calibration["fit"] = (opened.calibration or {})["fit"]
     link_index(opened.path, out, calibration=calibration)
     return open_index(out)
 

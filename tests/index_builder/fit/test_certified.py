@@ -108,7 +108,6 @@ def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: fl
     assert bytes_a_row <= max(share * 4 * softmax.dim, 16 + 64 + 16)
     counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=300)
     assert (np.diff(counts[made.arrays["order"]]) <= 0).all()
-    assert {entry["us_per_row"] > 0 for entry in made.history} == {True}
     hidden = inputs.heldout.sample(100)
     top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
     np.testing.assert_array_equal(top.ids, make_exact(softmax).topk(hidden, 5).ids)

@@ -7,7 +7,13 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.graph import REDUCTIONS, by_angle, fit_graph, graph_arrays
+from logitsieve.index_builder.fit.graph import (
+    REDUCTIONS,
+    by_angle,
+    fit_graph,
+    graph_arrays,
+    least_ef,
+)
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
@@ -46,14 +52,14 @@ def test_rows_take_a_byte_a_dimension() -> None:
 
 
 def test_the_graph_that_needs_less_is_kept() -> None:
-    _, inputs = make_inputs(vocab_size=600)
+    softmax, inputs = make_inputs(vocab_size=600)
     made = fit_graph(replace(inputs, config=CONFIG))
-    needed = [(entry["ef"], -entry["found"]) for entry in made.history]
-    best = needed.index(min(needed))
+    graphs = [graph_arrays(softmax, rows, CONFIG) for rows in REDUCTIONS]
+    found = [least_ef(softmax, graph, *heldout_sample(inputs)) for graph in graphs]
+    best = min(range(2), key=lambda number: (found[number][0], -found[number][1]))
     assert made.summary == {"links": 8, "by_angle": best}
-    assert made.knobs == {"ef": needed[best][0]}
-    expected = graph_arrays(inputs.softmax, REDUCTIONS[best], CONFIG)
-    np.testing.assert_array_equal(made.arrays["graph"], expected["graph"])
+    assert made.knobs == {"ef": found[best][0]}
+    np.testing.assert_array_equal(made.arrays["graph"], graphs[best]["graph"])
 
 
 def test_the_operating_point_meets_the_target() -> None:
@@ -75,5 +81,7 @@ def test_a_graph_that_misses_the_target_keeps_all_rows_in_view() -> None:
     labels = np.arange(5 * rows, dtype=np.uint16).reshape(rows, 5) % 50
     inputs = replace(inputs, softmax=equal, heldout_labels=labels)
     made = fit_graph(replace(inputs, config=BuildConfig(graph_links=2, graph_build_ef=1)))
-    assert all(entry["found"] < TARGET for entry in made.history)
     assert made.knobs == {"ef": 50}
+    ef, share = least_ef(equal, dict(made.arrays), *heldout_sample(inputs))
+    assert ef == 50
+    assert share < TARGET

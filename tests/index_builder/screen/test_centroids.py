@@ -95,7 +95,7 @@ def test_only_candidates_over_the_budget_cost(average: float, expected: float) -
     assert float(objective(none, none, torch.tensor(average), 10.0, 10.0)) == expected
 
 
-def test_training_lowers_the_loss_and_is_repeatable() -> None:
+def test_training_routes_better_and_is_repeatable() -> None:
     """Two topics, both routed to cluster 0 whose list holds the labels of the first only."""
     random = np.random.default_rng(6)
     hidden = random.standard_normal((400, 8)).astype(np.float32) * 0.2
@@ -113,11 +113,9 @@ def test_training_lowers_the_loss_and_is_repeatable() -> None:
         wanted = torch.from_numpy(np.repeat([0, 1], 200))
         return float((cluster != wanted).float().mean())
 
-    first, loss = train_centroids(start, *arguments)
-    again, _ = train_centroids(start, *arguments)
+    first, again = (train_centroids(start, *arguments) for _ in range(2))
     assert missed(start) >= 0.4
     assert missed(first) < 0.1
-    assert loss < 0.5
     torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 

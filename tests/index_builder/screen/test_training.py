@@ -9,7 +9,13 @@ import pytest
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.screen.training import fixed_plan, plain_centroids, train_fixed
+from logitsieve.index_builder.screen.partition import Partition
+from logitsieve.index_builder.screen.training import (
+    FittedScreen,
+    fixed_plan,
+    plain_centroids,
+    train_fixed,
+)
 from tests.index_builder.clustered import make_exact, make_inputs, routed
 
 CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=128, seed=5)
@@ -40,26 +46,33 @@ def test_equal_inputs_give_equal_arrays(inputs: FitInputs) -> None:
     assert not np.array_equal(first.arrays["centroids"], other.arrays["centroids"])
 
 
+def trained(inputs: FitInputs, rounds: int) -> FittedScreen:
+    return train_fixed(replace(inputs, config=replace(CONFIG, rounds=rounds)))
+
+
+def loss(screen: FittedScreen) -> float:
+    return screen.partition.heldout_loss(screen.partition.knapsack.select(12))
+
+
 def test_the_best_round_is_kept(inputs: FitInputs) -> None:
-    screen = train_fixed(replace(inputs, config=CONFIG))
-    cost = [entry["badness"] for entry in screen.history]
-    assert len(cost) == CONFIG.rounds + 1
-    assert screen.best_round == int(np.argmin(cost))
-    keep = screen.partition.knapsack.select(12)
-    assert screen.partition.heldout_loss(keep) == pytest.approx(min(cost))
+    """More rounds begin with the same ones."""
+    screens = [trained(inputs, rounds) for rounds in range(CONFIG.rounds + 1)]
+    losses = [loss(screen) for screen in screens]
+    assert losses == sorted(losses, reverse=True)
+    assert screens[-1].best_round == losses.index(losses[-1])
+    assert screens[-1].plan.cost == pytest.approx(losses[-1])
 
 
 def test_training_beats_plain_clusters() -> None:
     """Where contexts do not fall into as many groups as there are clusters."""
     _, inputs = make_inputs(rows=4000, heldout=1000, topics=100, noise=1.0)
-    screen = train_fixed(replace(inputs, config=CONFIG))
-    assert screen.best_round > 0
-    assert screen.history[screen.best_round]["badness"] < 0.95 * screen.history[0]["badness"]
+    assert loss(trained(inputs, CONFIG.rounds)) < 0.95 * loss(trained(inputs, 0))
 
 
 def test_no_rounds_is_plain_k_means(inputs: FitInputs) -> None:
-    screen = train_fixed(replace(inputs, config=BuildConfig(**{**vars(CONFIG), "rounds": 0})))
-    for name, array in screen.result().compared["plain k-means"].items():
+    screen = trained(inputs, 0)
+    plain = Partition(inputs, plain_centroids(replace(inputs, config=CONFIG), 10), CONFIG.labels)
+    for name, array in plain.arrays(plain.knapsack.select(12)).items():
         np.testing.assert_array_equal(array, screen.arrays[name])
 
 
@@ -87,7 +100,7 @@ def test_without_a_budget_every_label_seen_is_kept(inputs: FitInputs) -> None:
     screen = train_fixed(replace(inputs, config=config))
     keep = screen.partition.knapsack.select(screen.partition.knapsack.everything)
     assert keep.all()
-    assert fixed_plan(screen.plain, None).budget is None
+    assert fixed_plan(screen.partition, None).budget is None
 
 
 def test_scaled_centroids_route_as_unit_ones(inputs: FitInputs) -> None:

@@ -101,12 +101,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     arrays = code(softmax, turned(count), best, order_V)
     report = counter(inputs.progress, "norms", softmax.vocab_size)
     arrays["norms"] = spectral_norms(softmax, arrays, report)
-    summary = {**best._asdict(), "coordinates": count}
-    history = [
-        {**widths._asdict(), "coordinates": count, "us_per_row": us}
-        for (widths, count), us in measured.items()
-    ]
-    return FitResult(arrays, summary, {}, history)
+    return FitResult(arrays, {**best._asdict(), "coordinates": count}, {})
 
 
 def _counts(dim: int) -> list[int]:

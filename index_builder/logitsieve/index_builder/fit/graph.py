@@ -29,16 +29,15 @@ TRIED = tuple(8 << step for step in range(10))  # values of ef
 def fit_graph(inputs: FitInputs) -> FitResult:
     """The graph that needs the smaller ef at the target; ef is that."""
     hidden_HD, labels_HK = heldout_sample(inputs)
-    history, graphs = [], []
+    needed, graphs = [], []
     for number, unit_rows in enumerate(REDUCTIONS, start=1):
-        arrays = graph_arrays(inputs.softmax, unit_rows, inputs.config)
-        ef, share = _least_ef(inputs.softmax, arrays, hidden_HD, labels_HK)
-        history.append({"reduction": number, "ef": ef, "found": share})
-        graphs.append(arrays)
+        graphs.append(graph_arrays(inputs.softmax, unit_rows, inputs.config))
+        ef, share = least_ef(inputs.softmax, graphs[-1], hidden_HD, labels_HK)
+        needed.append((ef, -share))
         inputs.progress("fit graph", number, len(REDUCTIONS))
-    best = min(range(len(graphs)), key=lambda i: (history[i]["ef"], -history[i]["found"]))
+    best = needed.index(min(needed))
     summary = {"links": inputs.config.graph_links, "by_angle": best}
-    return FitResult(graphs[best], summary, {"ef": history[best]["ef"]}, history)
+    return FitResult(graphs[best], summary, {"ef": needed[best][0]})
 
 
 def by_angle(softmax: Softmax) -> Float32:
@@ -72,10 +71,10 @@ def graph_arrays(
     return {"graph": faiss.serialize_index(index)}
 
 
-def _least_ef(
+def least_ef(
     softmax: Softmax, arrays: dict[str, np.ndarray], hidden_HD: Float32, labels_HK: Int64
 ) -> tuple[int, float]:
-    """The least ef tried that finds enough of the labels, or the largest, and the share found."""
+    """Return the least ef tried that finds enough of the labels, or V, and the share found."""
     exact = HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
     head = GraphHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
     for ef in TRIED:

@@ -22,18 +22,15 @@ def fit_ivf(inputs: FitInputs) -> FitResult:
     softmax, config = inputs.softmax, inputs.config
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
     hidden_HD, labels_HK = heldout_sample(inputs)
-    history: list[dict[str, float]] = []
-    fits = []
+    fits: list[tuple[float, FitResult]] = []  # by the rows that each reads
     for number in range(config.ivf_starts):
         arrays = cluster_arrays(softmax, clusters, config.kmeans_iterations, config.seed + number)
-        needed_HK, read_H = cluster_ranks(arrays, hidden_HD, labels_HK)
+        needed_HK, read_HC = cluster_ranks(arrays, hidden_HD, labels_HK)
         nprobe = least_reaching(needed_HK)
-        rows = float(read_H[:, nprobe - 1].mean())
-        history.append({"start": number, "nprobe": nprobe, "rows": rows})
-        summary = {"clusters": len(arrays["biases"])}
-        fits.append(FitResult(arrays, summary, {"nprobe": nprobe}, history))
+        fit = FitResult(arrays, {"clusters": len(arrays["biases"])}, {"nprobe": nprobe})
+        fits.append((float(read_HC[:, nprobe - 1].mean()), fit))
         inputs.progress("fit ivf", number + 1, config.ivf_starts)
-    return min(zip(history, fits, strict=True), key=lambda start: start[0]["rows"])[1]
+    return min(fits, key=lambda fit: fit[0])[1]
 
 
 def cluster_ranks(

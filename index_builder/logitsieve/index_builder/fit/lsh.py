@@ -72,10 +72,6 @@ class Setting:
             return False, self.cost, -self.recall
         return True, -self.recall, self.cost
 
-    def numbers(self) -> dict[str, float]:
-        """All fields as numbers."""
-        return {name: float(value) for name, value in asdict(self).items()}
-
 
 _Tried = tuple[Reduction, int, int]  # with that many bits and probes
 
@@ -206,8 +202,8 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
     bits = search.bits_allowed()
     reductions = _reductions(search)
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
-    history = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
-    reduction, n, _ = first[min(range(len(first)), key=lambda i: history[i].rank)]
+    found = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
+    reduction, n, _ = first[min(range(len(first)), key=lambda i: found[i].rank)]
     # Probes make up for finer buckets.
     second = [
         (reduction, more, probes)
@@ -215,13 +211,12 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
         for probes in PROBES
         if more in bits and probes <= 1 << more and (reduction, more, probes) not in first
     ]
-    history += [search.best(*point) for point in _reported(second, "lsh: probes", inputs.progress)]
-    best = min(history, key=lambda setting: setting.rank)
+    found += [search.best(*point) for point in _reported(second, "lsh: probes", inputs.progress)]
+    best = min(found, key=lambda setting: setting.rank)
     return FitResult(
         arrays=_arrays(search, reduction, best),
-        summary=best.numbers(),
+        summary={name: float(value) for name, value in asdict(best).items()},
         knobs={"probes": best.probes, "candidates": best.candidates},
-        history=[setting.numbers() for setting in history],
     )
 
 

@@ -27,17 +27,16 @@ def fit_svd(inputs: FitInputs) -> FitResult:
     arrays = preview_arrays(softmax, rank)
     rank = len(arrays["basis"])
     hidden_HD, labels_HK = heldout_sample(inputs)
-    history = []
+    costs: list[tuple[float, int, int]] = []  # of each width and number of candidates
     widths = sorted({-(-rank * part // 8) for part in (1, 2, 3, 4, 6, 8)})
     for number, width in enumerate(widths, start=1):
         needed_HK = preview_ranks(softmax, arrays, width, hidden_HD, labels_HK)
         count = least_reaching(needed_HK)
         cost = width * (softmax.vocab_size + softmax.dim) + GATHERED * count * softmax.dim
-        history.append({"width": width, "candidates": count, "cost": cost})
+        costs.append((cost, width, count))
         inputs.progress("fit svd", number, len(widths))
-    best = min(history, key=lambda entry: entry["cost"])
-    knobs = {name: best[name] for name in ("width", "candidates")}
-    return FitResult(arrays, {"rank": rank}, knobs, history)
+    _, width, count = min(costs)
+    return FitResult(arrays, {"rank": rank}, {"width": width, "candidates": count})
 
 
 def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:

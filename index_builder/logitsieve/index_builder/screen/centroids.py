@@ -127,8 +127,8 @@ def train_centroids(
     budget: float | None,
     config: ScreenConfig,
     seed: int,
-) -> tuple[Tensor, float]:
-    """One round: `config.steps` steps of Adam on v. Returns v and the last steps' loss a row.
+) -> Tensor:
+    """Return v after one round: `config.steps` steps of Adam.
 
     Adam's step does not depend on the scale of the contexts, where plain SGD would need a learning
     rate for each model; it is given in units of the centroids' own size.
@@ -138,7 +138,7 @@ def train_centroids(
     size = float(centroids_CD.square().mean().sqrt())
     adam = Adam(v_CD, config.learning_rate * size)
     sizes_C = table_VC.sum(dim=0, dtype=torch.float32)
-    average, recent = MovingAverage(), []
+    average = MovingAverage()
     for _ in range(config.steps):
         rows = torch.randint(len(hidden_SD), (config.batch_rows,), generator=generator)
         scores_BC = hidden_SD[rows] @ v_CD.T
@@ -154,6 +154,4 @@ def train_centroids(
         v_CD.grad = None
         backward(loss)
         adam.step()
-        recent.append(float(loss.detach()) / config.batch_rows)
-    tail = recent[-max(1, len(recent) // 10) :]
-    return v_CD.detach(), sum(tail) / len(tail)
+    return v_CD.detach()

@@ -8,7 +8,7 @@ Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,20 +42,15 @@ def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
 
 @dataclass(frozen=True, eq=False)
 class FittedScreen:
-    """A fitted screen: the best partition with its plan, and the plain k-means it grew from."""
+    """A fitted screen: the best partition and its plan."""
 
     partition: Partition
     plan: CascadePlan
-    plain: Partition
     best_round: int  # 0 is plain k-means
-    history: tuple[Mapping[str, float], ...]  # one entry a round
 
     def result(self) -> FitResult:
-        """Arrays, summary and knobs; plain k-means of the same clusters and budget is compared."""
-        compared = {
-            "plain k-means": self.plain.arrays(self.plain.knapsack.select(self.plan.budget))
-        }
-        return FitResult(self.arrays, self.summary, self.knobs, self.history, compared)
+        """Return the arrays, the summary and the knobs."""
+        return FitResult(self.arrays, self.summary, self.knobs)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -115,10 +110,9 @@ def train_screen(
     labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
     latest, plan = plain, plan_of(plain)
     best, best_plan, best_round = latest, plan, 0
-    history = [{"round": 0.0, "badness": plan.cost}]
     for number in range(1, config.rounds + 1):
         keep_P = latest.knapsack.select(plan.budget)
-        trained_CD, loss = train_centroids(
+        trained_CD = train_centroids(
             torch.from_numpy(latest.centroids_CD),
             hidden_SD,
             labels_SK,
@@ -130,8 +124,7 @@ def train_screen(
         trained = np.ascontiguousarray(trained_CD.numpy(), np.float32)
         latest = Partition(inputs, trained, plain.depth)
         plan = plan_of(latest)
-        history.append({"round": number, "loss": loss, "badness": plan.cost})
         if plan.cost < best_plan.cost:
             best, best_plan, best_round = latest, plan, number
         progress("train", number, config.rounds)
-    return FittedScreen(best, best_plan, plain, best_round, tuple(history))
+    return FittedScreen(best, best_plan, best_round)

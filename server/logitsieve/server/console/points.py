@@ -7,7 +7,7 @@ from typing import Any
 
 from logitsieve.api.decoder import asked_precision
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
-from logitsieve.evaluation import OperatingPoint, read_points
+from logitsieve.evaluation import OperatingPoint
 from logitsieve.evaluation.operating_points import KS, k_class
 from logitsieve.heads._base.head import checked_k
 from logitsieve.server.console.answers import Facts
@@ -17,7 +17,6 @@ def points_facts(decoder: LocalDecoder) -> Facts:
     """Every measured point; `points` is empty where the index was not calibrated."""
     index, auto = decoder.index, decoder.auto
     measured = index.measured
-    compared = () if measured is None else read_points(measured["compared"])
     return {
         "model": f"{index.name}@{index.version}",
         "target": {str(k): precision for k, precision in auto.target.items()},
@@ -27,8 +26,7 @@ def points_facts(decoder: LocalDecoder) -> Facts:
         "uneven": [] if measured is None else _uneven(measured["points"]),
         "machine": {} if measured is None else dict(measured["machine"]),
         "elsewhere": measured_elsewhere(index),
-        "points": [_facts(point) for point in auto.points]
-        + [_facts(point) | {"compared": True} for point in compared],
+        "points": [_facts(point) for point in auto.points],
         "frontier": {
             str(batch): {str(k): frontier(auto.points, batch, k) for k in KS}
             for batch in (auto.batches if auto.points else ())
@@ -80,5 +78,4 @@ def _facts(point: OperatingPoint) -> Facts:
         "us_per_row": {str(batch): us for batch, us in point.us_per_row.items()},
         "mass_kept": point.mass_kept,
         "candidates": point.candidates,
-        "compared": False,
     }
