@@ -66,7 +66,6 @@ def test_a_half_type_is_shown_by_what_reads_the_index(run: Run, inputs: dict[str
     inspected = json.loads(run("inspect", path, "--json").stdout)
     verified = json.loads(run("verify", path, "--json").stdout)
     assert {facts["dtype"], inspected["dtype"], verified["dtype"]} == {"BF16"}
-    assert inspected["memory"]["softmax"]["tensors"]["weight"]["formula"] == "2 V D"
     assert "BF16" in run("inspect", path).stdout
     assert "BF16" in run("verify", path).stdout
 

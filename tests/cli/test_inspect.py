@@ -95,15 +95,6 @@ def test_inspect_of_an_index_that_was_not_calibrated(run: Run, index: Path) -> N
     assert choice["head"] == "exact"
 
 
-def test_memory_as_json(run: Run, index: Path) -> None:
-    memory = json.loads(run("inspect", index, "--json").stdout)["memory"]
-    assert memory["softmax"]["tensors"]["weight"] == {"formula": "4 V D", "bytes": 4 * 300 * 24}
-    screen = memory["screen"]
-    assert screen["bytes"] == sum(tensor["bytes"] for tensor in screen["tensors"].values())
-    assert screen["share_of_W"] == pytest.approx(screen["bytes"] / (300 * 24 * 4))
-    assert [screen["sizes"][letter] for letter in "VDC"] == [300, 24, 6]
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -11,7 +11,6 @@ import pytest
 from safetensors import safe_open
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.cli.memory import memory
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index import HeadEntry, link_index, open_index, verify_index, write_index
 from logitsieve.index.contents import read_contents
@@ -193,15 +192,6 @@ def test_a_version_that_shares_the_files_has_the_same_type(name: str, tmp_path: 
     linked = link_index(index, tmp_path / "half" / "2", calibration={})
     assert read_manifest(linked) == read_manifest(index)
     np.testing.assert_array_equal(read_contents(linked).softmax.stored, half_softmax(name).stored)
-
-
-@EVERY_HALF
-def test_memory_counts_the_matrix_as_stored(name: str, tmp_path: Path) -> None:
-    part = memory(read_contents(write_half(tmp_path, name)))["softmax"]
-    assert {key: (of.formula, of.bytes) for key, of in part.tensors.items()} == {
-        "weight": ("2 V D", 42),
-        "bias": ("4 V", 28),
-    }
 
 
 def test_an_index_of_float32_is_what_it_was(tiny: Path) -> None:

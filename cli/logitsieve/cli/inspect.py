@@ -13,7 +13,6 @@ from logitsieve.cli.output import print_files, print_json, print_table
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 
 if TYPE_CHECKING:
-    from logitsieve.cli.memory import PartMemory
     from logitsieve.index import Index
 
 
@@ -29,7 +28,7 @@ class InspectOptions:
 
 
 def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
-    """Show what an index holds: heads and knobs, files and memory, operating points and AUTO.
+    """Show what an index holds: heads and knobs, sizes of files, operating points and AUTO.
 
     Sizes and headers are checked, digests are not: that is `logitsieve verify`.
 
@@ -62,11 +61,7 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
 
 
 def _facts(index: Index) -> dict[str, Any]:
-    from logitsieve.cli.memory import memory
-    from logitsieve.index.contents import read_contents
-
-    manifest, parts = index.manifest, memory(read_contents(index.path))
-    matrix = index.vocab_size * index.dim * 4
+    manifest, matrix = index.manifest, index.vocab_size * index.dim * 4
     return {
         **{of: getattr(index, of) for of in ("name", "version", "digest", "vocab_size", "dim")},
         "dtype": manifest.dtype,
@@ -85,15 +80,8 @@ def _facts(index: Index) -> dict[str, Any]:
             entry.file: {"bytes": entry.size, "share_of_W": entry.size / matrix}
             for entry in manifest.files()
         },
-        "memory": {name: _memory(part, matrix) for name, part in parts.items()},
         "calibration": points.without_contexts(index.measured),
     }
-
-
-def _memory(part: PartMemory, matrix: int) -> dict[str, Any]:
-    tensors = {name: vars(tensor) for name, tensor in part.tensors.items()}
-    share = part.bytes / matrix
-    return {"sizes": dict(part.sizes), "tensors": tensors, "bytes": part.bytes, "share_of_W": share}
 
 
 def _knobs(index: Index, name: str) -> dict[str, dict[str, object]]:
@@ -113,23 +101,9 @@ def _show(facts: Mapping[str, Any]) -> None:
     print_table(f"{facts['name']} {facts['version']}", ["", "value"], plain)
     files = {name: file["bytes"] for name, file in facts["files"].items()}
     print_files("Files", files, facts["vocab_size"] * facts["dim"])
-    _show_memory(facts["memory"])
     knobs = [
         (head, name, knob["value"], knob["low"], knob["high"], knob["help"])
         for head, entry in facts["heads"].items()
         for name, knob in entry["knobs"].items()
     ]
     print_table("Knobs at query time", ["head", "knob", "value", "low", "high", "trades"], knobs)
-
-
-def _show_memory(parts: Mapping[str, Any]) -> None:
-    """A line for each array, and one for each part in all."""
-    rows: list[list[object]] = []
-    for name, part in parts.items():
-        letters = ", ".join(f"{letter} = {value:,}" for letter, value in part["sizes"].items())
-        share = f"{100 * part['share_of_W']:.2f} %"
-        rows.append([name, letters, "", part["bytes"], share])
-        rows += [
-            ["", tensor, of["formula"], of["bytes"], ""] for tensor, of in part["tensors"].items()
-        ]
-    print_table("Memory, in bytes", ["part", "array", "formula", "bytes", "of W"], rows)

@@ -76,8 +76,8 @@ SOFTMAX_BLOCKS = PartSpec(
 )
 
 
-def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -> Sizes:
-    """The size of every letter; ValueError unless a kernel can follow every offset and id."""
+def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -> None:
+    """ValueError unless the arrays fit together and a kernel can follow every offset and id."""
     sizes = {"V": vocab_size, "D": dim}
     held = part.held(arrays)
     for name, tensor in held.items():
@@ -94,7 +94,6 @@ def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -
         elif tensor.holds == "factors" and not (np.isfinite(array) & (array > 0)).all():
             raise ValueError(f"{name} are not all finite and above 0")
     part.structure(arrays)
-    return sizes
 
 
 def _bind(name: str, tensor: TensorSpec, array: np.ndarray, sizes: Sizes) -> None:
