@@ -13,8 +13,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.index import HeadEntry, open_index, verify_index, write_index
-from logitsieve.index.checks import PARTS
-from logitsieve.index.contents import read_contents
+from logitsieve.index.contents import PARTS, read_contents
 from logitsieve.index.reader import assemble
 from tests.index.samples import (
     FAKES,

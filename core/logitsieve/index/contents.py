@@ -1,20 +1,32 @@
-"""An index directory as found on disk: its manifest and its mapped parts, structure checked."""
+"""An index directory as found on disk: its manifest and its mapped parts, structure checked.
+
+Structure is what a kernel relies on: names, dtypes, shapes, and every number that is used as an
+address. Opening checks it; `verify.py` reads all numbers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from logitsieve.api.errors import IndexUnreadable
-from logitsieve.heads._base.head import Softmax
-from logitsieve.heads._base.spec import Arrays
-from logitsieve.index.checks import PARTS, private, require_structure
-from logitsieve.index.files import read_small, regular, unreadable
+import numpy as np
+
+from logitsieve.api.errors import IndexUnreadable, InvalidKnob
+from logitsieve.heads import HEADS
+from logitsieve.heads._base.head import Head, Softmax, checked_knobs
+from logitsieve.heads._base.spec import (
+    SOFTMAX,
+    SOFTMAX_BLOCKS,
+    Arrays,
+    PartSpec,
+    check_structure,
+)
+from logitsieve.index.files import as_unreadable, read_small, regular, unreadable
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
     MANIFEST_FILE,
@@ -26,6 +38,20 @@ from logitsieve.index.manifest import (
 )
 from logitsieve.index.tensorfile import TensorFile, map_tensors
 from logitsieve.utils.stored import KINDS, StoredMatrix
+
+Registry = Mapping[str, type[Head]]
+Report = Callable[[int], None]  # called with the bytes done since the last call
+ADDRESSES = ("ids", "offsets")  # kinds of tensors that kernels use as addresses
+
+PARTS: dict[str, PartSpec] = {
+    part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
+}
+
+
+def spec_of(part: str, arrays: Arrays) -> PartSpec:
+    """The schema of a part of this version; `softmax` has two, for blocks and for floats."""
+    weight = arrays.get("weight") if part == SOFTMAX.name else None
+    return SOFTMAX_BLOCKS if weight is not None and weight.dtype == np.uint8 else PARTS[part]
 
 
 @dataclass(frozen=True)
@@ -97,8 +123,13 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
         )
     if name == "softmax" and "weight" in part.tensors:
         _check_matrix(file, part, manifest)
-    arrays = private(name, part.tensors)
-    require_structure(file, name, arrays, manifest.vocab_size, manifest.dim)
+    arrays = dict(part.tensors)
+    for key, tensor in PARTS[name].tensors.items():
+        if tensor.holds in ADDRESSES and key in arrays:
+            arrays[key] = arrays[key].copy()  # once checked it stays, even if the file changes
+            arrays[key].flags.writeable = False  # as the mapped ones: kernels take one kind
+    with as_unreadable(file):
+        check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)
     return arrays
 
 
@@ -124,6 +155,23 @@ def _read_calibration(file: Path) -> Mapping[str, Any] | None:
     if not isinstance(calibration, dict):
         raise IndexUnreadable(file, "not a JSON object")
     return calibration
+
+
+def check_heads(manifest: Manifest, registry: Registry) -> None:
+    """ValueError unless `registry` knows the default head, and its heads fit their entries."""
+    if manifest.default_head not in registry:
+        heads = ", ".join(registry)
+        raise ValueError(f"default_head {manifest.default_head!r} is not among {heads}")
+    for name, entry in manifest.heads.items():
+        if name not in registry:
+            continue
+        needed = registry[name].part
+        if entry.part != (part := needed.name if needed else None):
+            raise ValueError(f"head {name!r} names the part {entry.part!r}, needed: {part!r}")
+        try:
+            checked_knobs(registry[name].knob_table, {}, entry.knobs)
+        except InvalidKnob as error:
+            raise ValueError(f"head {name!r}: {error}") from error
 
 
 def check_digest(file: Path, entry: FileEntry, sha256: str) -> None:

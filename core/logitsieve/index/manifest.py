@@ -122,7 +122,7 @@ class Manifest:
 
     vocab_size: Count  # V
     dim: Count  # D
-    softmax_sha256: Sha256  # of the matrix and its bias, see softmax_sha256 in checks.py
+    softmax_sha256: Sha256  # of the matrix and its bias, by softmax_sha256 of heads/_base/head.py
     parts: Mapping[str, FileEntry]
     heads: Mapping[str, HeadEntry]
     default_head: Name

@@ -6,10 +6,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import HEADS, make_heads
-from logitsieve.index.checks import Registry, check_heads
-from logitsieve.index.contents import Contents, read_contents
+from logitsieve.index.contents import Contents, Registry, check_heads, read_contents
 from logitsieve.index.files import as_unreadable, unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
@@ -62,19 +61,11 @@ def verify_index(
     then all that `certified` proves follows from the files. IndexUnreadable as `open_index`.
     """
     contents = read_contents(path)
-    _check_heads(contents, HEADS)
+    with as_unreadable(contents.path / MANIFEST_FILE):
+        check_heads(contents.manifest, HEADS)
     verify_contents(contents, progress, all_rows)
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
     return [MANIFEST_FILE, *(entry.file for entry in contents.manifest.files()), *calibration]
-
-
-def _check_heads(contents: Contents, registry: Registry) -> None:
-    manifest, file = contents.manifest, contents.path / MANIFEST_FILE
-    if manifest.default_head not in registry:
-        heads = ", ".join(registry)
-        raise IndexUnreadable(file, f"default_head {manifest.default_head!r} is not among {heads}")
-    with as_unreadable(file):
-        check_heads(manifest.heads, registry)
 
 
 def assemble(
@@ -85,7 +76,8 @@ def assemble(
     backend: Any = None,
 ) -> Index:
     """The index with every head of the manifest that `registry` has and the device runs."""
-    _check_heads(contents, registry)
+    with as_unreadable(contents.path / MANIFEST_FILE):
+        check_heads(contents.manifest, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
     make = make_heads if backend is None else backend.make_heads
     # Indexes of earlier builders do not name one: the last head that proves its answers.

@@ -21,14 +21,22 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import softmax_sha256
+from logitsieve.heads._base.spec import Arrays, check_values
 from logitsieve.heads.certified import SKETCH
-from logitsieve.index.checks import PARTS, Report, require_scales, require_values
-from logitsieve.index.contents import Contents, check_digest, read_vocabulary
+from logitsieve.index.contents import (
+    PARTS,
+    Contents,
+    Report,
+    check_digest,
+    read_vocabulary,
+    spec_of,
+)
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
+from logitsieve.utils.stored import StoredMatrix
 
 THREADS = 2
 PIECE = 1 << 20  # bytes read at once
@@ -88,11 +96,17 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     manifest, softmax = contents.manifest, contents.softmax
 
     def hash_softmax(report: Report) -> None:
-        require_scales(contents.file(manifest.parts["softmax"]), softmax.matrix)
+        file = contents.file(manifest.parts["softmax"])
+        with as_unreadable(file):
+            check_scales(softmax.matrix)
         sha256 = softmax_sha256(softmax.matrix, softmax.bias, report)
         if sha256 != manifest.softmax_sha256:
             reason = f"holds the matrix {sha256}, the manifest says {manifest.softmax_sha256}"
-            raise IndexUnreadable(contents.file(manifest.parts["softmax"]), reason)
+            raise IndexUnreadable(file, reason)
+
+    def read_numbers(part: str, arrays: Arrays, report: Report) -> None:
+        with as_unreadable(contents.file(manifest.parts[part])):
+            check_values(spec_of(part, arrays), arrays, report)
 
     def check_vocabulary(report: Report) -> None:
         words = read_vocabulary(contents.path, manifest)
@@ -103,11 +117,17 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         jobs.append((entry.size, partial(_check_file, contents, entry)))
         if arrays := contents.parts.get(part):
             size = sum(array.nbytes for array in arrays.values())
-            jobs.append((size, partial(require_values, contents.file(entry), part, arrays)))
+            jobs.append((size, partial(read_numbers, part, arrays)))
     jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])
+
+
+def check_scales(matrix: StoredMatrix) -> None:
+    """ValueError names the first row of blocks with a scale that is NaN or infinite."""
+    if (row := matrix.row_without_scale()) is not None:
+        raise ValueError(f"weight has a scale that is not finite in row {row}")
 
 
 def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:

@@ -18,16 +18,8 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
-from logitsieve.heads._base.spec import Arrays
-from logitsieve.index.checks import (
-    PARTS,
-    check_heads,
-    matrix_changed,
-    require_scales,
-    require_structure,
-    require_values,
-)
-from logitsieve.index.contents import read_folder
+from logitsieve.heads._base.spec import Arrays, check_structure, check_values
+from logitsieve.index.contents import PARTS, check_heads, read_folder, spec_of
 from logitsieve.index.files import fsync_folder, link_or_copy, new_folder, write_file
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -42,7 +34,7 @@ from logitsieve.index.manifest import (
     is_version,
 )
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
-from logitsieve.index.verify import verify_contents
+from logitsieve.index.verify import check_scales, verify_contents
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -170,6 +162,12 @@ def check_written(folder: Path) -> None:
         raise InvalidRequest(field, error.reason, "docs/index-format.md") from error
 
 
+def matrix_changed() -> InvalidRequest:
+    """The refusal of a matrix that something writes to while an index is made of it."""
+    got = "numbers that changed while the index was built"
+    return InvalidRequest("weight", got, "an array or file that nothing writes to meanwhile")
+
+
 def new_path(out: Path | str) -> Path:
     """`out` as an absolute <name>/<version> that does not exist; InvalidRequest otherwise."""
     path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps its name
@@ -194,16 +192,16 @@ def _checked_parts(
         checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
         if name not in PARTS:
             continue
-        file = Path(f"{name}.safetensors")
+        spec = spec_of(name, checked[name])
         try:
-            require_structure(file, name, checked[name], softmax.vocab_size, softmax.dim)
+            check_structure(spec, checked[name], softmax.vocab_size, softmax.dim)
             if name not in finite:
-                require_values(file, name, checked[name], lambda _: None)
+                check_values(spec, checked[name], lambda _: None)
             if name == "softmax":
-                require_scales(file, softmax.matrix)
-        except IndexUnreadable as error:
+                check_scales(softmax.matrix)
+        except ValueError as error:
             field = "softmax" if name == "softmax" else f"parts[{name!r}]"
-            raise InvalidRequest(field, error.reason, "docs/index-format.md") from error
+            raise InvalidRequest(field, str(error), "docs/index-format.md") from error
     return checked
 
 
@@ -249,8 +247,7 @@ def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
     """Let the reader's checks judge a manifest with made-up sizes before anything is written."""
     stand_ins = {name: FileEntry(f"{name}.safetensors", 1, "0" * 64) for name in parts}
     try:
-        Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes())
-        check_heads(fields["heads"], HEADS)
+        check_heads(Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes()), HEADS)
     except (IndexUnreadable, ValueError) as error:
         reason = error.reason if isinstance(error, IndexUnreadable) else str(error)
         raise InvalidRequest("heads", reason, "docs/index-format.md") from error

@@ -18,9 +18,9 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index.checks import matrix_changed
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index.verify import counter
+from logitsieve.index.writer import matrix_changed
 from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, Turning, factored, turn
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
