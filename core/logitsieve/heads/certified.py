@@ -18,6 +18,7 @@ import numpy as np
 
 from logitsieve.api.results import (
     ArrayLike,
+    Bool,
     Bounds,
     Candidates,
     Float32,
@@ -37,7 +38,6 @@ from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
-from logitsieve.kernels.intervals.log_z import interval_log_z
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
@@ -140,12 +140,9 @@ class CertifiedHead(KernelHead):
         They are `width` nats apart at most, but in rows that would take too many logits: these get
         all of them, in float32 where that can do.
         """
-        rows, width = len(hidden), min(width, WIDEST_LOG_Z)
-        log_z = np.empty((rows, FIELDS))
-        scanned, found = np.empty(rows, np.int32), np.empty(rows, np.bool_)
-        options = scale, width, self._places, *(edits or no_edits(rows))
-        fill = partial(interval_log_z.entry(), self._address, hidden, *options)
-        refuse_first(run_slices(partial(fill, log_z, scanned, found), rows, self._threads))
+        seeds, width = np.zeros(len(hidden), np.uint64), min(width, WIDEST_LOG_Z)
+        options = DrawOptions(0, seeds, scale=scale, edits=edits, width=width)
+        (_, log_z, _), found = self._draw_by_bounds(hidden, options)
         if not found.all():
             rest = np.flatnonzero(~found)
             log_z[rest] = self._dense_log_z(
@@ -171,20 +168,31 @@ class CertifiedHead(KernelHead):
         A row on which the sketch says too little gets all logits, and so do all rows where that
         takes less time than that many draws.
         """
-        rows = len(hidden)
-        samples, seeds, step, scale, edits, top_p, min_p, width, first_id = options
-        ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
-        log_z, found = np.empty((rows, FIELDS)), np.zeros(rows, np.bool_)
-        asked = seeds, step, scale, top_p, min_p, width, first_id, self._places
-        answers = *(edits or no_edits(rows)), ids, log_z, scanned, found
-        draw = partial(interval_sample.entry(), self._address, hidden, *asked, *answers)
-        if samples * PRODUCTS_A_DRAW < self._vocab_size * self._dim:
-            refuse_first(run_slices(draw, rows, self._threads))
+        if options.samples * PRODUCTS_A_DRAW >= self._vocab_size * self._dim:
+            return self._exact.draw(hidden, options)
+        drawn, found = self._draw_by_bounds(hidden, options)
         if not found.all():
             rest = np.flatnonzero(~found)
-            drawn = self._exact.draw(hidden[rest], options.rows(rest))
-            ids[rest], log_z[rest], scanned[rest] = drawn
-        return Drawn(ids, log_z, scanned)
+            others = self._exact.draw(hidden[rest], options.rows(rest))
+            for array, other in zip(drawn, others, strict=True):
+                array[rest] = other
+        return drawn
+
+    def _draw_by_bounds(self, hidden: Float32, options: DrawOptions) -> tuple[Drawn, Bool]:
+        """Return the draws, and [B] False for the rows that need all logits: these are unset."""
+        rows = len(hidden)
+        samples, seeds, step, scale, edits, top_p, min_p, width, first_id = options
+        drawn = Drawn(
+            np.empty((rows, samples), np.int32),
+            np.empty((rows, FIELDS)),
+            np.empty(rows, np.int32),
+        )
+        found = np.empty(rows, np.bool_)
+        asked = seeds, step, scale, top_p, min_p, width, first_id, self._places
+        answers = *(edits or no_edits(rows)), *drawn, found
+        draw = partial(interval_sample.entry(), self._address, hidden, *asked, *answers)
+        refuse_first(run_slices(draw, rows, self._threads))
+        return drawn, found
 
     @cached_property
     def _exact(self) -> ExactHead:

@@ -1,4 +1,4 @@
-"""The draws of sampling/gumbel.py, seed for seed, from intervals of the logits and few of them.
+"""log Z within a width, and the draws of sampling/gumbel.py, seed for seed, from few logits.
 
 A draw is the id with the largest x_i / T + G_i, G_i being its noise. A bound of x_i gives the least
 noise by which an id can reach a guess of what wins: noise of blocks, then of ids, finds those that
@@ -105,10 +105,11 @@ def interval_sample(
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
     log_z [B, 4] is an estimate of log Z and two numbers that it is proven to lie between, of what
-    filters leave; without them these are `width` apart at most. scanned [B] counts logits computed.
-    Where found [B] is False the sketch says too little, and nothing else is written. Arguments are
-    those of `interval_log_z` and `gumbel_sample` otherwise. Returns -1, or the first row that is
-    not finite or too large.
+    filters leave; without filters these are at most `width` apart, which is finite if N is 0.
+    scanned [B] counts logits computed. If found[r] is False, compute all logits of the row instead:
+    nothing else is written. Row i of W stands at places[i] of the sketch's order. `address` is that
+    of the sketch's descriptor, other arguments are those of `gumbel_sample`. Returns -1, or the
+    first row that is not finite or too large.
     """
     descriptor = int64_pointer(address)
     dim, bad = hidden.shape[1], -1
@@ -133,6 +134,10 @@ def interval_sample(
             found[row], close = narrow_sums(descriptor, intervals, scale, width)
             if not found[row]:
                 continue
+        if ids.shape[1] == 0:
+            write_interval(scale, close, row_of(pointer(log_z), row, FIELDS))
+            scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
+            continue
         sums = weigh(descriptor, intervals, scale, race)
         if width < np.inf:
             sums = close
