@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from demo.decode import HEADS
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.results import Float32
-from logitsieve.evaluation import Evaluation, evaluate_all, us_per_row
+from logitsieve.evaluation import Evaluation, Judge, us_per_row
 from logitsieve.index import Index
 from logitsieve.utils.options import Progress
 
@@ -53,11 +53,12 @@ def measure(
     def blocks() -> Iterator[Float32]:
         for start in range(0, len(hidden_ND), BLOCK):
             yield hidden_ND[start : start + BLOCK]
-            progress("judge", min(start + BLOCK, len(hidden_ND)), len(hidden_ND))
 
     exact, *others = HEADS
-    heads = {name: index.head(name) for name in others}
-    precision = evaluate_all(heads, index.head(exact), blocks(), KS)
+    judge, precision = Judge(index.head(exact), blocks, KS), {}
+    for done, name in enumerate(others, start=1):
+        precision[name] = judge.evaluate(index.head(name))
+        progress("judge", done, len(others))
     return Numbers(index=index, precision=precision, speed=speed)
 
 

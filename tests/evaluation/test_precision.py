@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, TopK
-from logitsieve.evaluation import Judge, evaluate, evaluate_all, precision
+from logitsieve.evaluation import Judge, evaluate, precision
 from logitsieve.evaluation.precision import (
     MASS_STRIDE,
-    Answering,
     block_means,
     hits,
     log_mass,
@@ -141,15 +140,6 @@ class Counting:
     def quick_log_z(self, hidden: Float32) -> Float64:
         self.summed += len(hidden)
         return self._head.quick_log_z(hidden)
-
-
-def test_the_truth_is_found_once_for_all_heads() -> None:
-    exact, screen = Counting(), make_head("screen", make_softmax())
-    heads: dict[str, Answering] = {"exact": exact, "one": screen, "two": screen}
-    found = evaluate_all(heads, exact, BLOCKS)
-    assert exact.answered == 80
-    assert exact.summed == 80 // MASS_STRIDE
-    assert found["one"] == found["two"] == evaluate(screen, exact, BLOCKS)
 
 
 def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:

@@ -1,7 +1,7 @@
 """Precision and speed of heads, and their operating points."""
 
 from logitsieve.evaluation.operating_points import OperatingPoint, read_points, read_target
-from logitsieve.evaluation.precision import Evaluation, Judge, Precision, evaluate, evaluate_all
+from logitsieve.evaluation.precision import Evaluation, Judge, Precision, evaluate
 from logitsieve.evaluation.timing import cpu_name, us_per_row
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Precision",
     "cpu_name",
     "evaluate",
-    "evaluate_all",
     "read_points",
     "read_target",
     "us_per_row",

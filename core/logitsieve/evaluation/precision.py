@@ -147,22 +147,11 @@ def evaluate(
 
     ValueError if there is no block, or if the head repeats an id in an answer.
     """
-    return evaluate_all({"head": head}, exact, blocks, ks)["head"]
-
-
-def evaluate_all(
-    heads: Mapping[str, Answering],
-    exact: Answering,
-    blocks: Iterable[Float32],
-    ks: Sequence[int] = KS,
-) -> dict[str, Evaluation]:
-    """`evaluate` for every head by its name, all of them on a block before the next is taken."""
-    counts: dict[str, list[Counts]] = {name: [] for name in heads}
+    counts = []
     for block in blocks:
         truth = Truth(*find_truth(exact, block, max(ks)))
-        for name, head in heads.items():
-            counts[name].append(count(head, block, truth, ks, head is exact))
-    return {name: _evaluation(counts[name], head.proves) for name, head in heads.items()}
+        counts.append(count(head, block, truth, ks, head is exact))
+    return _evaluation(counts, head.proves)
 
 
 class Each(Protocol):
