@@ -45,12 +45,8 @@ class Kernel:
 
     def _compile(self) -> Callable[..., Any]:
         _keep(self._dispatcher, self._root)
-        return self._compiled()
-
-    def _compiled(self) -> Callable[..., Any]:
-        entry: Callable[..., Any]
         try:
-            entry = self._dispatcher.compile(self._arguments)
+            entry: Callable[..., Any] = self._dispatcher.compile(self._arguments)
         except OSError as error:  # compiled, but the cache could not be written
             _warn_of(error)
             entry = self._dispatcher.compile(self._arguments)  # compiled by now
