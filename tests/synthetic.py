@@ -9,7 +9,7 @@ import numpy as np
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.kernels.retrieval.lsh import bucket_tables
 
@@ -101,7 +101,8 @@ def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def certified_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     finite = _finite(softmax)
-    return encode(finite, rotation(finite, make_hidden(64, softmax.dim)), Widths(16, 64))
+    directions, _ = narrow_rotation(finite, make_hidden(64, softmax.dim), softmax.dim)
+    return encode(finite, directions, Widths(16, 64))
 
 
 ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {

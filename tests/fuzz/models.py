@@ -9,7 +9,7 @@ import numpy as np
 
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index_builder.fit.certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.index_builder.fit.svd import preview_arrays
 
 V, D, CLUSTERS, LISTED = 100, 24, 5, 30
@@ -31,7 +31,7 @@ def write_version(out: Path, seed: int) -> Path:
     weight = random.standard_normal((V, D), np.float32)
     softmax = Softmax(weight, random.standard_normal(V, np.float32))
     lists = [random.permutation(V)[:LISTED] for _ in range(CLUSTERS)]
-    turn = rotation(softmax, random.standard_normal((64, D), np.float32))
+    turn, _ = narrow_rotation(softmax, random.standard_normal((64, D), np.float32), D)
     return write_index(
         out,
         softmax=softmax,

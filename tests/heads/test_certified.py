@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
 from logitsieve.heads._base.draw_options import DrawOptions
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import best, logits64
 from tests.synthetic import basis_of, make_hidden, make_softmax
@@ -175,7 +175,7 @@ def test_every_k_at_every_scale_equals_the_exact_head(
     k = data.draw(st.one_of(st.integers(1, min(8, vocab_size)), st.integers(1, vocab_size)))
     softmax = make_softmax(vocab_size, dim, scale=2.0**weight_exponent)
     hidden = make_hidden(rows, dim, scale=2.0**hidden_exponent)
-    arrays = encode(softmax, rotation(softmax, hidden), WIDTHS[1])
+    arrays = encode(softmax, narrow_rotation(softmax, hidden, softmax.dim)[0], WIDTHS[1])
     head, exact = CertifiedHead(softmax, arrays, threads=threads), ExactHead(softmax)
     for got, wanted in zip(head.topk(hidden, k)[:3], exact.topk(hidden, k)[:3], strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -333,7 +333,7 @@ SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 @pytest.mark.parametrize("name", SPOILED)
 def test_arrays_that_a_kernel_could_not_follow_are_refused(name: str) -> None:
     softmax = make_softmax()
-    arrays = encode(softmax, rotation(softmax, make_hidden(30)), WIDTHS[0])
+    arrays = encode(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0], WIDTHS[0])
     part, spoil = SPOILED[name]
     spoiled = {**arrays, part: np.ascontiguousarray(spoil(arrays[part]))}
     with pytest.raises(InvalidRequest, match="arrays"):

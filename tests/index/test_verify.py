@@ -27,7 +27,7 @@ from logitsieve.index.verify import (
     fingerprint,
     verify_contents,
 )
-from logitsieve.index_builder.fit.certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from tests.index.samples import (
     forge,
     read_manifest,
@@ -113,7 +113,8 @@ def test_a_matrix_named_wrongly_everywhere_is_refused(tiny: Path) -> None:
 
 def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     """An index of one matrix, all digests of which fit, with the sketch of another."""
-    sketch = encode(sketched, rotation(sketched, make_hidden(64)), Widths(16, 64))
+    directions, _ = narrow_rotation(sketched, make_hidden(64), sketched.dim)
+    sketch = encode(sketched, directions, Widths(16, 64))
     heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
     parts = {"sketch": certified_arrays(softmax)}
     write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")

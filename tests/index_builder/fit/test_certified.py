@@ -16,7 +16,6 @@ from logitsieve.index_builder.fit.certified import (
     fastest,
     fit_certified,
     narrow_rotation,
-    rotation,
 )
 from logitsieve.index_builder.fit.rotated_rows import factored
 from tests.index_builder.clustered import make_exact, make_inputs
@@ -72,7 +71,7 @@ def test_every_stored_number_bounds_what_it_should(
 def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
     softmax = make_softmax(400, 24)
     hidden = (make_hidden(600, 24) * np.linspace(3, 0.1, 24)).astype(np.float32)
-    turning = rotation(softmax, hidden)
+    turning, _ = narrow_rotation(softmax, hidden, softmax.dim)
     rows, contexts = softmax.weight @ np.linalg.inv(turning), hidden @ turning.T
     np.testing.assert_allclose(rows @ contexts.T, softmax.weight @ hidden.T, rtol=1e-3, atol=1e-3)
     of_rows, of_contexts = (np.square(each).mean(axis=0) for each in (rows, contexts))
@@ -138,6 +137,7 @@ def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None
 
 def test_rows_of_zeros_can_be_coded() -> None:
     softmax = Softmax(np.zeros((40, 8), np.float32), np.arange(40, dtype=np.float32))
-    arrays = encode(softmax, rotation(softmax, make_hidden(9, 8)), Widths(16, 64))
+    directions, _ = narrow_rotation(softmax, make_hidden(9, 8), 8)
+    arrays = encode(softmax, directions, Widths(16, 64))
     assert np.isfinite(arrays["limits"]).all()
     assert CertifiedHead(softmax, arrays).topk(make_hidden(2, 8), 2).ids.tolist() == [[39, 38]] * 2

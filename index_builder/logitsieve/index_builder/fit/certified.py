@@ -137,19 +137,12 @@ def _allowed(widths: Widths, dim: int, share: float) -> bool:
     return fits and widths.coarse <= widths.fine
 
 
-def rotation(softmax: Softmax, hidden: Float32) -> Float64:
-    """B [D, D]: contexts become B h and rows w B^-1, both with one covariance, largest first.
+def _balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
+    """Return B [P, P]: contexts become B h and rows w B^-1, with one covariance, largest first.
 
     Of all changes of coordinates that keep w.h, this one makes the norms that are left out least.
-    """
-    return _balanced(_moments(softmax.weight), _moments(hidden))
-
-
-def _balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
-    """[P, P] coordinates in which second moments X of rows and Y of contexts are one.
-
-    T^2 is the geometric mean of X and Y^-1, T h and T^-1 w have the same second moments, and their
-    eigenvectors are the coordinates, largest first.
+    X are second moments of rows, Y of contexts, T^2 is the geometric mean of X and Y^-1: T h and
+    T^-1 w have the same second moments, and their eigenvectors are the coordinates.
     """
     root_PP, inverse_PP = _power(contexts_PP, 0.5), _power(contexts_PP, -0.5)
     mean_PP = inverse_PP @ _power(root_PP @ rows_PP @ root_PP, 0.5) @ inverse_PP
