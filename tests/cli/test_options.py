@@ -10,8 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import numbers, read_options, with_options
+from logitsieve.api.errors import InvalidRequest, MissingExtra
+from logitsieve.cli.options import executor_at, numbers, read_options, with_options
+from logitsieve.utils import environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,3 +143,16 @@ def test_numbers() -> None:
 def test_numbers_names_the_field(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^knob: got "):
         numbers("knob", [text])
+
+
+def test_without_an_address_there_is_no_executor() -> None:
+    with executor_at(None) as executor:
+        assert executor is None
+
+
+def test_an_absent_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "find_spec", lambda name: None)
+    with pytest.raises(
+        MissingExtra, match=r"ray is not installed: pip install 'logitsieve\[ray\]'"
+    ):
+        executor_at("auto")

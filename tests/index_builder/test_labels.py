@@ -10,8 +10,8 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.fitting import shared_head
 from logitsieve.index_builder.labels import exact_labels
-from logitsieve.index_builder.remote_heads import shared_head
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix
 from tests.index_builder.clustered import make_contexts, make_exact

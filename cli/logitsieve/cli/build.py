@@ -6,8 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitsieve.cli.executors import RAY, executor_at
-from logitsieve.cli.options import AsJson, flag, numbers, read_words
+from logitsieve.cli.options import RAY, AsJson, executor_at, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.index_builder import BuildConfig, build

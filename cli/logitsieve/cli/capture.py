@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.executors import RAY, executor_at
-from logitsieve.cli.options import AsJson, flag
+from logitsieve.cli.options import RAY, AsJson, executor_at, flag
 from logitsieve.cli.output import bars, print_json
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 

@@ -10,6 +10,8 @@ import math
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -19,8 +21,10 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.environment import require
 
 KNOB = "Knob of the head as NAME=VALUE; repeatable."
+RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -149,3 +153,16 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(flag, f"{path} ({error})", allowed) from error
+
+
+def executor_at(address: str | None) -> AbstractContextManager[Executor | None]:
+    """An executor on the cluster of Ray at that address; None without one.
+
+    MissingExtra without Ray, InvalidRequest where there is no cluster.
+    """
+    if address is None:
+        return nullcontext()
+    require("ray", "ray")
+    from logitsieve.ray.building import connected
+
+    return connected(address)

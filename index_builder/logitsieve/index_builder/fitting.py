@@ -1,4 +1,4 @@
-"""The inputs and results of fits, and the choice of operating points on held-out contexts.
+"""The inputs and results of fits, the heads made of them, and the choice of operating points.
 
 Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size,
 V vocabulary, K labels a context.
@@ -7,18 +7,24 @@ V vocabulary, K labels a context.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64
+from logitsieve.evaluation.precision import Answering, Each
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.workers import Workers
+from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.utils.options import Progress, no_progress
+from logitsieve.utils.stored import StoredMatrix
+
+R = TypeVar("R")
 
 COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
@@ -88,6 +94,43 @@ def heads_of(
     parts = {part_name(name): result.arrays for name, result in fitted.items()}
     knobs = {name: result.knobs for name, result in fitted.items()}
     return dict(make_heads(HEADS, softmax, parts, knobs, threads, fallback))
+
+
+def shared_head(
+    name: str,
+    head: Head,
+    softmax: Softmax,
+    fitted: Mapping[str, FitResult] = MappingProxyType({}),
+    fallback: str = "",
+) -> Shared[Head]:
+    """The `head` of this name among those of `heads_of(softmax, fitted, fallback=fallback)`."""
+    parts = {part_name(each): result.arrays for each, result in fitted.items()}
+    layout = tuple((part, key) for part, arrays in parts.items() for key in arrays)
+    arrays = softmax.stored, softmax.bias, *(parts[part][key] for part, key in layout)
+    knobs = {each: dict(result.knobs) for each, result in fitted.items()}
+    options = name, softmax.matrix.kind, layout, knobs, fallback
+    return Shared(head, _make_head, arrays, options)
+
+
+def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:
+    *arrays, name, kind, layout, knobs, fallback = rest
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    for (part, key), array in zip(layout, arrays, strict=True):
+        parts.setdefault(part, {})[key] = array
+    softmax = Softmax(StoredMatrix(kind, stored), bias)
+    return make_heads(HEADS, softmax, parts, knobs, 1, fallback)[name]
+
+
+def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
+    """Calls of evaluation/precision.py for these heads, made by `workers`."""
+    known = {id(each.value): each for each in shared}
+
+    def each(
+        call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
+    ) -> Iterator[R]:
+        return workers.map(call, ((known[id(head)], *block) for block in blocks))
+
+    return each
 
 
 def fastest_proving(heads: Mapping[str, Head], us: Callable[[Head], float]) -> str:

@@ -33,13 +33,14 @@ from logitsieve.index_builder.fitting import (
     BuildInputs,
     FitInputs,
     FitResult,
+    each_by,
     fastest_proving,
     heads_of,
     part_name,
     sample_rows,
+    shared_head,
 )
 from logitsieve.index_builder.labels import exact_labels
-from logitsieve.index_builder.remote_heads import each_by, shared_head
 
 FITS: dict[
     str, Callable[[FitInputs], FitResult]
