@@ -112,12 +112,12 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ([], "neither of --module and --huggingface"),
-        (["--module", "a.py:f", "--huggingface", "b"], "both of --module and --huggingface"),
+        ([], "module: got nothing, allowed: one of --module, --huggingface, --gguf"),
+        (["--module", "a.py:f", "--huggingface", "b"], "module: got module and huggingface"),
         (["--huggingface", "absent"], "text: got nothing"),
         (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
         (["--gguf", "absent"], "text: got nothing, allowed: a text file for --gguf"),
-        (["--gguf", "absent", "--module", "a.py:f"], "gguf: got one beside --module"),
+        (["--gguf", "absent", "--module", "a.py:f"], "module: got module and gguf"),
     ],
 )
 def test_one_model_and_its_text(run: Run, tmp_path: Path, options: list[str], reason: str) -> None:

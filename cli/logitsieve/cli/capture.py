@@ -48,16 +48,13 @@ class CaptureOptions:
 
     def check(self) -> None:
         """InvalidRequest unless there is one source, and a text where it needs one."""
-        others = {"--module": self.module, "--huggingface": self.huggingface}
-        given = [name for name, source in others.items() if source is not None]
-        if self.gguf is not None and given:
-            raise InvalidRequest("gguf", f"one beside {given[0]}", "one source alone")
-        if self.gguf is None and len(given) != 1:
-            got = "both" if given else "neither"
-            raise InvalidRequest("module", f"{got} of --module and --huggingface", "one of them")
+        sources = {"module": self.module, "huggingface": self.huggingface, "gguf": self.gguf}
+        given = [name for name, source in sources.items() if source is not None]
+        if len(given) != 1:
+            names = ", ".join(f"--{name}" for name in sources)
+            raise InvalidRequest("module", " and ".join(given) or "nothing", f"one of {names}")
         if self.module is None and self.text is None:
-            source = "--huggingface" if self.gguf is None else "--gguf"
-            raise InvalidRequest("text", "nothing", f"a text file for {source}")
+            raise InvalidRequest("text", "nothing", f"a text file for --{given[0]}")
 
     def run(self, config: CaptureConfig) -> dict[str, Any]:
         """Capture from the source that is given; what `capture.json` holds."""
