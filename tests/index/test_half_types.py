@@ -1,8 +1,10 @@
-"""A matrix kept in float16 or bfloat16: its bytes and identity, its answers, what is refused."""
+"""A matrix kept in float16 or bfloat16: its bytes, and what is refused.
+
+`test_stored_rows.py` compares its identity and its answers.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +13,10 @@ import pytest
 from safetensors import safe_open
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.heads import HEADS, Softmax
-from logitsieve.index import HeadEntry, link_index, open_index, verify_index, write_index
+from logitsieve.index import link_index, verify_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index.verify import verify_contents
-from logitsieve.utils.floats import CODES, STORED, narrowed, widened
+from logitsieve.utils.floats import CODES, STORED
 from tests.index.samples import (
     forge,
     half_softmax,
@@ -25,7 +26,6 @@ from tests.index.samples import (
     tiny_softmax,
     write_tiny,
 )
-from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
 HALVES = ["float16", "bfloat16"]
 EVERY_TYPE = pytest.mark.parametrize("name", STORED)
@@ -53,14 +53,6 @@ def test_a_matrix_is_read_back_in_the_type_it_was_written_in(name: str, tmp_path
         assert file.get_slice("bias").get_dtype() == "F32"
 
 
-@EVERY_TYPE
-def test_the_identity_is_that_of_the_stored_bytes(name: str, tmp_path: Path) -> None:
-    softmax = half_softmax(name)
-    text = f"{CODES[name]} 7 3\n".encode()
-    expected = hashlib.sha256(text + softmax.stored.tobytes() + softmax.bias.tobytes())
-    assert read_manifest(write_half(tmp_path, name)).softmax_sha256 == expected.hexdigest()
-
-
 def test_float32_is_mapped_and_halves_are_widened_once(tmp_path: Path) -> None:
     for version, name in enumerate(STORED, start=1):
         softmax = read_contents(write_half(tmp_path, name, version)).softmax
@@ -68,41 +60,6 @@ def test_float32_is_mapped_and_halves_are_widened_once(tmp_path: Path) -> None:
         assert not softmax.weight.flags.writeable
         assert softmax.weight is softmax.weight
         assert (softmax.weight is softmax.stored) == (name == "float32")
-
-
-def write_all(out: Path, softmax: Softmax) -> Path:
-    """An index with every head over the values of `softmax`."""
-    plain = Softmax(softmax.weight, softmax.bias)
-    parts = {part.name: ARRAYS[name](plain) for name in ARRAYS if (part := HEADS[name].part)}
-    heads = {
-        name: HeadEntry(None if head.part is None else head.part.name)
-        for name, head in HEADS.items()
-    }
-    return write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="exact")
-
-
-@EVERY_HALF
-def test_every_head_answers_as_over_the_widened_matrix(
-    name: str, tmp_path: Path, kernel_cache: Path
-) -> None:
-    made = make_softmax()
-    half = Softmax(narrowed(made.weight, name), made.bias)
-    wide = Softmax(widened(half.stored), made.bias)
-    assert not np.array_equal(wide.weight, made.weight)
-    first = open_index(write_all(tmp_path / "half" / "1", half), kernel_cache=kernel_cache)
-    second = open_index(write_all(tmp_path / "wide" / "1", wide), kernel_cache=kernel_cache)
-    assert first.heads == second.heads == tuple(HEADS)
-    hidden = make_hidden(20)
-    for head in HEADS:
-        found, expected = (index.head(head).topk(hidden, 7) for index in (first, second))
-        for field in ("ids", "logits", "exact", "scanned"):
-            np.testing.assert_array_equal(getattr(found, field), getattr(expected, field))
-        lists = [index.head(head).candidates(hidden, 7) for index in (first, second)]
-        for field in ("offsets", "ids", "logits", "upper"):
-            np.testing.assert_array_equal(*(getattr(each, field) for each in lists))
-    ids = np.arange(40).reshape(20, 2)
-    np.testing.assert_array_equal(first.logits(hidden, ids), second.logits(hidden, ids))
-    assert first.digest != second.digest
 
 
 INFINITE = {"float16": 0x7C00, "bfloat16": 0x7F80}
