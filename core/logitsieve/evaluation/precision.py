@@ -122,7 +122,7 @@ ESTIMATE = 1  # the column of log Z
 
 
 class FindsLogZ(Protocol):
-    """What the exact head can do beside, on any device."""
+    """A head that finds log Z, like `exact` on any device."""
 
     def quick_log_z(self, hidden: Float32) -> Float64:
         """[B, 4]: 0, an estimate of log Z, and two numbers that it is proven to lie between."""
@@ -155,12 +155,12 @@ def evaluate(
 
 
 class Each(Protocol):
-    """Makes calls for blocks of contexts, of which one does not depend on another."""
+    """A way to make calls for blocks of contexts, which do not depend on each other."""
 
     def __call__(
         self, call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
     ) -> Iterator[R]:
-        """The results of `call(head, *block)` in their order."""
+        """Yield the results of `call(head, *block)` in their order."""
 
 
 def in_turn(
@@ -171,7 +171,7 @@ def in_turn(
 
 
 class Judge:
-    """The truth about some contexts, computed once: heads are judged one after the other.
+    """Judges heads on some contexts, with the exact answers computed once.
 
     `blocks()` gives the contexts in the order of their text, the same at every call; about 100
     bytes of truth are kept for each.
@@ -210,7 +210,7 @@ class Truth(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a head got right on a block; the mappings are by k."""
+    """The hits of a head on a block; the mappings are by k."""
 
     scanned: Mapping[int, Float64]  # [B]
     shares: Mapping[int, Float64]  # [B]; empty for a head that proves its answers
@@ -246,7 +246,7 @@ def count(
 
 
 def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
-    """The figures of all blocks; a proof needs no judge, and its bound no rows."""
+    """Return the figures of all blocks; those of a head that proves its answers are known."""
     if not counts:
         raise ValueError("blocks: none to evaluate on")
     ks = list(counts[0].scanned)

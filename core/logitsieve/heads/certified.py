@@ -49,7 +49,7 @@ from logitsieve.kernels.sketch.certified import (
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
-WIDEST_LOG_Z = 1e6  # nats: a width that no log Z has, so that it is as close as fine codes have it
+WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes
 WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 # Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3,
 # from DRAM half as many do.
@@ -135,10 +135,10 @@ class CertifiedHead(KernelHead):
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """[B, 4] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
+        """Return [B, 4] an estimate of log Z of all e^{scale x}, and proven bounds of it.
 
-        They are `width` nats apart at most, but in rows that would take too many logits: these get
-        all of them, in float32 where that can do.
+        They are at most `width` nats apart, except in rows that would need too many logits: these
+        get all of them, in float32 if that suffices.
         """
         seeds, width = np.zeros(len(hidden), np.uint64), min(width, WIDEST_LOG_Z)
         options = DrawOptions(0, seeds, scale=scale, edits=edits, width=width)

@@ -49,7 +49,7 @@ PARTS: dict[str, PartSpec] = {
 
 
 def spec_of(part: str, arrays: Arrays) -> PartSpec:
-    """The schema of a part of this version; `softmax` has two, for blocks and for floats."""
+    """Return the schema of a part; `softmax` has two, for blocks and for floats."""
     weight = arrays.get("weight") if part == SOFTMAX.name else None
     return SOFTMAX_BLOCKS if weight is not None and weight.dtype == np.uint8 else PARTS[part]
 
@@ -126,8 +126,8 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
     arrays = dict(part.tensors)
     for key, tensor in PARTS[name].tensors.items():
         if tensor.holds in ADDRESSES and key in arrays:
-            arrays[key] = arrays[key].copy()  # once checked it stays, even if the file changes
-            arrays[key].flags.writeable = False  # as the mapped ones: kernels take one kind
+            arrays[key] = arrays[key].copy()  # so that a later write to the file changes nothing
+            arrays[key].flags.writeable = False  # like mapped ones: kernels are compiled for one
     with as_unreadable(file):
         check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)
     return arrays

@@ -41,9 +41,9 @@ class Bench:
         progress: Progress = no_progress,
         each: Each = in_turn,
     ) -> None:
-        """`progress` gets ("judge", contexts done, contexts in all) while the truth is found.
+        """`progress` gets ("judge", contexts done, contexts in all) while `exact` answers.
 
-        `each` makes the calls that find it, and those that judge a head.
+        `each` makes the calls that find these answers, and those that judge a head.
         """
         done = 0
 
@@ -61,11 +61,11 @@ class Bench:
         self._heldout = heldout
 
     def times(self, head: Head) -> Times:
-        """Microseconds a row at each batch size."""
+        """Return microseconds a row at each batch size."""
         return {batch: us_per_row(head, self._hidden, self._k, batch) for batch in BATCHES}
 
     def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
-        """The head's point under `name`, once for each batch size: precision, candidates, time."""
+        """Return the head's point under `name`, once for each batch size."""
         judged = self._judge.evaluate(head)
         timed = max(k for k in judged.scanned if k <= TIMED_K)
         point = {

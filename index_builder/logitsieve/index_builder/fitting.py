@@ -90,7 +90,7 @@ def part_name(head: str) -> str:
 def heads_of(
     softmax: Softmax, fitted: Mapping[str, FitResult], threads: int = 1, fallback: str = ""
 ) -> dict[str, Head]:
-    """`exact` and every fitted head at its operating point; each may fall back on those before."""
+    """Make `exact` and the fitted heads at their operating points; earlier ones are fallbacks."""
     parts = {part_name(name): result.arrays for name, result in fitted.items()}
     knobs = {name: result.knobs for name, result in fitted.items()}
     return dict(make_heads(HEADS, softmax, parts, knobs, threads, fallback))
@@ -103,7 +103,7 @@ def shared_head(
     fitted: Mapping[str, FitResult] = MappingProxyType({}),
     fallback: str = "",
 ) -> Shared[Head]:
-    """The `head` of this name among those of `heads_of(softmax, fitted, fallback=fallback)`."""
+    """Share the head `name` of `heads_of(softmax, fitted, fallback=fallback)` with workers."""
     parts = {part_name(each): result.arrays for each, result in fitted.items()}
     layout = tuple((part, key) for part, arrays in parts.items() for key in arrays)
     arrays = softmax.stored, softmax.bias, *(parts[part][key] for part, key in layout)
@@ -122,7 +122,7 @@ def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:
 
 
 def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
-    """Calls of evaluation/precision.py for these heads, made by `workers`."""
+    """Let `workers` make the calls of evaluation/precision.py for these heads."""
     known = {id(each.value): each for each in shared}
 
     def each(
@@ -134,7 +134,7 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
 
 
 def fastest_proving(heads: Mapping[str, Head], us: Callable[[Head], float]) -> str:
-    """The name of the head that is to answer what others leave: the fastest of the proving ones.
+    """Return the name of the fastest proving head, which answers what others leave.
 
     Bounds pay where some logits stand out. Where the softmax is flat, they leave nearly all rows to
     be computed, and `exact` is faster. Each is timed TIMINGS times in turn; the least counts.

@@ -105,7 +105,7 @@ def run(
 def _fit(
     inputs: BuildInputs, names: Sequence[str], scratch: Path
 ) -> tuple[dict[str, FitResult], str]:
-    """The fitted heads, and which of several proving ones answers what the others leave."""
+    """Return the fitted heads, and the name of the proving one that answers what others leave."""
     learned = [name for name in FITS if name in names]
     fitted: dict[str, FitResult] = {}
     fallback = ""

@@ -41,7 +41,7 @@ class SharingExecutor(Executor):
 
     @abstractmethod
     def share(self, array: np.ndarray) -> Any:
-        """What stands for `array` among the arguments of `submit`; the call gets the array."""
+        """Return a stand-in for `array` as an argument of `submit`; the call gets the array."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _ThisThread(Executor):
 
 @dataclass(frozen=True)
 class _Recipe:
-    """How another process makes a shared object, of which one key is one."""
+    """The recipe by which another process makes a shared object, once for each key."""
 
     key: str
     make: Callable[..., Any] = field(compare=False)

@@ -1,4 +1,4 @@
-"""What enters the output layer of a PyTorch model, batch by batch.
+"""The inputs of the output layer of a PyTorch model, batch by batch.
 
 Shape letters: B rows of a batch, D hidden size.
 """
@@ -36,7 +36,7 @@ class LayerInputs:
         self._undo.close()
 
     def read(self, batch: Any) -> tuple[Tensor, Any]:
-        """(what enters the layer for a batch [B, D], the model's output)."""
+        """Return (the inputs of the layer for a batch [B, D], the model's output)."""
         with self._lock, torch.inference_mode():
             output = call_model(self._model, batch)
             width = self._layer.in_features
@@ -56,13 +56,13 @@ class LayerInputs:
 
 
 def rows_of_batch(inputs: LayerInputs, batch: Any) -> Float32:
-    """float32 [B, D]: what enters the layer for a batch."""
+    """Return float32 [B, D], the inputs of the layer for a batch."""
     hidden: Float32 = inputs.read(batch)[0].float().cpu().numpy()
     return hidden
 
 
 def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> LayerInputs:
-    """In another process: the model that `load` makes, with the layer of this name."""
+    """Return the inputs of the layer `name` of the model that `load` makes, in another process."""
     torch.set_num_threads(1)
     model = load().eval()
     layer = model.get_submodule(name)

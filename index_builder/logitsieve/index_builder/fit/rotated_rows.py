@@ -51,7 +51,7 @@ def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
 
 
 class _Rows(NamedTuple):
-    """What a worker turns rows by."""
+    """The rows of W and the change of coordinates, for a worker."""
 
     matrix: StoredMatrix
     turning: Turning
