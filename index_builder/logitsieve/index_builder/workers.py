@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -95,9 +95,9 @@ class Workers:
     def _begin(self, call: Callable[..., R], shared: Shared[Any], others: list[Any]) -> Future[R]:
         if self._here:
             return self._executor.submit(call, shared.value, *others)
-        recipe = _Recipe(shared.key, shared.make, shared.options)
+        recipe = shared.key, shared.make, shared.options
         sent = [self._send(array) for array in shared.arrays]
-        return self._executor.submit(_call, call, recipe, others, *sent)
+        return self._executor.submit(_call, call, others, *recipe, *sent)
 
     def _send(self, array: np.ndarray) -> Any:
         if id(array) not in self._sent:
@@ -143,29 +143,22 @@ class _ThisThread(Executor):
         return future
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """The recipe by which another process makes a shared object, once for each key."""
-
-    key: str
-    make: Callable[..., Any] = field(compare=False)
-    options: tuple[Any, ...] = field(compare=False)
-    arrays: tuple[np.ndarray | Path, ...] = field(default=(), compare=False)
-
-
-@lru_cache(maxsize=HELD)
-def _made(recipe: _Recipe) -> Any:
-    opened = [
-        np.asarray(np.load(array, mmap_mode="r")) if isinstance(array, Path) else array
-        for array in recipe.arrays
-    ]
-    return recipe.make(*opened, *recipe.options)
+_made: dict[str, Any] = {}  # the shared objects of this process, by key
 
 
 def _call(
-    call: Callable[..., R], recipe: _Recipe, others: Sequence[Any], *arrays: np.ndarray | Path
+    call: Callable[..., R],
+    others: Sequence[Any],
+    key: str,
+    make: Callable[..., Any],
+    options: tuple[Any, ...],
+    *arrays: np.ndarray | Path,
 ) -> R:
-    """In a worker: the call, with the object that its recipe makes."""
-    made = _made(_Recipe(recipe.key, recipe.make, recipe.options, arrays))
+    """Make a call in a worker, with the object that `make` makes of the arrays, once for a key."""
+    if key not in _made:
+        for old in list(_made)[: 1 - HELD]:
+            del _made[old]
+        opened = (np.load(one, mmap_mode="r") if isinstance(one, Path) else one for one in arrays)
+        _made[key] = make(*map(np.asarray, opened), *options)
     with one_thread():
-        return call(made, *others)
+        return call(_made[key], *others)
