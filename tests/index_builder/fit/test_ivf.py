@@ -48,7 +48,7 @@ def test_the_start_that_reads_least_is_kept() -> None:
         arrays = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + start)
         needed, read = cluster_ranks(arrays, *sample)
         nprobe = least_reaching(needed)
-        best = min(best, (read[:, nprobe - 1].mean(), start))
+        best = min(best, (float(read[:, nprobe - 1].mean()), start))
     expected = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + best[1])
     for name, array in expected.items():
         np.testing.assert_array_equal(array, made.arrays[name])
