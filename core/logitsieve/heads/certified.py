@@ -174,8 +174,7 @@ class CertifiedHead(KernelHead):
         if not found.all():
             rest = np.flatnonzero(~found)
             others = self._exact.draw(hidden[rest], options.rows(rest))
-            for array, other in zip(drawn, others, strict=True):
-                array[rest] = other
+            drawn.ids[rest], drawn.log_z[rest], drawn.scanned[rest] = others
         return drawn
 
     def _draw_by_bounds(self, hidden: Float32, options: DrawOptions) -> tuple[Drawn, Bool]:

@@ -95,9 +95,9 @@ class Workers:
     def _begin(self, call: Callable[..., R], shared: Shared[Any], others: list[Any]) -> Future[R]:
         if self._here:
             return self._executor.submit(call, shared.value, *others)
-        recipe = shared.key, shared.make, shared.options
         sent = [self._send(array) for array in shared.arrays]
-        return self._executor.submit(_call, call, others, *recipe, *sent)
+        key, make, options = shared.key, shared.make, shared.options
+        return self._executor.submit(_call, call, others, key, make, options, *sent)
 
     def _send(self, array: np.ndarray) -> Any:
         if id(array) not in self._sent:

@@ -34,6 +34,7 @@ def write_sample(
     config: CaptureConfig,
     blocks: Iterable[np.ndarray],
     progress: Progress,
+    /,
     **facts: Any,
 ) -> dict[str, Any]:
     """Write a sample of the rows of `blocks`, each [B, D], and `capture.json`; return its contents.
