@@ -3,7 +3,8 @@
 Shape letters: B rows of the LSTM, D hidden size, T words read at once.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,32 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.results import Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.corpus import END
 from logitsieve.training.trainer.language_model import State
-from logitsieve.training.trainer.vocabulary import END
 
 HEADS = ("exact", "certified", "screen")
+
+# Spacing around punctuation for readers, applied in order to text with spaces between all tokens.
+JOINS = (
+    (re.compile(r" ?<eos> ?"), "\n"),
+    (re.compile(r"(?<=\bN) \. (?=N\b)"), "."),
+    (re.compile(r"(?<=[_-]) (?=[_-])"), ""),
+    (re.compile(r"__ (\w+) __"), r"__\1__"),
+    (re.compile(r"-- (?=\w)"), "--"),
+    (re.compile(r"(?<=[\w>]) ([_\u2019/-]) (?=[\w<])"), r"\1"),
+    (re.compile(r" \( \)"), "()"),
+    (re.compile(r" \. (?=\w+\(\))"), "."),
+    (re.compile(r"([(\[{“]) "), r"\1"),
+    (re.compile(r" ([.,;:?!%)\]}”])"), r"\1"),
+)
+
+
+def readable(words: Iterable[str]) -> str:
+    """Text for a reader: `<eos>` is a line break, and punctuation is joined to its words."""
+    text = " ".join(words)
+    for pattern, replacement in JOINS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 class Reader:
@@ -103,4 +126,4 @@ class Writer:
         return end
 
     def _text(self, ids: Sequence[int]) -> str:
-        return self.vocabulary.decode(ids).rstrip("\n")
+        return readable(self.vocabulary.words[number] for number in ids).rstrip("\n")

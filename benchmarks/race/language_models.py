@@ -24,7 +24,7 @@ from benchmarks.race.wide_layer import UNSEEN_SHARE, Progress, encode
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.trainer import Vocabulary
-from logitsieve.training.trainer.vocabulary import END
+from logitsieve.training.trainer.corpus import END
 
 RUN = 128  # words read from the beginning of a state, T
 RUNS_AT_ONCE = 16  # R

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from demo.excerpt import read_paragraphs
 from logitsieve.training.trainer import Vocabulary
-from logitsieve.training.trainer.vocabulary import END
+from logitsieve.training.trainer.corpus import END
 
 WORDS = 70_000
 TRAIN_CONTEXTS = 750_000  # the layer learns from these

@@ -139,11 +139,7 @@ def test_the_help_of_every_command_needs_no_extra() -> None:
     )
     assert done.stderr == ""
     for name, flag in (
-        *(
-            ("train", "--loss-option"),
-            ("train", "--target-precision"),
-            ("capture", "--huggingface"),
-        ),
+        *(("train", "--loss-option"), ("capture", "--huggingface")),
         *(("build", "--target-precision"), ("tune", "--minutes"), ("evaluate", "--max-rows")),
         *(("inspect", "--min-precision"), ("verify", "--json")),
         *(("prune", "--keep"), ("serve", "--drain-s"), ("serve", "--config")),

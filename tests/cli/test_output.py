@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logitsieve.cli.output import bars, print_json, print_table, shown, size, train_display
@@ -67,10 +69,10 @@ def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixtur
 
 
 def test_a_resumed_training_says_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    status = TrainingStatus(steps=41, total=1900, epoch=1, loss=2.0, words_per_second=10.0)
+    status = TrainingStatus(rows=10, per_epoch=190, total=1900, steps=41)
     with train_display(resumed=True) as display:
         display.step(status)
-        display.step(status._replace(steps=42))
+        display.step(replace(status, steps=42))
     assert capsys.readouterr().err == "Going on at step 41 of 1,900.\n"
     with train_display(resumed=False) as display:
         display.step(status)

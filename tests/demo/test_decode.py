@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from demo.decode import HEADS, Reader, Writer
+from demo.decode import HEADS, Reader, Writer, readable
 from logitsieve.api.decoder import Decoder
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from tests.client.dense import DenseDecoder
@@ -110,3 +110,16 @@ def test_the_writer_asks_for_each_head_of_the_model() -> None:
     assert targets == {
         (method, "demo@7", head) for method in ("topk", "beam_step") for head in HEADS
     }
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ("the table .\n", "the table.\n"),
+        ("pg _ class ( the table )", "pg_class (the table)"),
+        ("_ _ class _ _ ( )", "__class__()"),
+        ("N . N . N . the table", "N.N.N. the table"),
+    ],
+)
+def test_readable_text_joins_punctuation(tokens: str, text: str) -> None:
+    assert readable(tokens.replace("\n", " <eos>").split()) == text

@@ -10,7 +10,7 @@ import torch
 from demo.excerpt import write_paragraphs
 from demo.run import Options
 from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.vocabulary import END, UNKNOWN
+from logitsieve.training.trainer.corpus import END, UNKNOWN
 
 WORDS = (UNKNOWN, END, *(f"w{number}" for number in range(38)))
 

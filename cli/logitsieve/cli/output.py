@@ -99,7 +99,7 @@ class TrainDisplay:
             self._resumed = False
             self.say(f"Going on at step {status.steps:,} of {status.total:,}.")
         speed, loss = f"{status.words_per_second:,.0f} words/s", f"loss {status.loss:.3f}"
-        if status.perplexity is not None:
+        if status.validated == status.steps:
             at = f"epoch {status.epoch}  step {status.steps:,}"
             perplexity = self.perplexity(status.perplexity)
             self.say(f"{at}  {speed}  {loss}  valid perplexity {perplexity}")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.build import show
-from logitsieve.cli.options import flag, numbers, read_options
-from logitsieve.index_builder import BuildConfig, build
-from logitsieve.training.config import CONTEXTS, HELD_OUT
+from logitsieve.cli.options import flag
+from logitsieve.index_builder import build
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
     from logitsieve.training.trainer import LanguageModel
+
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders in that of the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,6 @@ class ToServing:
     build: Path | None = flag(
         None, "The index to build from those contexts: a new <name>/<version>."
     )
-    target_precision: tuple[str, ...] = flag(
-        (), "Target precision of that index; see logitsieve build.", metavar="p1=P,p5=P"
-    )
-    build_config: Path | None = flag(None, "TOML file of further options of logitsieve build.")
 
     def __post_init__(self) -> None:
         if self.capture is not None:
@@ -48,28 +44,9 @@ class ToServing:
             if self.capture is None:
                 raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
             new_path(self.build)
-        targets, file = list(self.target_precision), self.build_config
-        for name, value in (("target_precision", targets), ("build_config", file)):
-            if value and self.build is None:
-                raise InvalidRequest(name, value, "nothing without --build")
-        if self.target is not None:
-            from logitsieve.index_builder.fit.screen import checked_target
-            from logitsieve.index_builder.screen.cascade import TARGETS
-
-            checked_target(self.target, max(TARGETS.values()))
-        _ = self.config  # its file is read now
-
-    @cached_property
-    def target(self) -> dict[str, float] | None:
-        return numbers("target_precision", self.target_precision) or None
-
-    @cached_property
-    def config(self) -> BuildConfig:
-        file = self.build_config
-        return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
 
     def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
-        """The number of contexts kept of the run in `out`, and the index."""
+        """Return the number of contexts kept of the run in `out`, and the index."""
         if self.capture is None:
             return None, None
         from logitsieve.training.trainer import Corpus, LanguageModel
@@ -86,8 +63,6 @@ class ToServing:
             made,
             self.build,
             vocabulary=corpus.vocabulary.words,
-            target_precision=self.target,
-            config=self.config,
             progress=progress,
             heldout=heldout,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from logitsieve.training.trainer import Settings, TrainConfig
+from logitsieve.training.trainer import TrainConfig
 
 RING = "abcdefgh" * 3
 
@@ -17,9 +17,10 @@ def write_ring(file: Path, repeats: int = 12) -> Path:
     return file
 
 
-def settings(folder: Path, **options: Any) -> Settings:
+def ring_config(folder: Path, **options: Any) -> TrainConfig:
     """A run of 38 steps; dropout draws, and streams that begin elsewhere in each epoch."""
     small: dict[str, Any] = {
+        "text": write_ring(folder / "ring.txt"),
         "loss": "uniform",
         "loss_option": ("n_sampled=4",),
         "vocabulary": 12,
@@ -28,9 +29,7 @@ def settings(folder: Path, **options: Any) -> Settings:
         "streams": 4,
         "steps": 10,
         "lr": 0.03,
-        "log_every": 5,
         "valid_every": 7,
         "checkpoint_every": 3,
     }
-    config = TrainConfig(**{**small, **options})
-    return Settings(text=write_ring(folder / "ring.txt"), config=config)
+    return TrainConfig(**{**small, **options})

@@ -4,28 +4,57 @@ import gzip
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.trainer import Corpus
-from logitsieve.training.trainer.corpus import (
-    WINDOW,
-    TextStreams,
-    encode,
-    epoch_shift,
-    read_words,
-    windows,
-)
+from logitsieve.training.trainer import Corpus, TrainConfig, Vocabulary
+from logitsieve.training.trainer.corpus import WINDOW, TextStreams, encode, read_words, windows
+
+WORDS = ("<unk>", "<eos>", "the", "table", ".")
+
+
+def test_vocabulary_round_trip(tmp_path: Path) -> None:
+    vocabulary = Vocabulary(WORDS)
+    vocabulary.save(tmp_path)
+    loaded = Vocabulary.load(tmp_path)
+    assert loaded.words == WORDS
+    assert loaded.encode(" ".join(WORDS)) == list(range(len(WORDS)))
+    assert loaded.encode("the zebra\n") == [2, 0, 1]
+
+
+def test_vocabulary_holds_the_most_frequent_words() -> None:
+    counts = {"b": 2, "c": 3, "<unk>": 9, "a": 2, "<eos>": 3, "never": 0}
+    assert Vocabulary.most_frequent(counts, 4).words == ("<unk>", "<eos>", "c", "a")
+    assert Vocabulary.most_frequent(counts, 9).words == ("<unk>", "<eos>", "c", "a", "b")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_end_is_always_a_word(size: int) -> None:
+    vocabulary = Vocabulary.most_frequent({"a": 3, "b": 2, "<eos>": 1}, size)
+    assert len(vocabulary) == size
+    assert "<eos>" in vocabulary.words
+
+
+@pytest.mark.parametrize("words", [("a", "<eos>"), ("<unk>", "a"), ("<unk>", "<eos>", "a", "a")])
+def test_vocabulary_refuses_other_word_lists(words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="words"):
+        Vocabulary(words)
+
+
+def corpus_of(text: str, valid: Path | None = None, *, at: Path, **options: Any) -> Corpus:
+    (at / "text").write_text(text)
+    return encode(TrainConfig(text=at / "text", valid=valid, **options))
 
 
 def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [" ".join(f"w{n}" for n in rng.zipf(1.5, 20) % 50) for _ in range(200)]
-    (tmp_path / "text").write_text("\n".join(lines))
-    made = encode(tmp_path, tmp_path / "text", None, size=20, valid_share=0.25)
+    made = corpus_of("\n".join(lines), at=tmp_path, vocabulary=20, valid_share=0.25)
+    made.save(tmp_path)
     corpus = Corpus.open(tmp_path)
     every = np.concatenate([corpus.train, corpus.valid])
     assert len(every) == 200 * 21
@@ -38,57 +67,46 @@ def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
 
 
 def test_what_is_held_out_has_no_say_in_the_vocabulary(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("a b c\n" * 9 + "secret secret secret")
-    corpus = encode(tmp_path, tmp_path / "text", None, size=99, valid_share=0.1)
+    text = "a b c\n" * 9 + "secret secret secret"
+    corpus = corpus_of(text, at=tmp_path, vocabulary=99, valid_share=0.1)
     assert corpus.vocabulary.words == ("<unk>", "<eos>", "a", "b", "c")
-    assert corpus.vocabulary.decode(corpus.valid) == "<unk> <unk> <unk>\n"
+    assert corpus.valid.tolist() == [0, 0, 0, 1]
     (tmp_path / "valid").write_text("b secret")
-    corpus = encode(tmp_path, tmp_path / "text", tmp_path / "valid", size=99, valid_share=0.1)
+    corpus = corpus_of(text, tmp_path / "valid", at=tmp_path, vocabulary=99)
     assert corpus.valid.tolist() == corpus.vocabulary.encode("b secret\n")
     assert corpus.counts.tolist() == [0, 10, 9, 9, 9, 3]
 
 
 def test_the_most_frequent_words_have_the_lowest_ids(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("a b b c c c d d d d\n" * 30)
-    (tmp_path / ".tmp-corpus").mkdir()  # left by one that was killed
-    corpus = encode(tmp_path, tmp_path / "text", None, size=4, valid_share=0.01)
+    text = "a b b c c c d d d d\n" * 30
+    corpus = corpus_of(text, at=tmp_path, vocabulary=4, valid_share=0.01)
     counted = Counter(corpus.train.tolist())
     assert corpus.vocabulary.words == ("<unk>", "d", "c", "<eos>")
     assert corpus.counts.tolist() == [counted[number] for number in range(4)]
 
 
-def test_one_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "empty").write_text("\n")
+def test_text_without_a_word_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="text: got"):
-        encode(tmp_path, tmp_path / "empty", None, size=4, valid_share=0.1)
-    (tmp_path / "text").write_text("a b\n")
+        corpus_of("\n", at=tmp_path)
+    (tmp_path / "empty").write_text("\n")
     with pytest.raises(InvalidRequest, match="valid: got"):
-        encode(tmp_path, tmp_path / "text", tmp_path / "empty", size=4, valid_share=0.1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]
+        corpus_of("a b\n", tmp_path / "empty", at=tmp_path)
 
 
 @pytest.mark.parametrize("shift", [0, 3, 49])
 def test_batches_continue_each_stream(shift: int) -> None:
-    ids = np.arange(50, dtype=np.int32)
-    streams = TextStreams(ids, streams=3, steps=8, shift=shift)
-    assert len(streams) == 2
-    (first, targets), (second, _) = streams[0], streams[1]
+    streams = TextStreams(np.arange(50, dtype=np.int32), streams=3, shift=shift)
+    assert streams.length == 16
+    (first, targets), (second, _) = streams.read(0, 8), streams.read(8, 8)
     torch.testing.assert_close(targets, (first + 1) % 50)
     torch.testing.assert_close(second[:, 0], (first[:, -1] + 1) % 50)
     torch.testing.assert_close(first[:, 0], (shift + torch.arange(3) * 16) % 50)
-    with pytest.raises(IndexError):
-        streams[2]
 
 
-def test_all_leaves_out_fewer_words_than_there_are_streams() -> None:
-    ids = np.arange(52, dtype=np.int32)
-    seen = torch.cat([targets.flatten() for _, targets in TextStreams(ids, 3, 8).all()])
-    assert sorted(seen.tolist()) == list(range(1, 52))
-
-
-def test_an_epoch_begins_where_its_number_says() -> None:
-    assert epoch_shift(10**12, 5, 7) == epoch_shift(10**12, 5, 7)
-    assert len({epoch_shift(10**12, seed, epoch) for seed in range(3) for epoch in range(9)}) == 27
+def test_fewer_words_are_left_out_than_there_are_streams() -> None:
+    streams = TextStreams(np.arange(52, dtype=np.int32), 3)
+    targets = [streams.read(start, 8)[1].flatten() for start in range(0, streams.length, 8)]
+    assert sorted(torch.cat(targets).tolist()) == list(range(1, 52))
 
 
 def test_windows_are_spread_over_the_text() -> None:
@@ -125,13 +143,6 @@ def test_lines_that_are_not_empty_are_closed(
     content = text.encode()
     (tmp_path / "text").write_bytes(gzip.compress(content, mtime=0) if gzipped else content)
     assert words(tmp_path / "text") == expected
-
-
-def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("word word\n" * 5)
-    told: list[tuple[str, int, int]] = []
-    list(read_words(tmp_path / "text", progress=lambda *each: told.append(each)))
-    assert told == [("read text", 50, 50)]  # buffered whole
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import csv
-import math
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,29 +14,14 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import (
     LanguageModel,
+    TrainConfig,
     TrainingStatus,
     begin,
+    load_config,
     train,
 )
-from logitsieve.training.trainer.files import TRAINED, VALIDATED, load_checkpoint
-from logitsieve.training.trainer.run import perplexity_of
 from tests.training.trainer import killed_training
-from tests.training.trainer.ring import settings
-
-CLOCK = ("seconds", "words_per_second")  # columns that no two runs share
-
-
-def read_log(file: Path) -> list[dict[str, float]]:
-    with file.open(encoding="utf-8", newline="") as stream:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(stream)]
-
-
-def course(folder: Path) -> list[list[dict[str, float]]]:
-    """The lines of both logs without what a clock said."""
-    return [
-        [{k: v for k, v in row.items() if k not in CLOCK} for row in read_log(folder / name)]
-        for name in (TRAINED, VALIDATED)
-    ]
+from tests.training.trainer.ring import ring_config
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -47,7 +30,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert one.equal(other)
     elif isinstance(one, dict):
         assert one.keys() == other.keys()
-        for key in one.keys() - {"seconds", "begun"}:
+        for key in one.keys() - {"seconds"}:
             assert_same(one[key], other[key])
     elif isinstance(one, (list, tuple)):
         for pair in zip(one, other, strict=True):
@@ -56,23 +39,33 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
+def assert_same_runs(one: Path, other: Path) -> None:
+    assert_same(*(torch.load(each / "checkpoint.pt") for each in (one, other)))
+    for name in ("model.safetensors", "vocab.txt", "train.npy"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
     """A run that nothing stopped."""
-    begin(tmp_path / "whole", settings(tmp_path))
+    begin(tmp_path / "whole", ring_config(tmp_path))
     train(tmp_path / "whole")
     return tmp_path / "whole"
 
 
-def test_a_run_writes_what_it_says(whole: Path) -> None:
-    trained, validated = course(whole)
-    assert [row["step"] for row in trained] == [5, 10, 15, 20, 25, 30, 35, 38]
-    assert [row["step"] for row in validated] == [7, 14, 21, 28, 35, 38]
-    assert [row["epoch"] for row in validated] == [1, 1, 2, 2, 2, 2]
-    assert min(row["perplexity"] for row in validated) < validated[0]["perplexity"]
-    assert {path.name for path in whole.iterdir()} == {
-        *("settings.json", "corpus", "vocab.txt", "checkpoint.pt", "model.safetensors"),
-        *("log.csv", "valid.csv"),
+def test_a_run_shows_its_steps_and_validations(tmp_path: Path) -> None:
+    shown, folder = list[TrainingStatus](), tmp_path / "run"
+    begin(folder, ring_config(tmp_path))
+    train(folder, show=lambda status: shown.append(replace(status)))
+    validated = [status for status in shown if status.validated == status.steps]
+    steps = [status.steps for status in shown if status.validated < status.steps]
+    assert steps == list(range(1, 39))
+    assert [status.steps for status in validated] == [7, 14, 21, 28, 35, 38]
+    assert [status.epoch for status in validated] == [1, 1, 2, 2, 2, 2]
+    assert validated[-1].best_perplexity < validated[0].perplexity
+    assert {path.name for path in folder.iterdir()} == {
+        *("settings.json", "train.npy", "valid.npy", "counts.npy", "vocab.txt"),
+        *("checkpoint.pt", "model.safetensors"),
     }
 
 
@@ -88,66 +81,92 @@ KILLED = [("uniform", 8), ("full", 1), ("rf", 20)]
     ],
 )
 def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, loss: str, step: int) -> None:
-    made = settings(tmp_path, loss=loss, loss_option=(), index_every=4)
+    config = ring_config(tmp_path, loss=loss, loss_option=(), index_every=4)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
-        begin(folder, made)
+        begin(folder, config)
     train(whole)
     program = [sys.executable, killed_training.__file__, str(killed), str(step)]
     done = subprocess.run(program, cwd=Path(__file__).parents[3], timeout=250)
     assert done.returncode == -signal.SIGKILL
-    assert train(killed).finished
-    assert_same(load_checkpoint(whole), load_checkpoint(killed))
-    assert course(whole) == course(killed)
-    for name in ("model.safetensors", "vocab.txt", "corpus/train.npy"):
-        assert (whole / name).read_bytes() == (killed / name).read_bytes()
-
-
-def after(shown: list[TrainingStatus], last: int) -> Callable[[], bool]:
-    return lambda: bool(shown) and shown[-1].steps >= last
+    train(killed)
+    assert_same_runs(whole, killed)
 
 
 def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) -> None:
-    folder, shown = tmp_path / "stopped", list[TrainingStatus]()
-    begin(folder, settings(tmp_path, checkpoint_every=1000))
-    for last in (1, 7, 13, 38):  # 7: before the next step, after a validation
-        outcome = train(folder, show=shown.append, stop=after(shown, last))
-        assert (outcome.steps, outcome.finished) == (last, last == 38)
-    assert train(folder).finished
-    assert course(folder) == course(whole)
-    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    steps = [status.steps for status in shown if status.perplexity is None]
-    assert steps == list(range(1, 39))
+    folder, steps = tmp_path / "stopped", [0]
+    begin(folder, ring_config(tmp_path, checkpoint_every=1000))
+    for last in (1, 7, 13, 38):  # 7: after a validation
+        status = train(
+            folder,
+            show=lambda status: steps.append(status.steps),
+            stop=lambda last=last: steps[-1] >= last,  # type: ignore[misc]  # no type for a default
+        )
+        assert status.steps == last
+    assert_same_runs(folder, whole)
 
 
 def test_the_best_model_is_kept(tmp_path: Path) -> None:
-    rates: dict[str, Any] = {"lr": 0.5, "head_lr": 3.0}
-    begin(tmp_path / "run", settings(tmp_path, valid_every=1, **rates))
-    best = train(tmp_path / "run").perplexity
-    perplexities = [row["perplexity"] for row in read_log(tmp_path / "run" / VALIDATED)]
-    assert best == pytest.approx(min(perplexities))
-    assert perplexities[-1] > min(perplexities)
+    begin(tmp_path / "run", ring_config(tmp_path, valid_every=1, lr=0.5, head_lr=3.0))
+    perplexities = list[float]()
+    status = train(tmp_path / "run", show=lambda status: perplexities.append(status.perplexity))
+    assert status.best_perplexity == min(perplexities) < status.perplexity
     assert LanguageModel.load(tmp_path / "run").output.out_features == 10
 
 
 def test_a_finished_run_stays_as_it_is(whole: Path) -> None:
-    before = course(whole)
-    outcome = train(whole)
-    assert outcome.finished
-    assert outcome.perplexity is not None
-    assert course(whole) == before
-
-
-def test_a_loss_that_diverged_has_a_perplexity() -> None:
-    assert perplexity_of(2.0) == pytest.approx(math.exp(2))
-    assert math.isfinite(perplexity_of(1e4))
-    assert math.isnan(perplexity_of(math.nan))
+    before = torch.load(whole / "checkpoint.pt")
+    status = train(whole)
+    assert status.steps == status.total
+    assert_same(torch.load(whole / "checkpoint.pt"), before)
 
 
 @pytest.mark.parametrize(("loss", "options"), [("quadratic", ()), ("lns", ("corrected=false",))])
 def test_a_loss_that_cannot_be_served(tmp_path: Path, loss: str, options: tuple[str, ...]) -> None:
-    begin(tmp_path / "run", settings(tmp_path, loss=loss, loss_option=options))
+    begin(tmp_path / "run", ring_config(tmp_path, loss=loss, loss_option=options))
     with pytest.raises(InvalidRequest, match=f"loss: got {loss}"):
         train(tmp_path / "run", to_be_served=True)
-    assert train(tmp_path / "run").finished
+    train(tmp_path / "run")
     assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_options_come_back(tmp_path: Path) -> None:
+    config = ring_config(tmp_path, loss_option=("n_sampled=3", "per_row=true"))
+    begin(tmp_path / "run", config)
+    assert load_config(tmp_path / "run") == config
+    with_valid = TrainConfig(text=config.text, valid=config.text)
+    begin(tmp_path / "run", with_valid)
+    assert load_config(tmp_path / "run") == with_valid
+
+
+def test_what_cannot_be_begun(tmp_path: Path) -> None:
+    config, whole = ring_config(tmp_path), tmp_path / "whole"
+    begin(whole, config)
+    (whole / "checkpoint.pt").touch()
+    with pytest.raises(InvalidRequest, match=r"out: got .* holds a run"):
+        begin(whole, config)
+    for name in ("text", "valid"):
+        with pytest.raises(InvalidRequest, match=f"{name}: got"):
+            begin(tmp_path / "new", ring_config(tmp_path, **{name: tmp_path / "nowhere"}))
+    with pytest.raises(InvalidRequest, match="loss_option"):
+        begin(tmp_path / "new", ring_config(tmp_path, loss_option=("k=3",)))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["log.csv", "settings.json"])
+def test_what_is_of_no_run_is_left_alone(tmp_path: Path, name: str) -> None:
+    other = tmp_path / "folder" / name
+    other.parent.mkdir()
+    other.write_text("{}")
+    with pytest.raises(InvalidRequest, match="out: got"):
+        begin(tmp_path / "folder", ring_config(tmp_path))
+    assert other.read_text() == "{}"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"text": "a", "valid": null, "dim": 0}'])
+def test_a_folder_without_a_run(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InvalidRequest, match="resume: got"):
+        train(tmp_path)
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(InvalidRequest, match="allowed"):
+        train(tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def options(**more: Any) -> TrainConfig:
 
 
 def trained(trainer: Trainer, steps: int) -> list[float]:
-    return [trainer.step()[0] for _ in range(steps)]
+    return [trainer.step() for _ in range(steps)]
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -44,21 +45,22 @@ def test_every_loss_learns(corpus: Corpus, name: str, tied: bool) -> None:
     before = trainer.validate()
     trained(trainer, 80)
     after = trainer.validate()
-    assert math.isfinite(after)
-    assert after < before - 0.1
+    assert after < 0.9 * before
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_trainer_that_is_loaded_goes_on_bit_for_bit(corpus: Corpus, name: str) -> None:
+def test_a_trainer_that_is_loaded_goes_on_bit_for_bit(
+    tmp_path: Path, corpus: Corpus, name: str
+) -> None:
     config = options(loss=name, index_every=3, tied=name != "d-softmax")
     whole = Trainer(config, corpus)
     expected = trained(whole, 12)
     first = Trainer(config, corpus)
     assert trained(first, 7) == expected[:7]
-    state = first.state_dict()
+    first.save(tmp_path / "checkpoint.pt")
     second = Trainer(config, corpus)
     trained(second, 2)  # what it did before does not matter
-    second.load_state_dict(state)
+    second.load(tmp_path / "checkpoint.pt")
     assert trained(second, 5) == expected[7:]
     for name_, tensor in whole.model.state_dict().items():
         assert tensor.equal(second.model.state_dict()[name_])
@@ -70,16 +72,16 @@ def test_what_is_served_is_what_was_judged(corpus: Corpus, name: str) -> None:
     trained(trainer, 30)
     model = trainer.language_model()
     assert model.normalized == (name == "rf")
-    [(inputs, targets)] = TextStreams(corpus.valid, VALID_STREAMS, 49).all()
+    inputs, targets = TextStreams(corpus.valid, VALID_STREAMS).read(0, 49)
     logits, _ = model(inputs)
     loss = cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
-    assert trainer.validate() == pytest.approx(loss, rel=1e-4)
+    assert trainer.validate() == pytest.approx(math.exp(loss), rel=1e-3)
 
 
 def test_epochs_and_words_say_how_long(corpus: Corpus) -> None:
-    assert Trainer(options(), corpus).total == 3_599 // 4 // 10
-    assert Trainer(options(epochs=3), corpus).total == 3 * 89
-    assert Trainer(options(epochs=3, words=81), corpus).total == 3
+    assert Trainer(options(), corpus).status.total == 3_599 // 4 // 10
+    assert Trainer(options(epochs=3), corpus).status.total == 3 * 89
+    assert Trainer(options(epochs=3, words=81), corpus).status.total == 3
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
@@ -90,7 +92,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
     with pytest.raises(TrainingFailed, match="step 0 is not finite"):
         trainer.step()
     assert all(map(torch.equal, before, trainer.model.parameters()))
-    assert trainer.steps == 0
+    assert trainer.status.steps == 0
 
 
 def test_a_model_that_is_not_finite_fails(corpus: Corpus) -> None:
@@ -107,7 +109,7 @@ def test_a_model_that_is_not_finite_fails(corpus: Corpus) -> None:
         ({"streams": 400}, "text"),
         ({"device": "cuda:99"}, "device"),
         ({"words": 2.5}, "words"),
-        ({"loss": "d-softmax"}, "tied"),
+        ({"loss": "d-softmax"}, "embedding"),
         ({"loss": "uniform", "loss_option": ("n_sampled=0",)}, "n_sampled"),
     ],
 )
@@ -126,12 +128,35 @@ def test_the_rate_rises_and_falls_to_nothing() -> None:
     assert 0 < rates[-1] < 0.02
 
 
-@pytest.mark.parametrize("head_optimizer", ["adagrad", "sgd"])
 @pytest.mark.parametrize("loss", ["full", "uniform"])
-def test_dense_and_sparse_gradients_are_stepped(
-    corpus: Corpus, loss: str, head_optimizer: Any
-) -> None:
-    trainer = Trainer(options(loss=loss, head_optimizer=head_optimizer, head_lr=0.2), corpus)
+def test_dense_and_sparse_gradients_are_stepped(corpus: Corpus, loss: str) -> None:
+    trainer = Trainer(options(loss=loss), corpus)
     before = trainer.loss.full_classes()[0].clone()
     trained(trainer, 2)
     assert (before != trainer.loss.full_classes()[0]).any()
+
+
+def test_each_epoch_begins_elsewhere(corpus: Corpus) -> None:
+    starts = []
+    for seed in range(2):
+        trainer = Trainer(options(epochs=3, words=10_000, seed=seed), corpus)
+        for epoch in range(3):
+            trainer.status.steps = epoch * trainer.status.per_epoch
+            starts.append(tuple(trainer._batch()[0][0].tolist()))
+    assert len(set(starts)) == 6
+
+
+def test_damaged_checkpoints_are_refused(tmp_path: Path, corpus: Corpus) -> None:
+    trainer, file = Trainer(options(), corpus), tmp_path / "checkpoint.pt"
+    trainer.save(file)
+    content = file.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
+        file.write_bytes(damaged)
+        with pytest.raises(InvalidRequest, match="a whole checkpoint"):
+            trainer.load(file)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path, corpus: Corpus) -> None:
+    torch.save({"status": Path("anything")}, tmp_path / "checkpoint.pt")
+    with pytest.raises(InvalidRequest, match="a whole checkpoint"):
+        Trainer(options(), corpus).load(tmp_path / "checkpoint.pt")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.options import check_ranges, option
-
-HeadOptimizer = Literal["adagrad", "sgd"]
-
-CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of contexts captured after a training
-ADAGRAD_LR = 0.2  # its steps shrink as gradients add up
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Options of model, optimization and reporting; InvalidRequest for a value out of range.
+    """Options of text, model, optimization and saving; InvalidRequest for a value out of range."""
 
-    A field for every flag of `logitsieve train` but its files.
-    """
-
+    text: Path | None = option(
+        None, "Text to train on: UTF-8, plain or gzipped, words separated by spaces."
+    )
+    valid: Path | None = option(None, "Text to validate on; unset: the end of --text.")
     loss: str = option("full", "Loss: a name that --losses lists.")
     loss_option: tuple[str, ...] = option(
         (), "An option of the loss as NAME=VALUE; --losses lists them."
@@ -34,16 +29,8 @@ class TrainConfig:
     words: int | None = option(None, "Words trained on at most; unset: all epochs.", 1, 2**62)
     streams: int = option(32, "Parallel streams of text.", 1, 1 << 20)
     steps: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
-    head_optimizer: HeadOptimizer = option(
-        "adagrad", "Optimizer of the embedding and the softmax; that of the LSTM is adamw."
-    )
     lr: float = option(3e-3, "Highest learning rate of the LSTM.", 1e-9, 1e3)
-    head_lr: float | None = option(
-        None,
-        f"Highest learning rate of embedding and softmax; unset: {ADAGRAD_LR}, or --lr for sgd.",
-        1e-9,
-        1e3,
-    )
+    head_lr: float = option(0.2, "Highest learning rate of embedding and softmax.", 1e-9, 1e3)
     weight_decay: float = option(0.01, "Weight decay of the LSTM.", 0, 10)
     warm_up: float = option(
         0.02, "Share of steps in which the rate rises; then it falls to 0.", 0, 1
@@ -62,21 +49,10 @@ class TrainConfig:
     device: str = option("cpu", "Where: cpu, or cuda.")
     threads: int = option(1, "CPU threads.", 1, 1024)
     seed: int = option(1, "Seed of weights, dropout, streams and negatives.", 0, 2**31 - 1)
-    log_every: int = option(50, "Steps between lines of the log.", 1, 2**62)
     checkpoint_every: int = option(500, "Steps between checkpoints.", 1, 2**62)
 
     def __post_init__(self) -> None:
-        if self.head_optimizer not in get_args(HeadOptimizer):
-            allowed = ", ".join(get_args(HeadOptimizer))
-            raise InvalidRequest("head_optimizer", self.head_optimizer, allowed)
         check_ranges(self)
-
-    @property
-    def lr_of_loss(self) -> float:
-        """The highest learning rate of the loss and its embedding."""
-        if self.head_lr is not None:
-            return self.head_lr
-        return ADAGRAD_LR if self.head_optimizer == "adagrad" else self.lr
 
     @property
     def rows(self) -> int:

@@ -114,7 +114,7 @@ class BlockWeights(nn.Module):
         return x if self.bias is None else x + self.bias.view(-1)
 
     def tie(self, embedding: nn.Embedding) -> None:
-        raise InvalidRequest("embedding", "weights for D-softmax", "any other loss")
+        raise InvalidRequest("embedding", "weights for D-softmax", "none: --no-tied")
 
 
 def _zeros(n_classes: int, like: Tensor) -> nn.Parameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.losses.baselines import (
     NCE,
     DSoftmax,
@@ -44,6 +46,25 @@ class Option(typing.NamedTuple):
     kinds: tuple[Any, ...]
     default: Any
 
+    @property
+    def shown_type(self) -> str:
+        """The types for readers: int, float or none, one of the words."""
+        kinds = [repr(kind) if isinstance(kind, str) else kind.__name__ for kind in self.kinds]
+        return " or ".join("none" if kind == "NoneType" else kind for kind in kinds)
+
+    def read(self, text: str) -> Any:
+        """Return the value of a text: JSON, none, or a word; ValueError if its type is another."""
+        try:
+            value = None if text.lower() == "none" else json.loads(text.lower())
+        except ValueError:
+            value = text
+        if float in self.kinds and type(value) is int:
+            value = float(value)
+        kind = Sequence if isinstance(value, list) else type(value)
+        if kind not in self.kinds and value not in self.kinds:
+            raise ValueError(self.shown_type)
+        return value
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -64,10 +85,13 @@ class Loss:
         n_classes: int,
         *,
         class_counts: Tensor | None = None,
+        seed: int = 0,
         **options: Any,
     ) -> SoftmaxLoss:
-        """Make the loss; class_counts [V] are used by losses that go by frequency."""
+        """Make the loss; class_counts [V] and seed are used by losses that need them."""
         options = {**self.common, **options}
+        if issubclass(self.kind, SampledSoftmax):
+            options["seed"] = seed
         if self.proposal is None:
             if class_counts is not None and "class_counts" in self._parameters():
                 options["class_counts"] = class_counts
@@ -77,11 +101,6 @@ class Loss:
         if self.weights is not None:
             chosen["weights"] = self.weights(n_classes, class_counts)
         return SampledSoftmax(in_features, n_classes, self.proposal(**chosen), **options)
-
-    @property
-    def draws(self) -> bool:
-        """Whether it takes a seed."""
-        return issubclass(self.kind, SampledSoftmax)
 
     @property
     def options(self) -> dict[str, Option]:
@@ -138,3 +157,23 @@ LOSSES: dict[str, Loss] = {
     "kmeans": Loss(SampledSoftmax, KMeans),
     "top-k": Loss(SampledSoftmax, TopK),
 }
+
+
+def read_options(name: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse options of a loss: {"k": 100, "per_row": True} from ["k=100", "per_row=true"].
+
+    InvalidRequest names `loss` or `loss_option`.
+    """
+    if name not in LOSSES:
+        raise InvalidRequest("loss", name, ", ".join(LOSSES))
+    options, chosen = LOSSES[name].options, dict[str, Any]()
+    for pair in pairs:
+        key, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals or key not in options:
+            allowed = ", ".join(f"{each} ({options[each].shown_type})" for each in options)
+            raise InvalidRequest("loss_option", repr(pair), f"NAME=VALUE, for {name}: {allowed}")
+        try:
+            chosen[key] = options[key].read(text)
+        except ValueError as error:
+            raise InvalidRequest("loss_option", repr(pair), str(error)) from error
+    return chosen

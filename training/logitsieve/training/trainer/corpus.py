@@ -1,7 +1,4 @@
-"""Text as int32 ids on disk, encoded once, then mapped and read in parallel streams.
-
-The text is read once: each word gets a number at its first occurrence, and numbers are exchanged
-for ids when the frequent words are known. The held-out text has no influence on that.
+"""Words by id, and text as int32 ids on disk, mapped and read in parallel streams.
 
 Shape letters: N words of a text, U different words, V vocabulary, B streams, T time steps, W
 windows.
@@ -10,15 +7,12 @@ windows.
 from __future__ import annotations
 
 import gzip
-import shutil
 import zlib
-from array import array
 from collections import defaultdict
-from collections.abc import Iterator
-from io import TextIOWrapper
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
-from typing import IO, NamedTuple, Self, cast
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -26,44 +20,74 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
-from logitsieve.training.trainer.vocabulary import END, Vocabulary
+from logitsieve.training.config import TrainConfig
 from logitsieve.utils.options import Progress, no_progress
 
-FOLDER, SCRATCH = "corpus", ".tmp-corpus"
-GZIPPED = b"\x1f\x8b"
-LINES_A_REPORT = 1024  # between reports of progress
+UNKNOWN, END = "<unk>", "<eos>"
+VOCABULARY_FILE = "vocab.txt"
+GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
-def read_words(
-    path: Path, field: str = "text", progress: Progress = no_progress
-) -> Iterator[list[str]]:
+class Vocabulary:
+    """Words by id; id 0 is `<unk>`, and `<eos>` ends each paragraph."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        if self.words[:1] != (UNKNOWN,) or END not in self._ids:
+            raise ValueError(f"words: the first must be {UNKNOWN}, and {END} must be one of them")
+        if len(self._ids) != len(self.words):
+            raise ValueError("words: each may occur once only")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def most_frequent(cls, counts: Mapping[str, int], size: int) -> Self:
+        """Return `<unk>` and the `size - 1` most frequent words; of equals, the first by alphabet.
+
+        `<eos>` is always one of them; words of count 0 never are.
+        """
+        words = (word for word, count in counts.items() if count and word not in (UNKNOWN, END))
+        ranked = sorted(words, key=lambda word: (-counts[word], word))[: size - 2]
+        chosen = sorted([*ranked, END], key=lambda word: (-counts.get(word, 0), word))
+        return cls([UNKNOWN, *chosen])
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the words of `vocab.txt`, one a line in the order of their ids."""
+        return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
+
+    def save(self, folder: Path) -> None:
+        text = "\n".join(self.words) + "\n"
+        (folder / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
+
+    def encode(self, text: str) -> list[int]:
+        """Return ids of text that is already tokenised by spaces; a line break is `<eos>`."""
+        tokens = text.replace("\n", f" {END} ").split()
+        return [self._ids.get(token, 0) for token in tokens]
+
+
+def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
     """Yield the words of each line that has any, split by white space, and `<eos>`.
 
-    `progress` gets ("read NAME", bytes read, size of the file). InvalidRequest names `field` where
-    the file is no UTF-8 text, or cannot be read.
+    InvalidRequest names `field` if the file cannot be read as UTF-8 text.
     """
     try:
-        with path.open("rb") as file, _open(file) as text:
-            size = path.stat().st_size
-            for number, line in enumerate(text):
+        with path.open("rb") as file:
+            gzipped = file.read(len(GZIPPED)) == GZIPPED
+        with (
+            gzip.open(path, "rt", encoding=ENCODING) if gzipped else path.open(encoding=ENCODING)
+        ) as lines:
+            for line in lines:
                 if words := line.split():
                     yield [*words, END]
-                if number % LINES_A_REPORT == 0:
-                    progress(f"read {path.name}", file.tell(), size)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InvalidRequest(field, f"{path} ({error})", "UTF-8 text, or that gzipped") from error
 
 
-def _open(file: IO[bytes]) -> TextIOWrapper:
-    gzipped = file.read(len(GZIPPED)) == GZIPPED
-    file.seek(0)
-    return TextIOWrapper(
-        cast(IO[bytes], gzip.open(file)) if gzipped else file, encoding="utf-8-sig"
-    )
-
-
 class Corpus(NamedTuple):
-    """Mapped ids to train on and to validate by, and the counts of classes in the former."""
+    """Ids to train on and to validate on, and how often each class occurs in the former."""
 
     train: Int32  # [N]
     valid: Int32  # [N']
@@ -72,102 +96,72 @@ class Corpus(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open what `encode` wrote into a run's folder."""
+        """Map the arrays that `save` wrote."""
         train, valid, counts = (
-            np.load(folder / FOLDER / f"{name}.npy", mmap_mode="r")
-            for name in ("train", "valid", "counts")
+            np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls._fields[:3]
         )
         return cls(train, valid, counts, Vocabulary.load(folder))
 
+    def save(self, folder: Path) -> None:
+        """Write each array as an .npy file of its name, and `vocab.txt`."""
+        for name in self._fields[:3]:
+            np.save(folder / f"{name}.npy", getattr(self, name))
+        self.vocabulary.save(folder)
 
-def encode(
-    folder: Path,
-    text: Path,
-    valid: Path | None,
-    *,
-    size: int,
-    valid_share: float,
-    progress: Progress = no_progress,
-) -> Corpus:
-    """Write `corpus/` and `vocab.txt`, of at most `size` words, into a run's folder.
 
-    Without a file `valid` the last `valid_share` of the text is held out. Holds 8 bytes a word in
-    memory. `corpus/` appears at once when all is written.
+def encode(config: TrainConfig, progress: Progress = no_progress) -> Corpus:
+    """Read the texts of a training as ids of the most frequent words of the text trained on.
+
+    Each word gets a number where it first occurs, to be exchanged for its id once the frequent
+    words are known, so a text is read once. Holds 8 bytes a word in memory.
     """
+    if config.text is None:
+        raise InvalidRequest("text", "nothing", "a text file, or --resume")
     numbers: dict[str, int] = defaultdict(count().__next__)
-    train = _numbered(text, "text", numbers, progress)
-    if valid is None:
-        border = len(train) - round(valid_share * len(train))
+    progress(f"read {config.text.name}", 0, 0)
+    train = _numbered(config.text, "text", numbers)
+    if config.valid is None:
+        border = len(train) - round(config.valid_share * len(train))
         train, held_out = train[:border], train[border:]
     else:
-        held_out = _numbered(valid, "valid", numbers, progress)
+        held_out = _numbered(config.valid, "valid", numbers)
     counts_U = np.bincount(train, minlength=len(numbers)).tolist()
-    vocabulary = Vocabulary.most_frequent(dict(zip(numbers, counts_U, strict=True)), size)
-    ids_U = np.zeros(len(numbers), np.int32)
-    for number, word in enumerate(vocabulary.words):
-        if word in numbers:
-            ids_U[numbers[word]] = number
+    known = dict(zip(numbers, counts_U, strict=True))
+    vocabulary = Vocabulary.most_frequent(known, config.vocabulary)
+    ids_U = np.array(vocabulary.encode(" ".join(numbers)), np.int32)
     ids = ids_U[train]
-    scratch = folder / SCRATCH
-    shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
-    scratch.mkdir()
-    np.save(scratch / "train.npy", ids)
-    np.save(scratch / "valid.npy", ids_U[held_out])
-    np.save(scratch / "counts.npy", np.bincount(ids, minlength=len(vocabulary)))
-    vocabulary.save(folder)
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    scratch.rename(folder / FOLDER)
-    return Corpus.open(folder)
+    return Corpus(ids, ids_U[held_out], np.bincount(ids, minlength=len(vocabulary)), vocabulary)
 
 
-def _numbered(path: Path, field: str, numbers: dict[str, int], progress: Progress) -> Int32:
-    """int32 [N]: each word's number, in the order of first occurrences."""
-    found = array("i")
-    for words in read_words(path, field, progress):
-        found.extend([numbers[word] for word in words])
-    if not found:
+def _numbered(path: Path, field: str, numbers: dict[str, int]) -> Int32:
+    """Return the number of each word, int32 [N]; `numbers` grows by the new words."""
+    words = chain.from_iterable(read_words(path, field))
+    found = np.fromiter(map(numbers.__getitem__, words), np.int32)
+    if not found.size:
         raise InvalidRequest(field, f"{path} without a word", "text")
-    return np.frombuffer(found, np.int32)
+    return found
+
+
+class TextStreams:
+    """The text as a ring from `shift` on, cut into B streams of equal `length`."""
+
+    def __init__(self, ids: Int32, streams: int, shift: int = 0, device: str = "cpu") -> None:
+        self._ids, self._device, self.length = ids, device, (len(ids) - 1) // streams
+        self._starts_B = shift + np.arange(streams)[:, None] * self.length
+
+    def read(self, start: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and next words, int64 [B, T] each, from word `start` of each stream on.
+
+        T is less than `steps` at the end.
+        """
+        steps = min(steps, self.length - start)
+        places = (self._starts_B + start + np.arange(steps + 1)) % len(self._ids)
+        ids = torch.from_numpy(self._ids[places].astype(np.int64)).to(self._device)
+        return ids[:, :-1], ids[:, 1:]
 
 
 WINDOW = 70  # words read from an empty state when contexts are captured, T
 WINDOWS_AT_ONCE = 16
-
-
-class TextStreams:
-    """The text as a ring from `shift` on, cut into B streams of equal length.
-
-    `len` is the number of batches. Words that fill no whole batch are left out.
-    """
-
-    def __init__(self, ids: Int32, streams: int, steps: int, shift: int = 0) -> None:
-        self._ids, self._steps = ids, steps
-        self._length = max(0, len(ids) - 1) // streams
-        self._starts_B = shift + np.arange(streams)[:, None] * self._length
-
-    def __len__(self) -> int:
-        return self._length // self._steps
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and next words, int64 [B, T] each; row b continues that of the batch before."""
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        return self._read(number * self._steps, self._steps)
-
-    def all(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every batch, the last one shorter, so that at most B words are left out."""
-        for start in range(0, self._length, self._steps):
-            yield self._read(start, min(self._steps, self._length - start))
-
-    def _read(self, start: int, steps: int) -> tuple[Tensor, Tensor]:
-        places = (self._starts_B + start + np.arange(steps + 1)) % len(self._ids)
-        ids = torch.from_numpy(self._ids[places].astype(np.int64))
-        return ids[:, :-1], ids[:, 1:]
-
-
-def epoch_shift(words: int, seed: int, epoch: int) -> int:
-    """Return the start of an epoch's streams; it depends on no earlier epoch."""
-    return int(np.random.default_rng([seed, epoch]).integers(words))
 
 
 def windows(ids: Int32, most: int) -> Iterator[Tensor]:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from logitsieve.index.tensorfile import map_tensors, pieces
-from logitsieve.training.trainer.files import replace
 from logitsieve.utils.floats import widened
 
 State: TypeAlias = tuple[Tensor, Tensor]
@@ -28,12 +27,11 @@ NORMALIZED = {"contexts": "normalized"}
 
 
 class Recurrent(nn.Module):
-    """All of a language model but its softmax."""
+    """All of a language model but its softmax; `sparse` is of the embedding's gradients."""
 
     def __init__(
         self, vocabulary_size: int, dim: int, layers: int, dropout: float, *, sparse: bool = False
     ) -> None:
-        """`sparse`: the embedding gets sparse gradients."""
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, dim, sparse=sparse)
         between = dropout if layers > 1 else 0.0
@@ -42,9 +40,8 @@ class Recurrent(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
     def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Inputs of the softmax, float32 [B, T, D], and the state, from ids int64 [B, T]."""
-        embedded_BTD = self.dropout(self.embedding(ids))
-        hidden_BTD, state = self.lstm(embedded_BTD, state)
+        """Inputs of the softmax, float32 [B, T, D], and the next state, from ids int64 [B, T]."""
+        hidden_BTD, state = self.lstm(self.dropout(self.embedding(ids)), state)
         return self.dropout(hidden_BTD), state
 
 
@@ -73,37 +70,31 @@ class LanguageModel(Recurrent):
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Logits float32 [B, T, V] and the next state, from ids int64 [B, T]."""
         hidden_BTD, state = self.hidden(ids, state)
-        logits_BTV: Tensor = self.output(hidden_BTD)
-        return logits_BTV, state
+        return self.output(hidden_BTD), state
 
     def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Inputs of `output`, float32 [B, T, D], and the state, from ids int64 [B, T]."""
+        """Inputs of `output`, float32 [B, T, D], and the next state, from ids int64 [B, T]."""
         hidden_BTD, state = super().hidden(ids, state)
         return normalize(hidden_BTD, dim=-1) if self.normalized else hidden_BTD, state
 
     def save(self, folder: Path) -> None:
         """Write float16 weights, a tied matrix once, as `model.safetensors`."""
         arrays = {
-            name: parameter.detach().half().cpu().contiguous().numpy()
-            for name, parameter in self.named_parameters()
+            name: each.detach().half().cpu().numpy() for name, each in self.named_parameters()
         }
-        content = pieces(arrays, NORMALIZED if self.normalized else {})
-        replace(folder / WEIGHTS_FILE, lambda stream: stream.writelines(content))
+        with (folder / WEIGHTS_FILE).open("wb") as stream:
+            stream.writelines(pieces(arrays, NORMALIZED if self.normalized else {}))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return the saved model in float32, ready for inference; the tensors give its sizes.
-
-        IndexUnreadable if the file is damaged.
-        """
+        """Return the saved model in float32, ready for inference; IndexUnreadable if damaged."""
         file = map_tensors(folder / WEIGHTS_FILE, foreign=True)
         tensors = {name: torch.from_numpy(widened(each)) for name, each in file.tensors.items()}
-        normalized = file.metadata.get("contexts") == NORMALIZED["contexts"]
-        return cls.of(tensors, normalized=normalized)
+        return cls.of(tensors, normalized=file.metadata.get("contexts") == "normalized")
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, normalized: bool = False) -> Self:
-        """A model that holds these very tensors; without `output.weight` it is tied."""
+        """Return a model of these very tensors; without `output.weight` it is tied."""
         vocabulary_size, dim = tensors["embedding.weight"].shape
         layers = sum(name.startswith("lstm.weight_ih_") for name in tensors)
         tied = "output.weight" not in tensors

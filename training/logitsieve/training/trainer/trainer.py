@@ -1,7 +1,7 @@
 """One training: model, loss, optimizers with their rates, position in the text, and their state.
 
-All that a step depends on is in `state_dict` or follows from the options and the step's number, so
-a resumed run equals, bit for bit, one that was never stopped.
+All that a step depends on is in the checkpoint or follows from the options and the step's number:
+on a CPU a resumed run equals, bit for bit, one that was never stopped.
 
 Shape letters: B streams, T time steps, D hidden size, V vocabulary.
 """
@@ -9,75 +9,46 @@ Shape letters: B streams, T time steps, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Any
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import backward
-from torch.optim import SGD, Adagrad, AdamW
+from torch.optim import Adagrad, AdamW
 from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.training.autograd.classes import clip_grad_norm_
 from logitsieve.training.config import TrainConfig
-from logitsieve.training.trainer.corpus import Corpus, TextStreams, epoch_shift
+from logitsieve.training.losses.registry import LOSSES, read_options
+from logitsieve.training.trainer.corpus import Corpus, TextStreams
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
-from logitsieve.training.trainer.losses import make_loss
-from logitsieve.training.trainer.settings import check_device
-from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35
-ROW_OPTIMIZERS = {"adagrad": Adagrad, "sgd": SGD}  # they take sparse gradients and dense ones
+SMOOTH = 100  # steps that the displayed loss averages over
 
 
-class Trainer:
-    """A model in training; `steps` of `total` are done."""
+@dataclass
+class TrainingStatus:
+    """Progress of a training; perplexities are on the held-out text, infinite before a validation.
 
-    def __init__(self, config: TrainConfig, corpus: Corpus) -> None:
-        """InvalidRequest for options that do not go together, or not with the text."""
-        self.config, self.corpus = config, corpus
-        _check(config, corpus)
-        torch.set_num_threads(config.threads)
-        torch.manual_seed(config.seed)
-        self.loss = make_loss(
-            config.loss,
-            config.loss_option,
-            dim=config.dim,
-            counts=corpus.counts,
-            seed=config.seed,
-            device=config.device,
-        )
-        sizes = len(corpus.vocabulary), config.dim, config.layers, config.dropout
-        self.model = Recurrent(*sizes, sparse=self.loss.classes.sparse).to(config.device)
-        if config.tied:
-            try:
-                self.loss.tie(self.model.embedding)
-            except InvalidRequest as error:
-                got = f"true for {config.loss} ({error})"
-                raise InvalidRequest("tied", got, "false: --no-tied") from error
-        # Of the LSTM, and of the embedding and the softmax, where a tied matrix counts once.
-        rows = dict.fromkeys([self.model.embedding.weight, *self.loss.parameters()])
-        self._optimizers = (
-            AdamW(
-                self.model.lstm.parameters(),
-                config.lr,
-                weight_decay=config.weight_decay,
-                fused=True,
-            ),
-            ROW_OPTIMIZERS[config.head_optimizer](list(rows), config.lr_of_loss),
-        )
-        self.loss.track(self._optimizers[1], every=config.index_every, growth=config.index_growth)
-        self.per_epoch = len(TextStreams(corpus.train, config.streams, config.steps))
-        self.total = config.epochs * self.per_epoch
-        if config.words is not None:
-            self.total = min(self.total, math.ceil(config.words / config.rows))
-        self.steps = 0
-        self._state: State | None = None
-        self._streams = self._open(0)
+    rows: words of a step. per_epoch, total: steps. loss: the loss's own, in nats a word, averaged
+    over some steps. seconds: of training steps alone. validated: the step of the last validation.
+    """
 
-    @property
-    def words(self) -> int:
-        return self.steps * self.config.rows
+    rows: int
+    per_epoch: int
+    total: int
+    steps: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+    validated: int = 0
+    perplexity: float = math.inf
+    best_perplexity: float = math.inf
 
     @property
     def epoch(self) -> int:
@@ -85,59 +56,115 @@ class Trainer:
         return -(-self.steps // self.per_epoch)
 
     @property
-    def lr(self) -> float:
-        return float(self._optimizers[0].param_groups[0]["lr"])
+    def words_per_second(self) -> float:
+        return self.steps * self.rows / max(self.seconds, 1e-9)
 
-    def step(self) -> tuple[float, float]:
-        """Make one update; return its loss in nats a word and the unclipped gradient's norm.
 
-        TrainingFailed if any of this is not finite; nothing is updated then.
+class Trainer:
+    """A model in training."""
+
+    def __init__(self, config: TrainConfig, corpus: Corpus) -> None:
+        """InvalidRequest for options that do not go together, or not with the text."""
+        self.config, self.corpus = config, corpus
+        self._check()
+        torch.set_num_threads(config.threads)
+        torch.manual_seed(config.seed)
+        counts = torch.from_numpy(np.maximum(corpus.counts, 1))  # of frequencies: positive
+        chosen = {"seed": config.seed, **read_options(config.loss, config.loss_option)}
+        self.loss = LOSSES[config.loss](
+            config.dim, len(counts), class_counts=counts, device=config.device, **chosen
+        )
+        sizes = len(corpus.vocabulary), config.dim, config.layers, config.dropout
+        self.model = Recurrent(*sizes, sparse=self.loss.classes.sparse).to(config.device)
+        if config.tied:
+            self.loss.tie(self.model.embedding)
+        lstm, decay = self.model.lstm.parameters(), config.weight_decay
+        rows = dict.fromkeys([self.model.embedding.weight, *self.loss.parameters()])  # tied: once
+        self._optimizers = (
+            AdamW(lstm, config.lr, weight_decay=decay, fused=True),
+            Adagrad(list(rows), config.head_lr),
+        )
+        self._parts = self.model, self.loss, *self._optimizers
+        self.loss.track(self._optimizers[1], every=config.index_every, growth=config.index_growth)
+        per_epoch = (len(corpus.train) - 1) // config.streams // config.steps
+        limit = math.inf if config.words is None else math.ceil(config.words / config.rows)
+        total = int(min(config.epochs * per_epoch, limit))
+        self.status = TrainingStatus(config.rows, per_epoch, total)
+        self._state: State | None = None
+
+    def _check(self) -> None:
+        needed = self.config.rows + 1
+        if (words := len(self.corpus.train)) < needed:
+            allowed = f"{needed:,}, streams times steps and one, or more"
+            raise InvalidRequest("text", f"{words:,} words to train on", allowed)
+        if (words := len(self.corpus.valid)) < 2:
+            raise InvalidRequest("valid", f"{words} words", "2 words or more")
+        try:
+            torch.zeros(1, device=self.config.device).item()
+        except (RuntimeError, AssertionError) as error:
+            allowed = "cpu, or a GPU that torch finds"
+            raise InvalidRequest("device", self.config.device, allowed) from error
+
+    def step(self) -> float:
+        """Make one update; return its loss in nats a word.
+
+        TrainingFailed if a hidden state or the gradient is not finite; nothing is updated then.
         """
-        number = self.steps % self.per_epoch
-        if number == 0:
-            self._streams, self._state = self._open(self.steps // self.per_epoch), None
-        factor = lr_factor(self.config, self.steps, self.total)
-        rates = (self.config.lr, self.config.lr_of_loss)
+        begun, status = time.monotonic(), self.status
+        factor = lr_factor(self.config, status.steps, status.total)
+        rates = (self.config.lr, self.config.head_lr)
         for optimizer, lr in zip(self._optimizers, rates, strict=True):
             optimizer.param_groups[0]["lr"] = lr * factor
             optimizer.zero_grad()
         self.model.train()
-        inputs_BT, targets_BT = (ids.to(self.config.device) for ids in self._streams[number])
+        inputs_BT, targets_BT = self._batch()
         hidden_BTD, (hidden, cell) = self.model.hidden(inputs_BT, self._state)
         self._check_finite("LSTM's output", hidden_BTD)
         loss = self.loss(hidden_BTD, targets_BT)
         backward(loss)
         parameters = dict.fromkeys([*self.model.parameters(), *self.loss.parameters()])
-        norm = clip_grad_norm_(parameters, self.config.clip)
-        self._check_finite("gradient", norm)
+        self._check_finite("gradient", clip_grad_norm_(parameters, self.config.clip))
         # torch warns of sparse gradients unless checks are switched on or off.
         with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
             for each in self._optimizers:
                 each.step()
         self._state = hidden.detach(), cell.detach()
-        self.steps += 1
-        return loss.item(), float(norm)
+        nats = float(loss.item())
+        status.steps += 1
+        status.loss += (nats - status.loss) / min(status.steps, SMOOTH)
+        status.seconds += time.monotonic() - begun
+        return nats
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the next step; the streams of each epoch begin elsewhere."""
+        epoch, number = divmod(self.status.steps, self.status.per_epoch)
+        if number == 0:
+            self._state = None
+        config, ids = self.config, self.corpus.train
+        shift = int(np.random.default_rng([config.seed, epoch]).integers(len(ids)))
+        streams = TextStreams(ids, config.streams, shift, config.device)
+        return streams.read(number * config.steps, config.steps)
 
     @torch.no_grad()
-    def validate(self, progress: Progress = no_progress) -> float:
-        """Return the mean loss on the held-out text in nats a word, under the full softmax.
+    def validate(self) -> float:
+        """Return the perplexity on the held-out text under the full softmax.
 
         At most 7 words at the text's end are left out. TrainingFailed if it is not finite.
         """
         self.model.eval()
-        count = max(1, min(VALID_STREAMS, len(self.corpus.valid) // (VALID_STEPS + 1)))
-        streams = TextStreams(self.corpus.valid, count, VALID_STEPS)
-        state, total, words = None, 0.0, 0
-        for inputs_BT, targets_BT in streams.all():
-            inputs, targets = inputs_BT.to(self.config.device), targets_BT.to(self.config.device)
-            hidden_BTD, state = self.model.hidden(inputs, state)
+        ids = self.corpus.valid
+        count = max(1, min(VALID_STREAMS, len(ids) // (VALID_STEPS + 1)))
+        streams = TextStreams(ids, count, device=self.config.device)
+        state, total = None, 0.0
+        for start in range(0, streams.length, VALID_STEPS):
+            inputs_BT, targets_BT = streams.read(start, VALID_STEPS)
+            hidden_BTD, state = self.model.hidden(inputs_BT, state)
             self._check_finite("LSTM's output", hidden_BTD)
-            loss = self.loss.full_loss(hidden_BTD, targets)
-            self._check_finite("full loss", loss)
-            total += loss.item() * targets.numel()
-            words += targets.numel()
-            progress("validate", words, len(self.corpus.valid))
-        return total / words
+            total += self.loss.full_loss(hidden_BTD, targets_BT).item() * targets_BT.numel()
+        mean = total / (count * streams.length)
+        perplexity = torch.tensor(mean, dtype=torch.float64).exp()
+        self._check_finite("perplexity", perplexity)
+        return float(perplexity)
 
     def language_model(self) -> LanguageModel:
         """Return the model to serve; InvalidRequest if the loss is unservable."""
@@ -145,47 +172,37 @@ class Trainer:
         tensors = {**self.model.state_dict(), "output.bias": exported.bias}
         if not torch.equal(exported.weight, self.model.embedding.weight):
             tensors["output.weight"] = exported.weight
-        return LanguageModel.of(
-            {name: tensor.detach().cpu() for name, tensor in tensors.items()},
-            normalized=exported.normalized_contexts,
-        )
+        on_cpu = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+        return LanguageModel.of(on_cpu, normalized=exported.normalized_contexts)
 
-    def state_dict(self) -> dict[str, Any]:
-        random = {"cpu": torch.get_rng_state()}  # torch's generators, which dropout uses
-        if self.config.device.startswith("cuda"):
-            random["cuda"] = torch.cuda.get_rng_state(self.config.device)
-        return {
-            "steps": self.steps,
-            "model": self.model.state_dict(),
-            "head": self.loss.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "random": random,
+    def save(self, file: Path) -> None:
+        """Replace a checkpoint at once: a process that dies leaves the last one."""
+        state = {
+            "status": asdict(self.status),
+            "parts": [part.state_dict() for part in self._parts],
+            "random": torch.get_rng_state(),  # of dropout on a CPU
             "state": self._state,
         }
+        fresh = file.with_name(f".tmp-{file.name}")
+        torch.save(state, fresh)
+        fresh.replace(file)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
-        self.model.load_state_dict(state["model"])
-        self.loss.load_state_dict(state["head"])
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        torch.set_rng_state(state["random"]["cpu"])
-        if self.config.device.startswith("cuda"):
-            torch.cuda.set_rng_state(state["random"]["cuda"], self.config.device)
-        if state["state"] is not None:
-            hidden, cell = (tensor.to(self.config.device) for tensor in state["state"])
-            self._state = hidden, cell
-        self._streams = self._open(self.steps // self.per_epoch)
+    def load(self, file: Path) -> None:
+        """Go on from a checkpoint; InvalidRequest if it is damaged."""
+        try:
+            state = torch.load(file, map_location=self.config.device, weights_only=True)
+        except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+            raise InvalidRequest("resume", f"{file} ({error})", "a whole checkpoint") from error
+        vars(self.status).update(state["status"])
+        for part, saved in zip(self._parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+        torch.set_rng_state(state["random"].cpu())
+        self._state = state["state"]
 
     def _check_finite(self, what: str, numbers: Tensor) -> None:
         if not bool(numbers.isfinite().all()):
-            raise TrainingFailed(f"the {what} of step {self.steps} is not finite: a lower lr?")
-
-    def _open(self, epoch: int) -> TextStreams:
-        """Open the text in the order of an epoch, from 0 on."""
-        config, ids = self.config, self.corpus.train
-        shift = epoch_shift(len(ids), config.seed, epoch)
-        return TextStreams(ids, config.streams, config.steps, shift)
+            at = f"the {what} of step {self.status.steps}"
+            raise TrainingFailed(f"{at} is not finite: a lower lr?")
 
 
 def lr_factor(config: TrainConfig, step: int, total: int) -> float:
@@ -194,13 +211,3 @@ def lr_factor(config: TrainConfig, step: int, total: int) -> float:
     if step < rising:
         return (step + 1) / rising
     return (1 + math.cos(math.pi * (step - rising) / max(1, total - rising))) / 2
-
-
-def _check(config: TrainConfig, corpus: Corpus) -> None:
-    needed = config.rows + 1
-    if len(corpus.train) < needed:
-        got = f"{len(corpus.train):,} words to train on"
-        raise InvalidRequest("text", got, f"{needed:,}, streams times steps and one, or more")
-    if len(corpus.valid) < 2:
-        raise InvalidRequest("valid", f"{len(corpus.valid)} words", "2 words or more")
-    check_device(config.device)

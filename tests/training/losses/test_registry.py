@@ -1,21 +1,20 @@
+"""Losses by name, and their options as text."""
+
 from __future__ import annotations
 
 from types import NoneType
-from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES
-from logitsieve.training.trainer.losses import make_loss, read_options
-
-COUNTS = np.array([0, 9, 5, 3, 1] * 12)
+from logitsieve.training.losses.registry import read_options
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_is_made_of_a_vocabulary_alone(name: str) -> None:
-    criterion = make_loss(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
+    criterion = LOSSES[name](8, 60, class_counts=torch.arange(60, 0, -1), seed=3)
     assert type(criterion) is LOSSES[name].kind
     assert (criterion.in_features, criterion.n_classes) == (8, 60)
 
@@ -38,10 +37,7 @@ def test_options_become_what_the_loss_takes() -> None:
     assert read == {"n_sampled": 7, "per_row": True, "bias": False, "scale": 3.0}
     assert isinstance(read["scale"], float)
     assert read_options("uniform", ["scale=none"]) == {"scale": None}
-    criterion: Any = make_loss(
-        "uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu"
-    )
-    assert criterion.proposal.n_sampled == 7
+    assert read_options("d-softmax", ["blocks=[[1, 2], [3, 4]]"]) == {"blocks": [[1, 2], [3, 4]]}
 
 
 @pytest.mark.parametrize(
@@ -64,4 +60,4 @@ def test_other_options_are_refused(pair: str, reason: str) -> None:
 
 def test_a_loss_that_there_is_not() -> None:
     with pytest.raises(InvalidRequest, match="uniform"):
-        make_loss("magic", (), dim=8, counts=COUNTS, seed=3, device="cpu")
+        read_options("magic", ())
