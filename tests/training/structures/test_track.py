@@ -146,16 +146,6 @@ def test_what_moves_other_rows_is_refused_by_name(named: str) -> None:
     assert caught.value.field == "optimizer"
 
 
-@pytest.mark.parametrize("named", REFUSED)
-def test_it_may_if_all_rows_are_indexed_anew(named: str) -> None:
-    kind, options = REFUSED[named]
-    criterion, seen = made(sparse=False)
-    optimizer = kind(criterion.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
-    criterion.track(optimizer, rebuild_every=2)
-    train(criterion, optimizer, [1, 2, 3, 4, 5])
-    assert seen.events == ["rebuilt", "rebuilt"]
-
-
 def test_dense_gradients_are_refused() -> None:
     criterion, _ = made(sparse=False)
     with pytest.raises(InvalidRequest, match="dense"):
@@ -172,58 +162,27 @@ def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
         optimizer.step()
 
 
-def answer(name: str, calls: tuple[str, str], kept: bool, sparse: bool, **options: Any) -> str:
-    """What tying and following say in that order: the refusal, or nothing."""
-    criterion, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=sparse)
-    optimizer = SGD(
-        [*criterion.parameters(), *embedding.parameters()][: None if kept else -1], lr=0.1
-    )
-    try:
-        for call in calls:
-            criterion.tie(embedding) if call == "tie" else criterion.track(optimizer, **options)
-    except InvalidRequest as error:
-        return str(error)
-    return ""
-
-
-TIED: dict[str, tuple[dict[str, Any], str]] = {
-    "dense": ({"sparse": False}, "optimizer: got SGD on dense gradients, allowed: "),
-    "dense, with all rows anew": ({"sparse": False, "rebuild_every": 2}, ""),
-    "sparse": ({"sparse": True}, ""),
-    "another's": ({"sparse": True, "kept": False}, "optimizer: got other parameters, allowed: "),
-}
-
-
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("case", TIED)
-def test_tying_and_following_say_the_same_in_either_order(name: str, case: str) -> None:
-    options, expected = TIED[case]
-    tied_first = answer(name, ("tie", "follow"), **{"kept": True, **options})
-    assert answer(name, ("follow", "tie"), **{"kept": True, **options}) == tied_first
-    if has_index(make(name, 8, 60)):
-        assert tied_first.startswith(expected)
-        assert bool(tied_first) == bool(expected)
-
-
-def test_a_refused_tie_changes_nothing() -> None:
-    criterion, seen = made(bias=False)
-    optimizer, weight = SGD(criterion.parameters(), lr=0.1), criterion.classes.weight
-    criterion.track(optimizer, every=1)
-    with pytest.raises(InvalidRequest, match="dense"):
-        criterion.tie(nn.Embedding(V, D))
+def test_tying_comes_first(name: str) -> None:
+    criterion, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=True)
+    if not has_index(criterion):
+        return
+    weight = criterion.classes.weight
+    assert criterion.track(SGD(criterion.parameters(), lr=0.1)) is not None
+    with pytest.raises(InvalidRequest, match="tie before track"):
+        criterion.tie(embedding)
     assert criterion.classes.weight is weight
-    train(criterion, optimizer, [2])
-    assert seen.events == [[2, 7]]
 
 
-def test_nothing_is_refused_once_following_has_ended() -> None:
+@pytest.mark.parametrize(
+    ("sparse", "reason"), [(True, "other parameters"), (False, "SGD on dense gradients")]
+)
+def test_tied_weights_are_looked_for_in_the_optimizer(sparse: bool, reason: str) -> None:
     criterion, _ = made(bias=False)
-    handle = criterion.track(SGD(criterion.parameters(), lr=0.1))
-    assert handle is not None
-    handle.remove()
-    embedding = nn.Embedding(V, D)
-    criterion.tie(embedding)
-    assert criterion.classes.weight is embedding.weight
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.tie(nn.Embedding(V, D, sparse=sparse))
+    with pytest.raises(InvalidRequest, match=reason):
+        criterion.track(optimizer)
 
 
 def test_a_copy_follows_nothing() -> None:
@@ -231,7 +190,7 @@ def test_a_copy_follows_nothing() -> None:
     optimizer = SGD(criterion.parameters(), lr=0.1)
     criterion.track(optimizer, every=1)
     other = copy.deepcopy(criterion)
-    other.tie(nn.Embedding(V, D))
+    train(other, SGD(other.parameters(), lr=0.1), [1])
     train(criterion, optimizer, [2])
     assert seen.events == [[2, 7]]
 
@@ -257,16 +216,7 @@ def test_the_bias_may_have_no_other_optimizer() -> None:
     assert criterion.track(SGD([criterion.classes.weight], lr=0.1)) is not None
 
 
-def test_rebuilding_makes_no_period_longer() -> None:
-    """Else a growing period would soon be no number."""
-    criterion, seen = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=5, growth=1e100, rebuild_every=2)
-    train(criterion, optimizer, [0] * 20)
-    assert seen.events == ["rebuilt"] * 10
-
-
-@pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}, {"rebuild_every": 0}])
+@pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}])
 def test_bad_periods_are_named(options: dict[str, Any]) -> None:
     criterion, _ = made()
     with pytest.raises(InvalidRequest) as caught:

@@ -146,12 +146,7 @@ class SoftmaxLoss(nn.Module, ABC):
         self.classes.tie(embedding)
 
     def track(
-        self,
-        optimizer: Optimizer,
-        *,
-        every: int = 50,
-        growth: float = 1.0,
-        rebuild_every: int | None = None,
+        self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
         """Keep the loss's index of its rows up to date; None for a loss without an index."""
         return None

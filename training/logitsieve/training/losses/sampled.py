@@ -25,7 +25,7 @@ from logitsieve.training.autograd.rng import LARGEST_SEED, Randomness, processes
 from logitsieve.training.autograd.shared import shared_losses
 from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
 from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.structures.track import Tracker, TrackingState, attached
+from logitsieve.training.structures.track import Tracker, TrackingState, check_trackable
 
 
 class SampledSoftmax(SoftmaxLoss):
@@ -50,7 +50,7 @@ class SampledSoftmax(SoftmaxLoss):
         check_at_least("seed", seed, 0, LARGEST_SEED)
         self.random = Randomness(seed)
         self.tracking = TrackingState()
-        self._trackers: list[tuple[Tracker, RemovableHandle]] = []
+        self._tracked = False
         self.proposal = copy.copy(proposal)
         self.proposal.start(self.classes, self.logit_form, seed)
         self.rebuild()
@@ -83,58 +83,31 @@ class SampledSoftmax(SoftmaxLoss):
     def tie(self, embedding: nn.Embedding) -> None:
         """Share the weights of `embedding`; gradients are sparse if its own are.
 
-        Raises InvalidRequest, and ties nothing, if a tracked optimizer could not be tracked after
-        this.
+        Before `track`, which looks for the weights in the optimizer: InvalidRequest after it.
         """
-        before = self.classes.weight, self.classes.sparse
+        if self._tracked:
+            raise InvalidRequest("embedding", "weights for a tracked loss", "tie before track")
         super().tie(embedding)
-        try:
-            self._trackers = [each for each in self._trackers if attached(each[1])]
-            for tracker, _ in self._trackers:
-                tracker.check()
-        except InvalidRequest:
-            self.classes.weight, self.classes.sparse = before
-            raise
         self.rebuild()
 
     def track(
-        self,
-        optimizer: Optimizer,
-        *,
-        every: int = 50,
-        growth: float = 1.0,
-        rebuild_every: int | None = None,
+        self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
         """Keep the index up to date with the steps of `optimizer`.
 
         Rows with a gradient are indexed again every `every` steps, a period that is multiplied by
-        `growth` each time. With rebuild_every all rows are, every so many steps. Returns a handle
-        whose .remove() ends this, or None without an index. Raises InvalidRequest.
+        `growth` each time. Returns a handle whose .remove() ends this, or None without an index.
+        Raises InvalidRequest.
         """
         check_at_least("every", every, 1)
-        if rebuild_every is not None:
-            check_at_least("rebuild_every", rebuild_every, 1)
         if not growth >= 1:
             raise InvalidRequest("growth", growth, ">= 1")
         if self.proposal.index is None:
             return None
-        tracker = Tracker(
-            optimizer,
-            self.classes,
-            self.proposal.index,
-            self.tracking,
-            every,
-            growth,
-            rebuild_every,
-        )
-        tracker.check()
-        handle = tracker.attach()
-        self._trackers.append((tracker, handle))
-        return handle
-
-    def __getstate__(self) -> dict[str, Any]:
-        """State for a copy, which tracks nothing: the optimizer moves the original."""
-        return {**self.__dict__, "_trackers": []}
+        check_trackable(optimizer, self.classes)
+        self._tracked = True
+        tracker = Tracker(self.classes, self.proposal.index, self.tracking, every, growth)
+        return optimizer.register_step_post_hook(tracker.after_step)
 
     def get_extra_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"seed": self.random.seed, "step": self.random.step}

@@ -2,8 +2,7 @@
 
 Rows with a gradient are dirty; they are indexed again once a period, all together: doing so after
 every step would cost many times the loss itself. This requires an optimizer that moves the rows
-with a gradient and no others; any other is refused by name, unless all rows are indexed again every
-so many steps.
+with a gradient and no others; any other is refused by name.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
-from torch.utils.hooks import RemovableHandle
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.classes import ClassWeights
@@ -25,7 +23,8 @@ _TRACKABLE: dict[type[Optimizer], tuple[str, ...]] = {
     Adagrad: ("weight_decay",),
     SparseAdam: (),
 }
-_ALLOWED = "SGD without momentum, Adagrad or SparseAdam, without weight decay, or rebuild_every=N"
+_ALLOWED = "SGD without momentum, Adagrad or SparseAdam, without weight decay"
+_SPARSE = "sparse gradients (a head or a tied embedding with sparse=True)"
 
 
 class RowIndex(Protocol):
@@ -72,10 +71,6 @@ class TrackingState:
         rows: Tensor = torch.unique(torch.cat([each.to(device) for each in self.dirty]))
         return rows
 
-    def clean(self) -> None:
-        self.forget()
-        self.updated = self.steps
-
     def forget(self) -> None:
         self.dirty.clear()
         self.noted = 0
@@ -93,69 +88,45 @@ class TrackingState:
 class Tracker:
     """Updates `index` every `every` steps, a period that grows by `growth` each time."""
 
-    optimizer: Optimizer
     classes: ClassWeights
     index: RowIndex
     state: TrackingState
     every: int
     growth: float
-    rebuild_every: int | None
-
-    def check(self) -> None:
-        """Raise InvalidRequest unless the classes can be tracked as they are."""
-        if self.rebuild_every is None:
-            _check_moves_no_other_rows(self.optimizer, self.classes)
-        _groups_of(self.optimizer, self.classes)
-
-    def attach(self) -> RemovableHandle:
-        return self.optimizer.register_step_post_hook(self.after_step)
 
     def after_step(self, *_: object) -> None:
-        """Note the rows that moved, and index them if the period is over."""
+        """Note the rows that moved, and index them if the period is over: an optimizer's hook."""
         state = self.state
         state.steps += 1
         for parameter in self.classes.parameters():
             gradient = parameter.grad
-            if gradient is not None and gradient.is_sparse:
-                state.note(gradient._indices()[0].clone(), len(gradient))
-            elif gradient is not None and self.rebuild_every is None:
+            if gradient is None:
+                continue
+            if not gradient.is_sparse:
                 raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
-        weight, bias = self.classes.detached()
-        if self.rebuild_every is not None and state.steps % self.rebuild_every == 0:
-            self.index.rebuild(weight, bias)
-            state.clean()
-        elif state.steps - state.updated >= self.every * self.growth**state.updates:
+            state.note(gradient._indices()[0].clone(), len(gradient))
+        if state.steps - state.updated >= self.every * self.growth**state.updates:
+            weight, bias = self.classes.detached()
             self.index.update(state.rows().to(weight.device), weight, bias)
-            state.clean()
+            state.forget()
+            state.updated = state.steps
             state.updates += 1
 
 
-def attached(handle: RemovableHandle) -> bool:
-    hooks = handle.hooks_dict_ref()
-    return hooks is not None and handle.id in hooks
-
-
-_SPARSE = "sparse gradients (a head or a tied embedding with sparse=True), or rebuild_every=N"
-
-
-def _groups_of(optimizer: Optimizer, classes: ClassWeights) -> list[dict[str, Any]]:
-    """Groups with parameters of the classes; InvalidRequest if one is in none."""
-    wanted = {id(each) for each in classes.parameters() if each.requires_grad}
-    members = [{id(each) for each in group["params"]} for group in optimizer.param_groups]
-    if not wanted <= set().union(*members):
-        raise InvalidRequest("optimizer", "other parameters", "one that has the head's parameters")
-    both = zip(optimizer.param_groups, members, strict=True)
-    return [group for group, ids in both if wanted & ids]
-
-
-def _check_moves_no_other_rows(optimizer: Optimizer, classes: ClassWeights) -> None:
+def check_trackable(optimizer: Optimizer, classes: ClassWeights) -> None:
+    """InvalidRequest unless it has all parameters of the classes and moves no other rows."""
     name = type(optimizer).__name__
     if not classes.sparse:
         raise InvalidRequest("optimizer", f"{name} on dense gradients", _SPARSE)
     kind = next((each for each in _TRACKABLE if isinstance(optimizer, each)), None)
     if kind is None:
         raise InvalidRequest("optimizer", name, _ALLOWED)
-    for group in _groups_of(optimizer, classes):
+    missing = {id(each) for each in classes.parameters() if each.requires_grad}
+    for group in optimizer.param_groups:
+        members = {id(each) for each in group["params"]}
         for option in _TRACKABLE[kind]:
-            if group[option]:
+            if missing & members and group[option]:
                 raise InvalidRequest("optimizer", f"{name} with {option}={group[option]}", _ALLOWED)
+        missing -= members
+    if missing:
+        raise InvalidRequest("optimizer", "other parameters", "one that has the head's parameters")
