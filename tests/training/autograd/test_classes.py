@@ -105,30 +105,16 @@ def dense(parameters: list[nn.Parameter]) -> list[Tensor]:
     return [p.grad.to_dense() for p in parameters if p.grad is not None]
 
 
-@pytest.mark.parametrize("norm_type", [2.0, 1.0, float("inf")])
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])
 @pytest.mark.parametrize("times", [1, 3])
-def test_dense_and_sparse_gradients_are_clipped_as_torch_does(
-    norm_type: float, max_norm: float, times: int
-) -> None:
+def test_dense_and_sparse_gradients_are_clipped_as_torch_does(max_norm: float, times: int) -> None:
     mixed, plain = gradients(True, times), gradients(False, times)
-    got = clip_grad_norm_(iter(mixed), max_norm, norm_type)
-    expected = nn.utils.clip_grad_norm_(plain, max_norm, norm_type)
+    got = clip_grad_norm_(iter(mixed), max_norm)
+    expected = nn.utils.clip_grad_norm_(plain, max_norm)
     torch.testing.assert_close(got, expected)
     for one, other in zip(dense(mixed), dense(plain), strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_clipping_one_tensor_and_none() -> None:
-    parameter = gradients(True)[2]
-    assert float(clip_grad_norm_(parameter, 1e-3)) > 1e-3
-    torch.testing.assert_close(dense([parameter])[0].norm(), torch.tensor(1e-3))
+def test_clipping_without_gradients() -> None:
     assert float(clip_grad_norm_([nn.Parameter(torch.zeros(2))], 1.0)) == 0
-
-
-def test_a_norm_that_is_not_finite_is_raised_if_asked() -> None:
-    parameters = gradients(True)
-    assert parameters[2].grad is not None
-    parameters[2].grad._values().fill_(torch.inf)
-    with pytest.raises(RuntimeError, match="non-finite"):
-        clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)

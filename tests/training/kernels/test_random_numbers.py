@@ -19,13 +19,12 @@ def draw(
     *,
     seed: int = 1,
     step: int = 0,
-    first: int = 0,
 ) -> tuple[list[list[int]], list[np.ndarray]]:
     offsets = np.cumsum([0, *map(len, lists)])
     ids = np.array([i for ids in lists for i in ids], np.int32)
     taken = np.zeros(vocab_size, np.uint8)
     starts, out, weights = add_uniform_sample(
-        offsets, ids, targets, count, np.uint64(seed), np.uint64(step), np.uint64(first), taken
+        offsets, ids, targets, count, np.uint64(seed), np.uint64(step), taken
     )
     assert not taken.any(), "the scratch is left as it was"
     return [part.tolist() for part in np.split(out, starts[1:-1])], np.split(weights, starts[1:-1])
@@ -72,11 +71,10 @@ def test_every_set_is_equally_likely_where_most_are_drawn() -> None:
     assert (np.abs(left_out[[1, 2, 3, 5, 6, 7]] - steps / 6) < 4.5 * spread).all()
 
 
-def test_a_row_draws_the_same_in_any_slice_of_a_batch() -> None:
+def test_rows_steps_and_seeds_draw_differently() -> None:
     lists, targets = [[1], [2, 3], []], np.array([[0], [0], [0]])
     together, _ = draw(lists, targets, 5, 1000)
-    alone, _ = draw(lists[1:2], targets[1:2], 5, 1000, first=1)
-    assert together[1] == alone[0]
+    assert draw(lists, targets, 5, 1000)[0] == together
     assert together[1][2:] != together[2]
     assert draw(lists, targets, 5, 1000, step=1)[0] != together
     assert draw(lists, targets, 5, 1000, seed=2)[0] != together

@@ -225,19 +225,13 @@ def read_rows(
 
 
 @torch.no_grad()
-def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor],
-    max_norm: float,
-    norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
-) -> Tensor:
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     """Clip dense and sparse gradients in place, as torch.nn.utils.clip_grad_norm_ does dense ones.
 
-    Returns the norm before clipping, of all gradients as one vector. Coalesces sparse gradients.
+    Returns the 2-norm before clipping, of all gradients as one vector. Coalesces sparse gradients.
     """
-    parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     values = [_values(p) for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(values, norm_type, error_if_nonfinite)
+    norm = torch.nn.utils.get_total_norm(values)
     for each in values:
         each.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(each.device))
     return norm

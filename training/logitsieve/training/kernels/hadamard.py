@@ -97,13 +97,6 @@ def _multiply(values, factors, size):
         store(values, i, multiply_add(load(values, i), load(factors, i), zeros32()))
 
 
-@kernel("(float32[:,::1],)")
-def hadamard(rows: Float32) -> None:
-    """Replace each of the rows [B, P], P a power of two, by its unnormalised transform."""
-    for row in range(rows.shape[0]):
-        transform(row_of(pointer(rows), row, rows.shape[1]), rows.shape[1])
-
-
 @kernel("(float32[:,::1], float32[:,:,::1], float32[:,::1])")
 def structured_products(vectors: Float32, signs: Float32, products: Float32) -> None:
     """Fill products [B, N P]: sqrt(P) H D1 H D2 H D3 of each of the vectors [B, D], D <= P.

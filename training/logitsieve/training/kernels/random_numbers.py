@@ -88,10 +88,9 @@ def _from_the_rest(taken, rest, out, seed, step, draw):
         taken[out[i]] = 1
 
 
-@kernel("(int64[::1], int32[::1], int64[:,::1], int64, uint64, uint64, uint64, uint8[::1])")
+@kernel("(int64[::1], int32[::1], int64[:,::1], int64, uint64, uint64, uint8[::1])")
 def add_uniform_sample(
-    offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, first: int,
-    taken: np.ndarray,
+    offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, taken: np.ndarray
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
     """CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
@@ -111,7 +110,7 @@ def add_uniform_sample(
         middle = starts[row] + row_ids.size
         end = middle + size
         out[starts[row] : middle] = row_ids
-        drawn, draw = out[middle:end], OUTSIDE | (np.uint64(row) + np.uint64(first))
+        drawn, draw = out[middle:end], OUTSIDE | np.uint64(row)
         if 2 * size <= rest:
             _by_rejection(taken, drawn, np.uint64(seed), np.uint64(step), draw)
         else:

@@ -50,17 +50,14 @@ _CHUNK = 1 << 25  # logits at once: more rows make fewer passes over the gradien
 
 
 class ChunkedSoftmax(FullSoftmax):
-    """FullSoftmax's loss and gradients; never holds logits of more than half of the rows."""
+    """FullSoftmax's loss and gradients; never holds logits of more than half of the rows.
 
-    def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """Losses [B]; their weights are not known yet, so backward computes the logits again."""
-        return self._chunked(hidden_BD, targets, None)
+    This holds for a sum or a mean, whose gradients are computed in the forward pass. With reduction
+    "none" it is FullSoftmax.
+    """
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
-        """The sum of the losses, times `share`; gradients are computed in the forward pass."""
-        return self._chunked(hidden_BD, targets, share)
-
-    def _chunked(self, hidden_BD: Tensor, targets: Targets, share: float | None) -> Tensor:
+        """The sum of the losses, times `share`."""
         result: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
             hidden_BD, *self.full_classes(), (targets, self.logit_form.absolute), share
         )
@@ -132,10 +129,7 @@ def _normalise_all(x_bV: Tensor, targets: Targets) -> Tensor:
 
 
 class _Chunked(torch.autograd.Function):
-    """The rows' losses, or with a share the sum of the losses times it.
-
-    The gradients of a sum are computed with it: backward only hands them over, the first time.
-    """
+    """The sum of the rows' losses times `share`; backward only hands the gradients over, once."""
 
     @staticmethod
     def forward(
@@ -144,15 +138,11 @@ class _Chunked(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         rest: tuple[Targets, bool],
-        share: float | None,
+        share: float,
     ) -> Tensor:
-        ctx.save_for_backward(hidden, weight, bias)
-        ctx.rest, ctx.gradients, ctx.shares_B = rest, None, None
+        shares_B = hidden.new_full((len(hidden),), share)
         problem = _Problem(hidden, weight, bias, *rest)
-        if share is None:
-            return torch.cat([losses for _, losses, _ in problem.chunks()])
-        ctx.shares_B = hidden.new_full((len(hidden),), share)
-        losses_B, ctx.gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
+        losses_B, ctx.gradients = problem.gradients(shares_B, ctx.needs_input_grad[:3])
         return losses_B.sum() * share
 
     @staticmethod
@@ -161,10 +151,7 @@ class _Chunked(torch.autograd.Function):
         gradients: list[Tensor | None] | None
         gradients, ctx.gradients = ctx.gradients, None  # given away
         if gradients is None:
-            problem = _Problem(*ctx.saved_tensors, *ctx.rest)
-            shares_B = gradient if ctx.shares_B is None else ctx.shares_B
-            with torch.autocast(gradient.device.type, enabled=False):
-                _, gradients = problem.gradients(shares_B, ctx.needs_input_grad[:3])
-        if ctx.shares_B is not None and (gradient.device.type != "cpu" or float(gradient) != 1):
+            raise RuntimeError("a loss of ChunkedSoftmax has one backward pass")
+        if gradient.device.type != "cpu" or float(gradient) != 1:
             gradients = [None if each is None else each.mul_(gradient) for each in gradients]
         return *gradients, None, None

@@ -119,7 +119,7 @@ class UniformSampler:
         key, step = np.uint64(rng.key), np.uint64(rng.step)
         taken = self.scratch.zeros("taken", self.n_classes, np.uint8)
         result: tuple[Int64, Int32, Float64] = add_uniform_sample(
-            offsets, ids, targets_BM, count, key, step, np.uint64(0), taken
+            offsets, ids, targets_BM, count, key, step, taken
         )
         return result
 
