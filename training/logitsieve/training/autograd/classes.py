@@ -1,4 +1,4 @@
-"""The rows of W and the bias as parameters, their sparse gradients, and the clipping of those.
+"""The rows of W and the bias as parameters, their sparse gradients, and gradient clipping.
 
 Shape letters: V classes, D hidden size, U rows that are touched, each once.
 """

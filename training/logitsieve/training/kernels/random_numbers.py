@@ -1,9 +1,9 @@
 """Random numbers by counter: each depends on a key and a place, on no order of draws.
 
-Among them uniform samples, without replacement, of the ids that a row does not have yet: that of a
-row depends on the seed, the step, the row's number and the set that it has.
+They include uniform samples, without replacement, of the ids that a row does not have yet. A row's
+sample depends on the seed, the step, the row's number and the ids that it has.
 
-Shape letters: B rows, V ids, M targets of a row, S ids of all rows, T those drawn.
+Shape letters: B rows, V ids, M targets of a row, S ids of all rows, T drawn ids.
 """
 
 from __future__ import annotations
