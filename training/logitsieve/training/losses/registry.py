@@ -70,8 +70,8 @@ class Option(typing.NamedTuple):
 class Loss:
     """A loss of the registry; call it as its class, with the options of its proposal among others.
 
-    kind, proposal: the class, and that of its proposal, if it is a `SampledSoftmax`. weights: makes
-    the weights of a FrequencyProposal from V and class_counts. common: its own defaults of LossOptions.
+    kind: its class. proposal: the class of the proposal of a `SampledSoftmax`. weights: makes the
+    weights of a FrequencyProposal from V and class_counts. common: its own defaults of LossOptions.
     """
 
     kind: type[SoftmaxLoss]
