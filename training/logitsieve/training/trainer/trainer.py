@@ -16,9 +16,9 @@ from pickle import UnpicklingError
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import backward
-from torch.optim import Adagrad, AdamW
+from torch.optim import Adagrad, AdamW, Optimizer
 from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
@@ -84,7 +84,7 @@ class Trainer:
             AdamW(lstm, config.lr, weight_decay=decay, fused=True),
             Adagrad(list(rows), config.head_lr),
         )
-        self._parts = self.model, self.loss, *self._optimizers
+        self._parts: list[nn.Module | Optimizer] = [self.model, self.loss, *self._optimizers]
         self.loss.track(self._optimizers[1], every=config.index_every, growth=config.index_growth)
         per_epoch = (len(corpus.train) - 1) // config.streams // config.steps
         limit = math.inf if config.words is None else math.ceil(config.words / config.rows)
