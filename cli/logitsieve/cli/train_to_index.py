@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.build import show
-from logitsieve.cli.options import flag
-from logitsieve.index_builder import build
+from logitsieve.cli.options import flag, read_options
+from logitsieve.index_builder import BuildConfig, build
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 
@@ -34,6 +35,7 @@ class ToServing:
     build: Path | None = flag(
         None, "The index to build from those contexts: a new <name>/<version>."
     )
+    build_config: Path | None = flag(None, "TOML file of options of logitsieve build.")
 
     def __post_init__(self) -> None:
         if self.capture is not None:
@@ -44,6 +46,14 @@ class ToServing:
             if self.capture is None:
                 raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
             new_path(self.build)
+        elif self.build_config is not None:
+            raise InvalidRequest("build_config", self.build_config, "nothing without --build")
+        _ = self.config  # its file is read now
+
+    @cached_property
+    def config(self) -> BuildConfig:
+        file = self.build_config
+        return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
 
     def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
         """Return the number of contexts kept of the run in `out`, and the index."""
@@ -63,6 +73,7 @@ class ToServing:
             made,
             self.build,
             vocabulary=corpus.vocabulary.words,
+            config=self.config,
             progress=progress,
             heldout=heldout,
         )
