@@ -7,7 +7,6 @@ import numpy as np
 from logitsieve.index import open_index
 from tests.cli.conftest import SMALL, Run
 
-
 BUILD = "clusters = 2\nrounds = 1\nsteps = 3\nkmeans_iterations = 2\n"
 
 
