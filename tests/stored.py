@@ -10,7 +10,7 @@ from logitsieve.utils.floats import CODES, narrowed, widened
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
 HALVES = ("F16", "BF16")
-BLOCKS = ("Q8_0", "Q4_0", "Q6_K", "Q4_K")
+BLOCKS = tuple(code for code, kind in KINDS.items() if kind.blocks)
 NAMES = {code: name for name, code in CODES.items()}  # of float types
 
 

@@ -88,7 +88,7 @@ def test_greedy_tokens_are_the_best_in_float64(
     assert len({token for row in expected for token in row}) > 3
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_other_types_of_the_matrix(
     make_gguf: Make, kind: str, tmp_path: Path, kernel_cache: Path
 ) -> None:

@@ -227,8 +227,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         "dim: got 250, Q8_0 needs a multiple of 32",
     ),
     "an unknown kind": (
-        lambda index: forge(index, dtype="Q5_K"),
-        "dtype: got 'Q5_K', allowed: F32, F16, BF16, Q8_0, Q4_0, Q6_K, Q4_K",
+        lambda index: forge(index, dtype="Q3_K"),
+        "dtype: got 'Q3_K', allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q6_K",
     ),
     "fewer bytes": (
         lambda index: os.truncate(index / FILE, (index / FILE).stat().st_size - 100),

@@ -15,7 +15,16 @@ pytestmark = pytest.mark.usefixtures("llama_wheel")
 TEXT = "the time of man, and after that we go back to work."
 
 # The most that llama.cpp's product, which rounds h to the type beside W's, differs by, of |logit|.
-ROUNDING = {"F32": 1e-6, "F16": 2e-3, "BF16": 2e-2, "Q8_0": 3e-2, "Q4_0": 3e-2}
+ROUNDING = {
+    "F32": 1e-6,
+    "F16": 2e-3,
+    "BF16": 2e-2,
+    "Q8_0": 3e-2,
+    "Q4_0": 3e-2,
+    "Q4_1": 3e-2,
+    "Q5_0": 3e-2,
+    "Q5_1": 3e-2,
+}
 
 
 def logits_of(context: LlamaContext, hidden: np.ndarray) -> np.ndarray:

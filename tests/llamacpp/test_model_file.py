@@ -9,7 +9,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp import GgufModel
 from tests.llamacpp.small_model import Make, tokens
 
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -50,7 +50,7 @@ def test_the_kind_of_floats_is_their_type(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "array", "got"),
     [
-        ("Q5_0", np.zeros((2, 22), np.uint8), "Q5_0"),
+        ("Q3_K", np.zeros((2, 110), np.uint8), "Q3_K"),
         ("Q8_0", np.zeros((2, 35), np.uint8), r"uint8 \[2, 35\]"),
         ("Q8_0", np.zeros((2, 0), np.uint8), r"uint8 \[2, 0\]"),
         ("Q8_0", np.zeros(34, np.uint8), r"uint8 \[34\]"),

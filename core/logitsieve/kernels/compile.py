@@ -60,7 +60,7 @@ class Kernel:
 class CFunction:
     """A function of pointers and numbers that kernels call by its address, compiled once."""
 
-    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
         self._function, self._signature = function, sigutils.normalize_signature(signature)  # type: ignore[no-untyped-call]
 
     @cached_property
@@ -79,11 +79,6 @@ class CFunction:
     def address(self) -> int:
         """The address of the machine code, which is compiled first if need be."""
         return cast(int, self._compiled.address)
-
-
-def c_function(signature: str) -> Callable[[Callable[..., Any]], CFunction]:
-    """Decorate a function that is called by its address; `signature` is Numba's."""
-    return lambda function: CFunction(function, signature)
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:

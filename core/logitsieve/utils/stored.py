@@ -42,8 +42,13 @@ KINDS: dict[str, Kind] = {
         *(Kind(code, STORED[name], 1, STORED[name].itemsize) for name, code in CODES.items()),
         Kind("Q8_0", _BYTES, 32, 34, scales=(0,)),
         Kind("Q4_0", _BYTES, 32, 18, scales=(0,)),
+        Kind("Q4_1", _BYTES, 32, 20, scales=(0, 2)),
+        Kind("Q5_0", _BYTES, 32, 22, scales=(0,)),
+        Kind("Q5_1", _BYTES, 32, 24, scales=(0, 2)),
+        Kind("IQ4_NL", _BYTES, 32, 18, scales=(0,)),
         Kind("Q6_K", _BYTES, 256, 210, scales=(208,)),
         Kind("Q4_K", _BYTES, 256, 144, scales=(0, 2)),
+        Kind("Q5_K", _BYTES, 256, 176, scales=(0, 2)),
     )
 }
 

@@ -14,7 +14,7 @@ from tests.llamacpp.small_model import Make, tokens
 from tests.synthetic import make_hidden
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_an_index_of_a_file_has_its_matrix_and_its_identity(
     make_gguf: Make, kind: str, tmp_path: Path
 ) -> None:
@@ -36,10 +36,10 @@ def test_an_index_of_a_file_has_its_matrix_and_its_identity(
 def test_other_types_become_float32_and_it_is_said(
     make_gguf: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = make_gguf(head="Q5_0")
+    path = make_gguf(head="MXFP4")
     with caplog.at_level(logging.WARNING, "logitsieve"):
         layer = gguf_output_layer(path, None, ["given"])
-    assert "output.weight is Q5_0; the index stores its values in float32" in caplog.text
+    assert "output.weight is MXFP4; the index stores its values in float32" in caplog.text
     np.testing.assert_array_equal(layer.weight, GgufModel(path).matrix.rows(slice(None)))
     assert layer.vocabulary == ["given"]
 

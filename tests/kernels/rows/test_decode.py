@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from importlib.metadata import files
 from typing import Any
 
 import gguf
@@ -46,7 +48,7 @@ def test_any_bytes_with_finite_scales(kind: str, data: st.DataObject) -> None:
     assert_same_bits(StoredMatrix(kind, stored.reshape(len(rows), -1)))
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_what_gguf_quantises(kind: str) -> None:
     weight = np.random.default_rng(0).standard_normal((50, 96)).astype(np.float32)
     weight[3] = 0
@@ -54,6 +56,24 @@ def test_what_gguf_quantises(kind: str) -> None:
     matrix = StoredMatrix(kind, quantised)
     assert_same_bits(matrix)
     np.testing.assert_allclose(decoded(matrix), weight, atol=0.5)
+
+
+@EVERY_BLOCK
+def test_llama_cpp_decodes_the_same(kind: str, llama_wheel: None) -> None:
+    """Its compiler may fuse the product and the sum of a number, but nothing else."""
+    from logitsieve.llamacpp.library import WHEEL
+
+    (module,) = (path for path in files(WHEEL) or () if path.suffix == ".so")
+    name = kind.lower().replace("_k", "_K")
+    decode = getattr(ctypes.CDLL(str(module.locate())), f"dequantize_row_{name}")
+    matrix = stored_softmax(kind, 40, 512).matrix
+    values = np.empty(matrix.shape, np.float32)
+    decode(*(ctypes.c_void_p(each.ctypes.data) for each in (matrix.data, values)), values.size)
+    if len(KINDS[kind].scales) == 1:
+        np.testing.assert_array_equal(decoded(matrix), values)
+    else:
+        largest = np.abs(values).max()
+        np.testing.assert_allclose(decoded(matrix), values, rtol=0, atol=2**-22 * largest)
 
 
 @EVERY_BLOCK

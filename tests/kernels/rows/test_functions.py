@@ -10,7 +10,7 @@ from logitsieve.kernels.rows.functions import (
     DECODE,
     DOT,
     DOTS,
-    NUMBERS,
+    STORED_TYPES,
     addresses,
     call_decode,
     call_dot,
@@ -25,17 +25,17 @@ from tests.synthetic import make_hidden
 KIND = pytest.mark.parametrize("kind", [*HALVES, *BLOCKS])
 
 
-@kernel("(int64, int64, uint8[:,::1], float32[:,::1], float32[::1], float64[::1], float64[:,::1])")
-def sums_of(address, kind, stored, floats, h, h64, sums):
+@kernel("(int64, uint8[:,::1], float32[:,::1], float32[::1], float64[::1], float64[:,::1])")
+def sums_of(address, stored, floats, h, h64, sums):
     """sums [V, 4]: dots and float32 dots of stored rows, then those of the same rows as floats."""
     functions, dim = int64_pointer(address), h.size
     for row in range(stored.shape[0]):
         start = row_of(pointer(stored), row, stored.shape[1])
-        sums[row, 0] = call_dot(functions[DOT], kind, start, pointer(h64), dim)
+        sums[row, 0] = call_dot(functions[DOT], start, pointer(h64), dim)
         sums[row, 1] = dot64(row_of(pointer(floats), row, dim), pointer(h64), dim)
     for row in range(0, stored.shape[0], 4):
         places = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
-        found = call_dots(functions[DOTS], kind, pointer(stored), *places, pointer(h), dim)
+        found = call_dots(functions[DOTS], pointer(stored), *places, pointer(h), dim)
         expected = dots_1x4(pointer(floats), *places, pointer(h), dim)
         for i in range(4):
             sums[row + i, 2], sums[row + i, 3] = found[i], expected[i]
@@ -49,16 +49,16 @@ def test_sums_are_those_of_float32_rows(kind: str) -> None:
         h64[:dim] = hidden
         sums = np.empty((12, 4))
         data = matrix.data.view(np.uint8)
-        table = addresses().ctypes.data
-        sums_of(table, NUMBERS[kind], data, reference(matrix), hidden, h64, sums)
+        table = addresses(kind).ctypes.data
+        sums_of(table, data, reference(matrix), hidden, h64, sums)
         np.testing.assert_array_equal(sums[:, 0], sums[:, 1])
         np.testing.assert_array_equal(sums[:, 2], sums[:, 3])
         assert sums.any()
 
 
-@kernel("(int64, int64, uint8[::1], int64, float32[::1])")
-def decode_some(address, kind, stored, count, values):
-    call_decode(int64_pointer(address)[DECODE], kind, pointer(stored), count, pointer(values))
+@kernel("(int64, uint8[::1], int64, float32[::1])")
+def decode_some(address, stored, count, values):
+    call_decode(int64_pointer(address)[DECODE], pointer(stored), count, pointer(values))
 
 
 @pytest.mark.parametrize("kind", HALVES)
@@ -66,12 +66,11 @@ def decode_some(address, kind, stored, count, values):
 def test_no_number_after_the_last_is_written(kind: str, count: int) -> None:
     matrix = stored_softmax(kind, 1, 64).matrix
     values = np.full(64, np.nan, np.float32)
-    table = addresses().ctypes.data
-    decode_some(table, NUMBERS[kind], matrix.data.view(np.uint8).ravel(), count, values)
+    table = addresses(kind).ctypes.data
+    decode_some(table, matrix.data.view(np.uint8).ravel(), count, values)
     np.testing.assert_array_equal(values[:count], reference(matrix)[0, :count])
     assert np.isnan(values[count:]).all()
 
 
-def test_every_kind_has_its_number() -> None:
-    assert NUMBERS.keys() == KINDS.keys()
-    assert sorted(NUMBERS.values()) == list(range(len(KINDS)))
+def test_every_kind_is_read() -> None:
+    assert {"F32", *STORED_TYPES} == KINDS.keys()

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.halves import Float16, as_bfloat16, as_float16
-from logitsieve.kernels.rows.stored_types import F16C, pointer_to
+from logitsieve.kernels.rows.halves import BFloat16, Float16
+from logitsieve.kernels.rows.stored_types import F16C
 from logitsieve.kernels.simd.lanes import load, load_first, store
-from logitsieve.kernels.simd.pointers import pointer
+from logitsieve.kernels.simd.pointers import pointer, pointer_cast
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
-as_portable = pointer_to(Float16(native=False))
+as_portable, as_float16, as_bfloat16 = (
+    pointer_cast(stored) for stored in (Float16(native=False), Float16(), BFloat16())
+)
 
 
 @kernel("(uint8[::1], float32[::1], int64)")

@@ -6,7 +6,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.functions import DECODE, NUMBERS, addresses, call_decode
+from logitsieve.kernels.rows.functions import DECODE, addresses, call_decode
 from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.floats import aligned, widened
 from logitsieve.utils.stored import KINDS, StoredMatrix
@@ -20,11 +20,11 @@ def decoded(matrix: StoredMatrix) -> Float32:
         return widened(matrix.data)
     values = aligned(matrix.shape)
     stored = np.asarray(matrix.data).reshape(-1)
-    decode_rows(int(addresses()[DECODE]), NUMBERS[matrix.kind], stored, values.reshape(-1))
+    decode_rows(int(addresses(matrix.kind)[DECODE]), stored, values.reshape(-1))
     return values
 
 
-@kernel("(int64, int64, uint8[::1], float32[::1])")
-def decode_rows(address, kind, stored, values):
-    """Fill `values` with the numbers of stored rows of that kind; `address` is that of `decode`."""
-    return call_decode(address, kind, pointer(stored), values.size, pointer(values))
+@kernel("(int64, uint8[::1], float32[::1])")
+def decode_rows(address, stored, values):
+    """Fill `values` with the numbers of stored rows; `address` is that of their `decode`."""
+    return call_decode(address, pointer(stored), values.size, pointer(values))

@@ -1,7 +1,8 @@
-"""The functions that read stored rows, which kernels call by address with the rows' kind.
+"""The functions that read stored rows, which kernels call by address.
 
-So each loop is compiled once, not in every kernel with every kind: float32 rows, which need none of
-this, are as fast as they would be alone. Below them are the loops of simd/dots.py.
+Each is one loop, compiled for a type of rows when such rows are first used; it is not in every
+kernel with every type: float32 rows, which need none of this, are as fast as they would be alone.
+Below them are the loops of simd/dots.py.
 """
 
 from __future__ import annotations
@@ -15,94 +16,70 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from logitsieve.api.results import Int64
-from logitsieve.kernels.compile import CFunction, c_function, inline
-from logitsieve.kernels.rows.blocks32 import as_q4_0, as_q8_0
-from logitsieve.kernels.rows.blocks256 import as_q4_k, as_q6_k
-from logitsieve.kernels.rows.halves import as_bfloat16, as_float16
+from logitsieve.kernels.compile import CFunction
+from logitsieve.kernels.rows.blocks import READERS, Blocks
+from logitsieve.kernels.rows.halves import BFloat16, Float16
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
-from logitsieve.kernels.simd.lanes import LANES, load, load_first, store, store_first
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    StoredType,
+    load,
+    load_first,
+    store,
+    store_first,
+)
 
-# Numbers of the kinds, as descriptors hold them. F32 are read where they are.
-F32, F16, BF16, Q8_0, Q4_0, Q6_K, Q4_K = range(7)
-NUMBERS = {
-    "F32": F32, "F16": F16, "BF16": BF16, "Q8_0": Q8_0, "Q4_0": Q4_0, "Q6_K": Q6_K, "Q4_K": Q4_K,
-}  # fmt: skip
+# What stored rows are to Numba, by their kind. F32 are read where they are.
+STORED_TYPES: dict[str, StoredType] = {
+    "F16": Float16(),
+    "BF16": BFloat16(),
+    **{kind: Blocks(kind) for kind in READERS},
+}
+F32, STORED = range(2)  # how a matrix's rows are read, as descriptors have it
+DECODE, DOT, DOTS = range(3)  # places in a table of addresses
 
-DECODE, DOT, DOTS = range(3)  # places in the table of addresses
 
-
-@c_function("int64(int64, CPointer(uint8), int64, CPointer(float32))")
-def decode(kind, stored, count, values):
+def decode(stored, count, values):
     """Fill values[:count] with the first numbers of `stored`."""
-    if kind == F16:
-        return _decode(as_float16(stored), count, values)
-    if kind == BF16:
-        return _decode(as_bfloat16(stored), count, values)
-    if kind == Q8_0:
-        return _decode(as_q8_0(stored), count, values)
-    if kind == Q4_0:
-        return _decode(as_q4_0(stored), count, values)
-    if kind == Q6_K:
-        return _decode(as_q6_k(stored), count, values)
-    return _decode(as_q4_k(stored), count, values)
-
-
-@inline
-def _decode(numbers, count, values):
     whole = count - count % LANES
     for i in range(0, whole, LANES):
-        store(values, i, load(numbers, i))
+        store(values, i, load(stored, i))
     if whole < count:
-        store_first(values, whole, count - whole, load_first(numbers, whole, count - whole))
+        store_first(values, whole, count - whole, load_first(stored, whole, count - whole))
     return count
 
 
-@c_function("float64(int64, CPointer(uint8), CPointer(float64), int64)")
-def dot(kind, row, h64, dim):
+def dot(row, h64, dim):
     """`dot64` of one stored row."""
-    if kind == F16:
-        return dot64(as_float16(row), h64, dim)
-    if kind == BF16:
-        return dot64(as_bfloat16(row), h64, dim)
-    if kind == Q8_0:
-        return dot64(as_q8_0(row), h64, dim)
-    if kind == Q4_0:
-        return dot64(as_q4_0(row), h64, dim)
-    if kind == Q6_K:
-        return dot64(as_q6_k(row), h64, dim)
-    return dot64(as_q4_k(row), h64, dim)
+    return dot64(row, h64, dim)
 
 
-@c_function(
-    "int64(int64, CPointer(uint8), int64, int64, int64, int64, CPointer(float32), int64,"
-    " CPointer(float32))"
-)
-def dots(kind, stored, i, j, k, m, h, dim, sums):
+def dots(stored, i, j, k, m, h, dim, sums):
     """`dots_1x4` of the stored rows whose first numbers are i, j, k and m, to sums[:4]."""
-    if kind == F16:
-        return _dots(as_float16(stored), i, j, k, m, h, dim, sums)
-    if kind == BF16:
-        return _dots(as_bfloat16(stored), i, j, k, m, h, dim, sums)
-    if kind == Q8_0:
-        return _dots(as_q8_0(stored), i, j, k, m, h, dim, sums)
-    if kind == Q4_0:
-        return _dots(as_q4_0(stored), i, j, k, m, h, dim, sums)
-    if kind == Q6_K:
-        return _dots(as_q6_k(stored), i, j, k, m, h, dim, sums)
-    return _dots(as_q4_k(stored), i, j, k, m, h, dim, sums)
-
-
-@inline
-def _dots(stored, i, j, k, m, h, dim, sums):
     sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim)
     return dim
 
 
+def _pointers(*kinds):
+    return [types.CPointer(kind) for kind in kinds]
+
+
 @cache
-def addresses() -> Int64:
-    """The addresses of all three, at their places; compiled at the first use."""
-    functions: tuple[CFunction, ...] = (decode, dot, dots)
-    return np.array([function.address for function in functions], np.int64)
+def functions_of(kind: str) -> tuple[CFunction, ...]:
+    """All three for rows of that kind, at their places."""
+    stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
+    size, places = types.int64, [types.int64] * 4
+    return (
+        CFunction(decode, size(stored, size, floats)),
+        CFunction(dot, types.float64(stored, doubles, size)),
+        CFunction(dots, size(stored, *places, floats, size, floats)),
+    )
+
+
+@cache
+def addresses(kind: str) -> Int64:
+    """The addresses of the functions for rows of that kind, compiled at the first use."""
+    return np.array([function.address for function in functions_of(kind)], np.int64)
 
 
 def _call(context, builder, address, result, arguments, kinds):
@@ -112,30 +89,29 @@ def _call(context, builder, address, result, arguments, kinds):
 
 
 @intrinsic
-def call_decode(typing_context, address, kind, stored, count, values):
+def call_decode(typing_context, address, stored, count, values):
     """`decode` at that address."""
 
     def codegen(context, builder, signature, arguments):
         address, *rest = arguments
         return _call(context, builder, address, ir.IntType(64), rest, signature.args[1:])
 
-    numbers = types.int64, types.int64
-    return types.int64(*numbers, stored, types.int64, values), codegen
+    return types.int64(types.int64, stored, types.int64, values), codegen
 
 
 @intrinsic
-def call_dot(typing_context, address, kind, row, h64, dim):
+def call_dot(typing_context, address, row, h64, dim):
     """`dot` at that address."""
 
     def codegen(context, builder, signature, arguments):
         address, *rest = arguments
         return _call(context, builder, address, ir.DoubleType(), rest, signature.args[1:])
 
-    return types.float64(types.int64, types.int64, row, h64, types.int64), codegen
+    return types.float64(types.int64, row, h64, types.int64), codegen
 
 
 @intrinsic
-def call_dots(typing_context, address, kind, stored, i, j, k, m, h, dim):
+def call_dots(typing_context, address, stored, i, j, k, m, h, dim):
     """The four sums of `dots` at that address."""
     places = (types.int64,) * 4
 
@@ -148,4 +124,4 @@ def call_dots(typing_context, address, kind, stored, i, j, k, m, h, dim):
         return context.make_tuple(builder, signature.return_type, each)
 
     four = types.UniTuple(types.float32, 4)
-    return four(types.int64, types.int64, stored, *places, h, types.int64), codegen
+    return four(types.int64, stored, *places, h, types.int64), codegen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llvmlite import ir
+from numba.extending import register_model
 
 from logitsieve.kernels.rows.stored_types import (
     F16C,
@@ -10,9 +11,9 @@ from logitsieve.kernels.rows.stored_types import (
     INT32,
     INTEGERS,
     WORDS,
+    StoredModel,
     floats_of_halves,
     load_at,
-    pointer_to,
 )
 from logitsieve.kernels.simd.lanes import LANES, StoredType, first_lanes_mask
 
@@ -58,4 +59,5 @@ class BFloat16(_Halves):
         return builder.bitcast(builder.shl(wide, ir.Constant(INTEGERS, [16] * LANES)), FLOATS)
 
 
-as_float16, as_bfloat16 = pointer_to(Float16()), pointer_to(BFloat16())
+register_model(Float16)(StoredModel)
+register_model(BFloat16)(StoredModel)

@@ -1,4 +1,4 @@
-"""Readers that all stored types share: pointers to them, bytes, and halves as float32.
+"""Readers that all stored types share: of bytes, of bits, and of halves as float32.
 
 Functions emit LLVM, for vectors of sixteen lanes or for single numbers alike. A product and a
 difference are each rounded, never fused: ggml's reference defines the bits.
@@ -7,8 +7,7 @@ difference are each rounded, never fused: ggml's reference defines the bits.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models
 
 from logitsieve.kernels.simd.lanes import LANES, cpu_has, spread
 
@@ -22,22 +21,11 @@ EXPONENT = 0x7F800000  # of a float32, all ones
 SHIFTED = 2.0**112  # by which the bits of a float16, shifted into a float32's place, are too small
 
 
-def pointer_to(stored_type):
-    """cast(start): the pointer to bytes as one to numbers of that type."""
+class StoredModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
+    """In memory, bytes."""
 
-    @register_model(type(stored_type))
-    class _Model(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
-        def __init__(self, manager, numba_type):
-            super().__init__(manager, numba_type, BYTE)
-
-    @intrinsic
-    def cast(typing_context, start):
-        def codegen(context, builder, signature, arguments):
-            return arguments[0]
-
-        return types.CPointer(stored_type)(types.CPointer(types.uint8)), codegen
-
-    return cast
+    def __init__(self, manager, numba_type):
+        super().__init__(manager, numba_type, BYTE)
 
 
 def _constant(kind, value):
@@ -65,22 +53,17 @@ def _shifted(builder, number, first):
 
 
 def block_of(builder, offset, values, size):
-    """The byte at which the block of number `offset` begins, and its place in the block."""
+    """The byte at which the block of number `offset` begins, and its place in the block.
+
+    LLVM is told that this is a multiple of sixteen.
+    """
     block = _shifted(builder, offset, values.bit_length() - 1)
-    begin = builder.mul(block, ir.Constant(offset.type, size))
-    return begin, bits_of(builder, offset, 0, values - 1)
+    return times(builder, block, size), bits_of(builder, offset, 0, values - LANES)
 
 
-def small_codes(builder, start, place, first, bits):
-    """INTEGERS of so many bits of each of sixteen bytes, from the bit `first` on."""
-    codes = builder.zext(load_at(builder, start, place, BYTES), INTEGERS)
-    first = spread(builder, builder.trunc(first, INT32), INTEGERS)
-    return builder.and_(builder.lshr(codes, first), _constant(INTEGERS, (1 << bits) - 1))
-
-
-def minus(builder, codes, by):
-    """FLOATS of INTEGERS less a number."""
-    return builder.sitofp(builder.sub(codes, _constant(INTEGERS, by)), FLOATS)
+def times(builder, number, factor):
+    """A whole number times a constant one."""
+    return builder.mul(number, ir.Constant(number.type, factor))
 
 
 def everywhere(builder, number):

@@ -51,7 +51,9 @@ int64_pointer = _pointer_from_address(types.int64)
 uint8_pointer = _pointer_from_address(types.uint8)
 
 
-def _pointer_cast(dtype):
+def pointer_cast(dtype):
+    """cast(start): the same address as a pointer to another type."""
+
     @intrinsic
     def cast(typing_context, start):
         def codegen(context, builder, signature, arguments):
@@ -62,9 +64,9 @@ def _pointer_cast(dtype):
     return cast
 
 
-as_int32, as_float32 = _pointer_cast(types.int32), _pointer_cast(types.float32)
-as_int8, as_uint8 = _pointer_cast(types.int8), _pointer_cast(types.uint8)
-as_float64 = _pointer_cast(types.float64)
+as_int32, as_float32 = pointer_cast(types.int32), pointer_cast(types.float32)
+as_int8, as_uint8 = pointer_cast(types.int8), pointer_cast(types.uint8)
+as_float64 = pointer_cast(types.float64)
 
 
 @intrinsic

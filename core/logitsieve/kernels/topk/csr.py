@@ -20,7 +20,7 @@ def exact_logit(matrix, wide, i):
     if matrix.kind == F32:
         return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
     row = row_of(matrix.stored, i, matrix.row_bytes)
-    return call_dot(matrix.functions[DOT], matrix.kind, row, wide, matrix.dim) + matrix.bias[i]
+    return call_dot(matrix.functions[DOT], row, wide, matrix.dim) + matrix.bias[i]
 
 
 @inline

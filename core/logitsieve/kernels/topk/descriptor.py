@@ -13,7 +13,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.rows.functions import DECODE, F32, NUMBERS, addresses, call_decode
+from logitsieve.kernels.rows.functions import DECODE, F32, STORED, addresses, call_decode
 from logitsieve.kernels.simd.dots import padded, row_of, widen_row
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
@@ -64,11 +64,11 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
         ROWS: matrix.vocab_size,
         DIM: matrix.dim,
         LARGEST_BIAS: float(np.abs(bias).max()),
-        KIND: NUMBERS[matrix.kind],
+        KIND: F32 if matrix.kind == "F32" else STORED,
         ROW_BYTES: matrix.row_bytes,
     }
     if matrix.kind != "F32":
-        fields[FUNCTIONS] = addresses()
+        fields[FUNCTIONS] = addresses(matrix.kind)
     descriptor = fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
     largest = largest_norm(descriptor.ctypes.data)
     return fill_fields(descriptor, {LARGEST_NORM: largest})
@@ -126,7 +126,7 @@ def as_floats(matrix, first, last, room):
     if matrix.kind == F32:
         return matrix
     begin, count = row_of(matrix.stored, first, matrix.row_bytes), (last - first) * matrix.dim
-    call_decode(matrix.functions[DECODE], matrix.kind, begin, count, room)
+    call_decode(matrix.functions[DECODE], begin, count, room)
     return Matrix(
         shift(room, -first * matrix.dim), matrix.bias, matrix.rows, matrix.dim, np.int64(F32),
         matrix.stored, matrix.row_bytes, matrix.functions,

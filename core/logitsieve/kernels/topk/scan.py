@@ -121,7 +121,7 @@ def _stored_dots(matrix, a, b, c, e, hidden):
     """`dots_1x4` of rows that are not float32."""
     dim = matrix.dim
     return call_dots(
-        matrix.functions[DOTS], matrix.kind, matrix.stored, a * dim, b * dim, c * dim, e * dim,
+        matrix.functions[DOTS], matrix.stored, a * dim, b * dim, c * dim, e * dim,
         hidden, dim,
     )  # fmt: skip
 

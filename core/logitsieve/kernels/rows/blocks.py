@@ -1,0 +1,218 @@
+"""Rows in ggml's blocks: one table says how sixteen numbers of each type are decoded.
+
+A number is code x scale, or code x scale + low: codes are whole numbers of a byte, and a scale and
+a low are float32 that `span` numbers next to each other share. docs/index-format.md has the
+layouts. Every loop over stored rows is made from an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba.extending import register_model
+
+from logitsieve.kernels.rows.stored_types import (
+    BYTE,
+    BYTES,
+    FLOATS,
+    INT16,
+    INT32,
+    StoredModel,
+    bits_of,
+    block_of,
+    everywhere,
+    half_at,
+    load_at,
+    moved,
+    times,
+)
+from logitsieve.kernels.simd.lanes import LANES, StoredType, spread
+from logitsieve.utils.stored import KINDS
+
+_FLOAT, _WORDS = ir.FloatType(), ir.VectorType(INT16, LANES // 2)
+_NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+class Place(NamedTuple):
+    """Sixteen numbers of a block, from `number` on; the block begins at byte `begin`."""
+
+    builder: Any
+    start: Any
+    begin: Any
+    number: Any  # a multiple of sixteen
+
+    def load(self, first: int, more: Any, kind: Any) -> Any:
+        """LLVM: the value at byte `first` + `more` of the block."""
+        place = self.builder.add(self.begin, more)
+        return load_at(self.builder, self.start, moved(self.builder, place, first), kind)
+
+
+Emit = Callable[[Place], Any]  # LLVM of sixteen codes, or of a float32
+
+
+class Reader(NamedTuple):
+    """How a type is decoded."""
+
+    codes: Emit
+    scale: Emit
+    low: Emit | None = None
+    span: int = 32  # numbers that share a scale, 16 or 32
+
+
+def _signed(first: int) -> Emit:
+    """Codes of a byte each."""
+    return lambda place: place.load(first, place.number, BYTES)
+
+
+def _packed(first: int, width: int, run: int) -> Emit:
+    """Codes of `width` bits, at the lowest bits of `run` bytes first, then at the next ones."""
+
+    def emit(place: Place) -> Any:
+        builder, number, each = place.builder, place.number, 8 // width
+        filled = bits_of(builder, number, (run * each).bit_length() - 1, -1)
+        more = builder.add(times(builder, filled, run), bits_of(builder, number, 0, run - 1))
+        shift = times(builder, bits_of(builder, number, run.bit_length() - 1, each - 1), width)
+        words = builder.bitcast(place.load(first, more, BYTES), _WORDS)
+        words = builder.lshr(words, spread(builder, builder.trunc(shift, INT16), _WORDS))
+        return bits_of(builder, builder.bitcast(words, BYTES), 0, (1 << width) - 1)
+
+    return emit
+
+
+def _each_bit(first: int) -> Emit:
+    """Codes of a bit each, in the order of the bits."""
+
+    def emit(place: Place) -> Any:
+        builder = place.builder
+        bits = place.load(first, bits_of(builder, place.number, 3, -1), INT16)
+        lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+        return builder.zext(lanes, BYTES)
+
+    return emit
+
+
+def _above(low: Emit, high: Emit) -> Emit:
+    """Codes of four bits, and `high` as those above."""
+
+    def emit(place: Place) -> Any:
+        builder = place.builder
+        upper = builder.shl(high(place), ir.Constant(BYTES, [4] * LANES))
+        return builder.or_(low(place), upper)
+
+    return emit
+
+
+def _less(codes: Emit, by: int) -> Emit:
+    return lambda place: place.builder.sub(codes(place), ir.Constant(BYTES, [by] * LANES))
+
+
+def look_up(builder: Any, table: Any, codes: Any, triple: str = "") -> Any:
+    """LLVM: the bytes of a table of sixteen at codes of four bits, by the target's instruction."""
+    triple = triple or llvm.get_process_triple()
+    names = {"x86_64": "llvm.x86.ssse3.pshuf.b.128", "aarch64": "llvm.aarch64.neon.tbl1.v16i8"}
+    if (name := names.get(triple.split("-")[0].replace("arm64", "aarch64"))) is not None:
+        function = ir.FunctionType(BYTES, [BYTES, BYTES])
+        return builder.call(builder.module.declare_intrinsic(name, fnty=function), [table, codes])
+    found = ir.Constant(BYTES, None)
+    for place in range(LANES):
+        lane = spread(builder, builder.extract_element(table, ir.Constant(INT32, place)), BYTES)
+        equal = builder.icmp_signed("==", codes, ir.Constant(BYTES, [place] * LANES))
+        found = builder.select(equal, lane, found)
+    return found
+
+
+def _looked_up(codes: Emit, values: tuple[int, ...]) -> Emit:
+    table = ir.Constant(BYTES, list(values))
+    return lambda place: look_up(place.builder, table, codes(place))
+
+
+def _half(first: int) -> Emit:
+    return lambda place: half_at(
+        place.builder, place.start, moved(place.builder, place.begin, first)
+    )
+
+
+def _byte_scale(first: int) -> Emit:
+    """The signed byte of every sixteen numbers."""
+
+    def emit(place: Place) -> Any:
+        byte = place.load(first, bits_of(place.builder, place.number, 4, -1), BYTE)
+        return place.builder.sitofp(byte, _FLOAT)
+
+    return emit
+
+
+def _six_bits(upper: bool) -> Emit:
+    """The scale (or the minimum, `upper`) of every 32 numbers, of six bits, in bytes 4 .. 15.
+
+    The first four are in the lower bits of a byte each, bytes 4 .. 7 (8 .. 11). Of the others the
+    lower four bits are a half of bytes 12 .. 15, and the upper two those of the byte of the first.
+    """
+
+    def emit(place: Place) -> Any:
+        builder = place.builder
+        group = bits_of(builder, place.number, 5, -1)
+        within = bits_of(builder, group, 0, 3)
+        byte, others = (place.load(first, within, BYTE) for first in (8 if upper else 4, 12))
+        low = bits_of(builder, others, 4 if upper else 0, 15)
+        high = bits_of(builder, byte, 2, 0x30)
+        late = builder.icmp_unsigned(">=", group, ir.Constant(group.type, 4))
+        bits = builder.select(late, builder.or_(low, high), bits_of(builder, byte, 0, 63))
+        return builder.uitofp(bits, _FLOAT)
+
+    return emit
+
+
+def _times(left: Emit, right: Emit) -> Emit:
+    return lambda place: place.builder.fmul(left(place), right(place))
+
+
+def _minus(number: Emit) -> Emit:
+    return lambda place: place.builder.fneg(number(place))
+
+
+_K_SCALE = _times(_half(0), _six_bits(upper=False))
+_K_LOW = _minus(_times(_half(2), _six_bits(upper=True)))
+
+READERS = {
+    "Q8_0": Reader(_signed(2), _half(0)),
+    "Q4_0": Reader(_less(_packed(2, 4, 16), 8), _half(0)),
+    "Q4_1": Reader(_packed(4, 4, 16), _half(0), _half(2)),
+    "Q5_0": Reader(_less(_above(_packed(6, 4, 16), _each_bit(2)), 16), _half(0)),
+    "Q5_1": Reader(_above(_packed(8, 4, 16), _each_bit(4)), _half(0), _half(2)),
+    "IQ4_NL": Reader(_looked_up(_packed(2, 4, 16), _NON_LINEAR), _half(0)),
+    "Q4_K": Reader(_packed(16, 4, 32), _K_SCALE, _K_LOW),
+    "Q5_K": Reader(_above(_packed(48, 4, 32), _packed(16, 1, 32)), _K_SCALE, _K_LOW),
+    "Q6_K": Reader(
+        _less(_above(_packed(0, 4, 64), _packed(128, 2, 32)), 32),
+        _times(_half(208), _byte_scale(192)),
+        span=16,
+    ),
+}
+
+
+class Blocks(StoredType):
+    """Numbers in blocks of a type of READERS."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        super().__init__(name=f"Blocks({kind})")
+
+    def place(self, builder, start, offset):
+        """The place of the sixteen numbers from `offset` on."""
+        kind = KINDS[self.kind]
+        return Place(builder, start, *block_of(builder, offset, kind.values, kind.bytes))
+
+    def emit_load(self, builder, start, offset):
+        place, reader = self.place(builder, start, offset), READERS[self.kind]
+        codes = builder.sitofp(reader.codes(place), FLOATS)
+        products = builder.fmul(codes, everywhere(builder, reader.scale(place)))
+        if reader.low is None:
+            return products
+        return builder.fadd(products, everywhere(builder, reader.low(place)))
+
+
+register_model(Blocks)(StoredModel)
