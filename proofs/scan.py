@@ -8,12 +8,14 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.topk import descriptor, scan
 from logitsieve.kernels.topk.queries import SLACK
 from proofs.certified import lane_steps
 from proofs.expression import Symbol, assigned
 from proofs.theorem import (
     DIMS,
+    LARGEST_DIM,
     MOST32,
     U32,
     U64,
@@ -25,6 +27,7 @@ from proofs.theorem import (
     number,
 )
 
+VALUE = 2  # roundings of a number of w: of code times scale, and where its low is added
 # Of a slack: what no theorem about its terms takes, so that computing a threshold may.
 SPARED = Fraction(1, 1 << 49)
 
@@ -50,6 +53,27 @@ def slack_underflow(each: float) -> Checks:
     for dim in DIMS:
         lost = (2 * dim * (1 + growth(dim)) + 1) * Fraction(2) ** -150
         yield lost <= 2 * dim * Fraction(each) * (1 - SPARED)
+
+
+def coded_slack(steps: float, dot64: float, norm: float) -> Checks:
+    """In shares of ||parts|| ||g||: numbers of w, the sum of a row's spans, and parts as floats.
+
+    Eight lanes add a term for each 32 coordinates and one for their low, or one for each 16; their
+    tree and the scale of hidden follow.
+    """
+    for dim in range(32, LARGEST_DIM + 1, 32):
+        off = growth(dim // 16 + 3 + 1 + VALUE) * (1 + growth(VALUE))
+        computed = (Fraction(dim, LANES) + Fraction(steps)) * U32 * Fraction(descriptor.GAMMA_SPARE)
+        yield off <= computed * (1 - 12 * U64)
+        yield growth(lane_steps(dim) + 1, U64) + 12 * U64 <= Fraction(dot64) * (1 - SPARED)
+        # ||h - g||: a difference that is rounded, squares, their sum, its root and this product.
+        yield growth(lane_steps(dim) + 2, U64) / 2 + 4 * U64 <= Fraction(norm) - 1
+
+
+def exact_sums(code: float) -> Checks:
+    """Four products of a lane, and the codes of 32 coordinates, are whole numbers of float32."""
+    yield 4 * 128 * int(code) <= 1 << 24
+    yield 32 * int(code) <= 1 << 24
 
 
 def finite(largest: float) -> Checks:
@@ -102,6 +126,13 @@ THEOREMS = [
         nearer_one,
     ),
     Theorem("slack, dot64", f"{TOPK}.DOT64_SPARE", partial(slack, 1.0), 2e6),
+    Theorem(
+        "slack, codes",
+        f"{TOPK}.CODED_STEPS",
+        partial(coded_slack, dot64=descriptor.DOT64_SPARE, norm=descriptor.NORM_SPARE),
+        2,
+    ),
+    Theorem("codes", "kernels.simd.planes.LARGEST_CODE", exact_sums, 2.1, multiplied),
     Theorem("slack, underflow", f"{TOPK}.DOT_UNDERFLOW", slack_underflow, 4),
     Theorem("logits, overflow", f"{TOPK}.LARGEST_LOGIT", finite, 4, multiplied),
     Theorem("worst of k", "kernels.topk.scan.ROUNDING64", rounding64, 4),

@@ -195,11 +195,11 @@ READERS = {
 
 
 class Blocks(StoredType):
-    """Numbers in blocks of a type of READERS."""
+    """Numbers in blocks of a type of READERS, or their `magnitudes`: |code x scale| + |low|."""
 
-    def __init__(self, kind):
-        self.kind = kind
-        super().__init__(name=f"Blocks({kind})")
+    def __init__(self, kind, magnitudes=False):
+        self.kind, self.magnitudes = kind, magnitudes
+        super().__init__(name=f"Blocks({kind}, {magnitudes})")
 
     def place(self, builder, start, offset):
         """The place of the sixteen numbers from `offset` on."""
@@ -209,10 +209,19 @@ class Blocks(StoredType):
     def emit_load(self, builder, start, offset):
         place, reader = self.place(builder, start, offset), READERS[self.kind]
         codes = builder.sitofp(reader.codes(place), FLOATS)
-        products = builder.fmul(codes, everywhere(builder, reader.scale(place)))
-        if reader.low is None:
-            return products
-        return builder.fadd(products, everywhere(builder, reader.low(place)))
+        terms = [builder.fmul(codes, everywhere(builder, reader.scale(place)))]
+        if reader.low is not None:
+            terms.append(everywhere(builder, reader.low(place)))
+        if self.magnitudes:
+            terms = [_magnitudes(builder, term) for term in terms]
+        return terms[0] if len(terms) == 1 else builder.fadd(*terms)
+
+
+def _magnitudes(builder, floats):
+    function = ir.FunctionType(FLOATS, [FLOATS])
+    return builder.call(
+        builder.module.declare_intrinsic("llvm.fabs.v16f32", fnty=function), [floats]
+    )
 
 
 register_model(Blocks)(StoredModel)

@@ -19,6 +19,7 @@ from logitsieve.api.results import Int64
 from logitsieve.kernels.compile import CFunction
 from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.halves import BFloat16, Float16
+from logitsieve.kernels.rows.products import coded_dots, coded_fours
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -35,8 +36,10 @@ STORED_TYPES: dict[str, StoredType] = {
     "BF16": BFloat16(),
     **{kind: Blocks(kind) for kind in READERS},
 }
-F32, STORED = range(2)  # how a matrix's rows are read, as descriptors have it
-DECODE, DOT, DOTS = range(3)  # places in a table of addresses
+# How a matrix's rows are read, as descriptors have it: where they are, or by functions, whose
+# `dots` multiply them with a row of hidden, or with its codes.
+F32, STORED, CODED = range(3)
+DECODE, DOT, DOTS, MAGNITUDES, FOURS = range(5)  # places in a table of addresses
 
 
 def decode(stored, count, values):
@@ -66,14 +69,27 @@ def _pointers(*kinds):
 
 @cache
 def functions_of(kind: str) -> tuple[CFunction, ...]:
-    """All three for rows of that kind, at their places."""
+    """The functions for rows of that kind, at their places; the last two are only for blocks."""
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
     size, places = types.int64, [types.int64] * 4
-    return (
+    multiplied = coded_dots if kind in READERS else dots
+    functions = [
         CFunction(decode, size(stored, size, floats)),
         CFunction(dot, types.float64(stored, doubles, size)),
-        CFunction(dots, size(stored, *places, floats, size, floats)),
-    )
+        CFunction(multiplied, size(stored, *places, floats, size, floats)),
+    ]
+    if kind in READERS:
+        [magnitudes] = _pointers(Blocks(kind, magnitudes=True))
+        functions.append(CFunction(decode, size(magnitudes, size, floats)))
+        functions.append(CFunction(coded_fours, size(stored, *places, floats, size, floats)))
+    return tuple(functions)
+
+
+def way_of(kind: str) -> int:
+    """F32, STORED or CODED: how rows of a kind are read."""
+    if kind == "F32":
+        return F32
+    return CODED if kind in READERS else STORED
 
 
 @cache
@@ -112,7 +128,7 @@ def call_dot(typing_context, address, row, h64, dim):
 
 @intrinsic
 def call_dots(typing_context, address, stored, i, j, k, m, h, dim):
-    """The four sums of `dots` at that address."""
+    """The four sums of `dots`, or of `coded_fours`, at that address."""
     places = (types.int64,) * 4
 
     def codegen(context, builder, signature, arguments):

@@ -32,6 +32,7 @@ from logitsieve.kernels.topk.queries import (
     CHUNK,
     at_once,
     empty_heaps,
+    operand_of,
     queries_at,
     query_room,
     widen_queries,
@@ -137,15 +138,16 @@ def _scan(matrix, queries, sums, logits, count):
 @inline
 def _fill(matrix, queries, count, first, last, logits):
     """Float32 logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
-    dim, fours, hidden = matrix.dim, count // 4 * 4, queries.hidden
+    fours = count // 4 * 4
     ids = queries.kept  # of the right type, and not read: all rows are scanned
     for q in range(0, fours, 4):
         found = row_of(logits, q, CHUNK)
         fill_four(
-            matrix, UNLISTED, ids, first, last, hidden, q, q + 1, q + 2, q + 3, fours // 4, found
+            matrix, UNLISTED, ids, first, last, queries, q, q + 1, q + 2, q + 3, fours // 4, found
         )
     for q in range(fours, count):
-        fill_one(matrix, False, ids, first, last, row_of(hidden, q, dim), row_of(logits, q, CHUNK))
+        operand = operand_of(matrix, queries, q)
+        fill_one(matrix, False, ids, first, last, operand, row_of(logits, q, CHUNK))
 
 
 @inline

@@ -72,8 +72,9 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
         rows = row_of(pointer(hidden), first, dim)
         kept = row_of(pointer(ids), first, limit)
         queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, shared)
-        wide, states, logits32 = queries.wide, queries.states, queries.logits
-        routes = Queries(rows, wide, states, route_values, routed, logits32, probes, False)
+        wide, states, codes = queries.wide, queries.states, queries.codes
+        logits32 = queries.logits
+        routes = Queries(rows, wide, codes, states, route_values, routed, logits32, probes, False)
         bad = widen_queries(descriptor, queries, count)
         if bad >= 0:
             unfilled = -1 - first - bad

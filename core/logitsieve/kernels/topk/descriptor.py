@@ -13,7 +13,15 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.rows.functions import DECODE, F32, STORED, addresses, call_decode
+from logitsieve.kernels.rows.functions import (
+    CODED,
+    DECODE,
+    F32,
+    MAGNITUDES,
+    addresses,
+    call_decode,
+    way_of,
+)
 from logitsieve.kernels.simd.dots import padded, row_of, widen_row
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
@@ -27,8 +35,10 @@ from logitsieve.kernels.simd.pointers import (
 )
 from logitsieve.utils.stored import StoredMatrix
 
-WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS, KIND, ROW_BYTES, FUNCTIONS = range(9)
-MATRIX_FIELDS = 9
+(
+    WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS, KIND, ROW_BYTES, FUNCTIONS, LARGEST_PARTS,
+) = range(10)  # fmt: skip
+MATRIX_FIELDS = 10
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
 # What proofs/scan.py proves to be enough.
@@ -37,6 +47,7 @@ UNIT32 = 2.0**-24  # float32 rounds to this share
 GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, for what computing the slack rounds
 DOT64_SPARE = 2.0**-22  # of norms, for `dot64` beside the real number
 DOT_UNDERFLOW = 2.0**-148  # for each product
+CODED_STEPS = 8  # roundings of a product of codes, beside those of its lane's sum
 
 # `weight` points to float32 rows if the kind is F32, else nowhere; `stored` to the bytes of rows,
 # of `row_bytes` each; `functions` to the addresses of what reads these.
@@ -64,25 +75,34 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
         ROWS: matrix.vocab_size,
         DIM: matrix.dim,
         LARGEST_BIAS: float(np.abs(bias).max()),
-        KIND: F32 if matrix.kind == "F32" else STORED,
+        KIND: way_of(matrix.kind),
         ROW_BYTES: matrix.row_bytes,
     }
     if matrix.kind != "F32":
         fields[FUNCTIONS] = addresses(matrix.kind)
     descriptor = fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
-    largest = largest_norm(descriptor.ctypes.data)
-    return fill_fields(descriptor, {LARGEST_NORM: largest})
+    address = descriptor.ctypes.data
+    fill_fields(descriptor, {LARGEST_NORM: largest_norm(address, DECODE)})
+    if descriptor[KIND] == CODED:
+        fill_fields(descriptor, {LARGEST_PARTS: largest_norm(address, MAGNITUDES)})
+    return descriptor
 
 
-@kernel("(int64,)")
-def largest_norm(address):
-    """max ||w_i|| of the matrix of a descriptor, in float64 and not below the true one."""
+@kernel("(int64, int64)")
+def largest_norm(address, function):
+    """max ||w_i|| of the matrix of a descriptor, in float64 and not below the true one.
+
+    `function` decodes rows that are stored otherwise: with MAGNITUDES, w_i is that of their parts.
+    """
     matrix = matrix_at(int64_pointer(address), 0)
     dim, largest = matrix.dim, 0.0
     scratch, room = np.empty(padded(dim), np.float64), np.empty(tile_room(matrix), np.float32)
     for row in range(matrix.rows):
-        floats = as_floats(matrix, row, row + 1, pointer(room))
-        squares = widen_row(row_of(floats.weight, row, dim), pointer(scratch), dim)
+        values = row_of(matrix.weight, row, dim)
+        if matrix.kind != F32:
+            begin, values = row_of(matrix.stored, row, matrix.row_bytes), pointer(room)
+            call_decode(matrix.functions[function], begin, dim, values)
+        squares = widen_row(values, pointer(scratch), dim)
         if largest == largest and not squares <= largest:
             largest = squares  # NaN, once met, stays, and every request is refused
     keep_alive(scratch)
@@ -107,7 +127,7 @@ def matrix_at(descriptor, place):
 
 @inline
 def shared_rows(matrix):
-    """Rows of float32 that several queries go through together, while the L1 cache holds them."""
+    """Rows that several queries go through together, while the L1 cache holds them as float32."""
     return max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
 
 
@@ -145,6 +165,21 @@ def slack_at(descriptor, place, norm):
         return np.inf
     gamma = dim * UNIT32 / (1.0 - dim * UNIT32)
     return (GAMMA_SPARE * gamma + DOT64_SPARE) * product + dim * DOT_UNDERFLOW
+
+
+@inline
+def coded_slack_at(descriptor, place, norm, off):
+    """The same of a logit by a row's codes and those of hidden, which are `off` by that norm.
+
+    w . (h - g), and rounding: of each number of w, and of the sum of a row's codes and lows.
+    """
+    dim, length = descriptor[place + DIM], norm + off
+    largest = float64_of_bits(descriptor[place + LARGEST_NORM])
+    product = length * float64_of_bits(descriptor[place + LARGEST_PARTS])
+    if not product + float64_of_bits(descriptor[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
+        return np.inf
+    share = (dim / LANES + CODED_STEPS) * UNIT32 * GAMMA_SPARE
+    return largest * (off + DOT64_SPARE * norm) + share * product + dim * DOT_UNDERFLOW
 
 
 @inline

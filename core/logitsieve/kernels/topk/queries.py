@@ -10,39 +10,52 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline
+from logitsieve.kernels.rows.functions import CODED
+from logitsieve.kernels.rows.products import code_room, encode_words
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import as_float32, shift
-from logitsieve.kernels.topk.descriptor import DIM, slack_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import (
+    DIM,
+    KIND,
+    NORM_SPARE,
+    coded_slack_at,
+    slack_at,
+    widen_hidden,
+)
 from logitsieve.kernels.topk.heap import sort_best_first
 
 AT_ONCE = 64  # queries that share one pass over a matrix
 SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
 
-SIZE, THRESHOLD, SLACK, NORM = range(4)
-STATE = 4
+SIZE, THRESHOLD, SLACK, NORM, OFF = range(5)  # OFF: ||h - g||, where W is of codes
+STATE = 5
 
 CHUNK = 256  # float32 logits of one query at a time
 LOGITS = 2 * CHUNK  # float64 values of scratch for those of four queries
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], states float64 [Q, 4], and the
 # heaps: values float64 [Q, K] and kept int32 [Q, K] (row numbers), and room for float32 logits
-# [4, CHUNK]. `distinct`: rows may be offered twice, and must be kept once.
-Queries = namedtuple("Queries", "hidden wide states values kept logits limit distinct")
+# [4, CHUNK]. `distinct`: rows may be offered twice, and must be kept once. `codes` are those that
+# rows of codes are multiplied with, 2 x `code_room` float32 a query; only written for such rows.
+Queries = namedtuple("Queries", "hidden wide codes states values kept logits limit distinct")
 
 
 @inline
 def query_room(dim, limit):
     """float64 values of scratch for one query."""
-    return padded(dim) + STATE + limit
+    return padded(dim) + code_room(dim) + STATE + limit
 
 
 @inline
 def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
     """`block` queries in scratch of that much room each; that for float32 logits follows it."""
-    states = shift(scratch, block * padded(dim))
+    codes = shift(scratch, block * padded(dim))
+    states = shift(codes, block * code_room(dim))
     values = shift(states, block * STATE)
     logits = as_float32(shift(values, block * limit))
-    return Queries(hidden, scratch, states, values, kept, logits, limit, distinct)
+    return Queries(
+        hidden, scratch, as_float32(codes), states, values, kept, logits, limit, distinct
+    )
 
 
 @inline
@@ -61,7 +74,24 @@ def widen_queries(descriptor, queries, count):
         if norm < 0:
             return q
         queries.states[STATE * q + NORM] = norm
+        if descriptor[KIND] == CODED:
+            errors = encode_words(h, dim, codes_of(queries, q, dim))
+            queries.states[STATE * q + OFF] = np.sqrt(errors) * NORM_SPARE
     return -1
+
+
+@inline
+def codes_of(queries, q, dim):
+    """The codes of query q."""
+    return row_of(queries.codes, q, 2 * code_room(dim))
+
+
+@inline
+def operand_of(matrix, queries, q):
+    """What rows of a matrix are multiplied with for query q: hidden, or its codes."""
+    if matrix.kind == CODED:
+        return codes_of(queries, q, matrix.dim)
+    return row_of(queries.hidden, q, matrix.dim)
 
 
 @inline
@@ -71,6 +101,9 @@ def empty_heaps(descriptor, place, queries, count):
         state = shift(queries.states, STATE * q)
         state[SIZE], state[THRESHOLD] = 0.0, -np.inf
         state[SLACK] = slack_at(descriptor, place, state[NORM])
+        if descriptor[place + KIND] == CODED:  # rows are multiplied with codes or with hidden
+            coded = coded_slack_at(descriptor, place, state[NORM], state[OFF])
+            state[SLACK] = max(state[SLACK], coded)
 
 
 @inline

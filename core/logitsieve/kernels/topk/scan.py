@@ -1,10 +1,11 @@
-"""Top k of rows of a matrix: float32 dots choose, `dot64` decides.
+"""Top k of rows of a matrix: float32 dots choose, or dots of codes, and `dot64` decides.
 
-A float32 dot of D terms, summed in any order, is within `slack` of the exact logit. So a row whose
-float32 logit is more than slack below the worst of k exact logits, or more than twice slack below
-the k-th best of float32 ones, cannot be among the k best. All others are evaluated by `dot64` and
-offered to the heap: the answer is that of `dot64` over all rows scanned, in whatever order they
-come and however queries are grouped.
+A float32 dot of D terms, summed in any order, is within `slack` of the exact logit; so is the dot
+of a row in blocks of codes with a query's codes (rows/products.py). So a row whose float32 logit is
+more than slack below the worst of k exact logits, or more than twice slack below the k-th best of
+float32 ones, cannot be among the k best. All others are evaluated by `dot64` and offered to the
+heap: the answer is that of `dot64` over all rows scanned, in whatever order they come and however
+queries are grouped.
 
 Rows are taken a chunk at a time, first all float32 dots, then the few decisions: a decision in
 between would stall the dots behind it.
@@ -15,15 +16,33 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.rows.functions import DOTS, F32, call_dots
+from logitsieve.kernels.rows.functions import CODED, DOTS, F32, FOURS, call_dots
+from logitsieve.kernels.rows.products import code_room
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
-from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, prefetch, splat32
+from logitsieve.kernels.simd.lanes import (
+    AVX512,
+    LANES,
+    larger,
+    largest_lane,
+    load,
+    prefetch,
+    splat32,
+)
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.descriptor import as_floats, shared_rows, tile_room
 from logitsieve.kernels.topk.heap import better, contains, offer
-from logitsieve.kernels.topk.queries import CHUNK, SIZE, SLACK, STATE, THRESHOLD
+from logitsieve.kernels.topk.queries import (
+    AT_ONCE,
+    CHUNK,
+    SIZE,
+    SLACK,
+    STATE,
+    THRESHOLD,
+    codes_of,
+    operand_of,
+)
 
 # Whether rows are named by ids. Numba compiles another function for each literal True or 0, but not
 # for a numpy scalar. It is worth that for `scan_one` of all rows: there it saves a twentieth.
@@ -37,6 +56,10 @@ AHEAD, BEGINNING = 4, 256  # rows, bytes
 LINE = 64  # bytes
 SHARING = 4  # fours of rows of hidden from which on each prefetches its part
 ALONE = np.int64(1)  # the only four
+# The most queries for which rows of codes are multiplied as they are: where registers are wide,
+# products of float32 cost less than those of codes, once many share what decoding takes.
+FEW_CODED = 8 if AVX512 else AT_ONCE
+FEW_BYTES = 128 * 1024  # of rows that they go through together
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
 
@@ -117,12 +140,23 @@ def _prefetch_beginnings(matrix, ids, begin, end):
 
 
 @inline
-def _stored_dots(matrix, a, b, c, e, hidden):
-    """`dots_1x4` of rows that are not float32."""
+def _stored_dots(matrix, a, b, c, e, operand):
+    """Four dots of rows that are not float32, with what `operand_of` says."""
     dim = matrix.dim
     return call_dots(
         matrix.functions[DOTS], matrix.stored, a * dim, b * dim, c * dim, e * dim,
-        hidden, dim,
+        operand, dim,
+    )  # fmt: skip
+
+
+@inline
+def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
+    """Dots of one row in blocks of codes with four queries' codes."""
+    dim = matrix.dim
+    each = 2 * code_room(dim)
+    return call_dots(
+        matrix.functions[FOURS], matrix.stored, row * dim, (q1 - q0) * each, (q2 - q0) * each,
+        (q3 - q0) * each, codes_of(queries, q0, dim), dim,
     )  # fmt: skip
 
 
@@ -145,7 +179,7 @@ def _store_biased(matrix, a, b, c, e, dots, logits, apart):
 
 
 @splice
-def fill_one(matrix, listed, ids, first, last, hidden, logits):
+def fill_one(matrix, listed, ids, first, last, operand, logits):
     """float32 logits of rows first .. last-1 (or the rows ids[first:last], if `listed`).
 
     Room for whole fours is needed: up to three logits more are written.
@@ -161,9 +195,9 @@ def fill_one(matrix, listed, ids, first, last, hidden, logits):
             _prefetch_beginnings(matrix, ids, i + AHEAD, min(i + AHEAD + 4, last))
         a, b, c, e = _four_rows(listed, ids, i, last, apart)
         if matrix.kind == F32:
-            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, operand, dim)
         else:
-            dots = _stored_dots(matrix, a, b, c, e, hidden)
+            dots = _stored_dots(matrix, a, b, c, e, operand)
         _store_biased(matrix, a, b, c, e, dots, shift(logits, place), apart)
 
 
@@ -185,7 +219,7 @@ def _prefetch_share(matrix, row, part, parts):
 
 
 @splice
-def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, logits):
+def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
     """The same for four rows of hidden, which share every load; their logits are CHUNK apart.
 
     Rows that are not float32 are decoded for each of the four: `as_floats` does it once for all.
@@ -193,17 +227,23 @@ def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, l
     another. Where they are many, each prefetches a part of what is next: the first one alone would
     wait for memory, which all others would leave idle.
     """
-    dim, many = matrix.dim, fours >= SHARING
+    dim, many, hidden = matrix.dim, fours >= SHARING, queries.hidden
     steps, stride, apart = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
         a, b, c, e = _four_rows(listed, ids, first + place, last, apart)
         if many:
             _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
+        if matrix.kind == CODED:
+            for j in range(4):
+                row = (a, b, c, e)[j]
+                dots = _coded_dots(matrix, row, queries, q0, q1, q2, q3)
+                _store_four(logits, place + j * apart, dots, matrix.bias[row])
+            continue
         if matrix.kind != F32:
             for j in range(4):
-                h = row_of(hidden, (q0, q1, q2, q3)[j], dim)
-                dots = _stored_dots(matrix, a, b, c, e, h)
+                operand = operand_of(matrix, queries, (q0, q1, q2, q3)[j])
+                dots = _stored_dots(matrix, a, b, c, e, operand)
                 _store_biased(matrix, a, b, c, e, dots, shift(logits, place + j * CHUNK), apart)
             continue
         tile = dots_4x4(
@@ -219,10 +259,10 @@ def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, l
 @inline
 def scan_one(matrix, listed, ids, first, last, queries, q):
     """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
-    hidden, logits = row_of(queries.hidden, q, matrix.dim), queries.logits
+    operand, logits = operand_of(matrix, queries, q), queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
-        fill_one(matrix, listed, ids, start, stop, hidden, logits)
+        fill_one(matrix, listed, ids, start, stop, operand, logits)
         _fill_lanes(logits, stop - start)
         named = np.bool_(listed)
         decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
@@ -231,10 +271,10 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 @inline
 def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
     """The same for four queries, of so many `fours` that `fill_four` is called for."""
-    hidden, room = queries.hidden, queries.logits
+    room = queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
-        fill_four(matrix, listed, ids, start, stop, hidden, q0, q1, q2, q3, fours, room)
+        fill_four(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, fours, room)
         for j in range(4):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
             _fill_lanes(logits, stop - start)
@@ -248,13 +288,26 @@ def tile_rows(matrix, count):
 
 
 @inline
+def _few(matrix, count):
+    """Whether rows are multiplied as they are stored, for so many queries."""
+    return count <= FEW_CODED if matrix.kind == CODED else count == 1
+
+
+@inline
+def _stored_rows(matrix):
+    """The same, of rows as they are stored: a level of cache further away holds these."""
+    return min(CHUNK, max(LANES, FEW_BYTES // matrix.row_bytes))
+
+
+@inline
 def scan_all(matrix, queries, count):
     """Offer every row of the matrix to every query, a tile of rows at a time."""
-    tile, fours = tile_rows(matrix, count), count // 4 * 4
+    few, fours = _few(matrix, count), count // 4 * 4
+    tile = _stored_rows(matrix) if few and count > 1 else tile_rows(matrix, count)
     room = np.empty(tile_room(matrix), np.float32)
     for first in range(0, matrix.rows, tile):
         last = min(matrix.rows, first + tile)
-        floats = as_floats(matrix, first, last, pointer(room)) if count > 1 else matrix
+        floats = matrix if few else as_floats(matrix, first, last, pointer(room))
         for q in range(0, fours, 4):
             scan_four(
                 floats, UNLISTED, queries.kept, first, last, queries,

@@ -1,0 +1,248 @@
+"""Products of whole numbers: a row's codes with those of a query, a block at a time.
+
+A query h has codes r of 15 bits: g = scale r approximates it. A row's dot with g is
+
+    scale x sum over spans (the row's scale x sum of code x r + low x sum of r),
+
+in which both sums of whole numbers are exact in float32: eight lanes hold four products each, below
+2^24. So many roundings are left that kernels/topk/descriptor.py counts them.
+
+Codes of a query lie in float32 values of scratch: the scale, for each 32 coordinates an eighth of
+the sum of their codes, and the codes as int16 after `code_header` values.
+
+Shape letters: D hidden size, a multiple of 32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.rows.blocks import READERS, Place
+from logitsieve.kernels.rows.stored_types import INT32, WORDS, block_of, load_at, moved
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    multiply_add,
+    pair_sum,
+    rounded,
+    splat32,
+    splat64,
+    spread,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.simd.planes import NO_LARGER, plane_scale
+from logitsieve.kernels.simd.pointers import as_uint8, shift
+from logitsieve.utils.stored import KINDS
+
+SPAN = 32  # coordinates that are multiplied in one step
+EIGHT = 8
+_PRODUCTS = ir.VectorType(INT32, LANES)
+_FLOATS, _FEW = ir.VectorType(ir.FloatType(), EIGHT), ir.VectorType(ir.FloatType(), 4)
+
+
+class Eight(types.Type):
+    """Numba's type of eight float32 sums in registers."""
+
+    def __init__(self):
+        super().__init__(name="Eight")
+
+
+EIGHT_SUMS = Eight()
+
+
+@register_model(Eight)
+class _EightModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
+    def __init__(self, manager, numba_type):
+        super().__init__(manager, numba_type, _FLOATS)
+
+
+@intrinsic
+def zero_eight(typing_context):
+    def codegen(context, builder, signature, arguments):
+        return ir.Constant(_FLOATS, None)
+
+    return EIGHT_SUMS(), codegen
+
+
+def _order(places):
+    return ir.Constant(ir.VectorType(INT32, len(places)), list(places))
+
+
+def sums_of_pairs(builder, codes, words):
+    """LLVM: eight sums of two products, in the shape that x86 has an instruction for."""
+    products = builder.mul(builder.sext(codes, _PRODUCTS), builder.sext(words, _PRODUCTS))
+    even, odd = (
+        builder.shuffle_vector(products, products, _order(range(first, LANES, 2)))
+        for first in range(2)
+    )
+    return builder.add(even, odd)
+
+
+def _multiply_add(builder, left, right, total):
+    function = builder.module.declare_intrinsic(
+        "llvm.fmuladd.v8f32", fnty=ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+    )
+    return builder.call(function, [left, right, total])
+
+
+@intrinsic
+def block_at(typing_context, stored, offset):
+    """The pointer to the block that begins with number `offset`."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = KINDS[stored.dtype.kind]
+        begin, _ = block_of(builder, arguments[1], kind.values, kind.bytes)
+        return builder.gep(arguments[0], [begin])
+
+    return stored(stored, types.intp), codegen
+
+
+@intrinsic
+def add_products(typing_context, total, row, offset, words, eighths):
+    """The total with products of numbers `offset` .. + 31 of a row and as many codes of a query."""
+
+    def codegen(context, builder, signature, arguments):
+        total, start, offset, words, eighths = arguments
+        kind = KINDS[row.dtype.kind]
+        reader = READERS[row.dtype.kind]
+        begin, number = block_of(builder, offset, kind.values, kind.bytes)
+        first = Place(builder, start, begin, number)
+        both = first, first._replace(number=moved(builder, number, LANES))
+        at = builder.mul(offset, ir.Constant(offset.type, 2))
+        sums = [
+            sums_of_pairs(
+                builder,
+                builder.sext(reader.codes(place), WORDS),
+                load_at(builder, words, moved(builder, at, 2 * LANES * i), WORDS),
+            )
+            for i, place in enumerate(both)
+        ]
+        if reader.span == SPAN:
+            sums = [builder.add(*sums)]
+        for place, each in zip(both, sums, strict=False):
+            scale = spread(builder, reader.scale(place), _FLOATS)
+            total = _multiply_add(builder, builder.sitofp(each, _FLOATS), scale, total)
+        if reader.low is not None:
+            span = builder.lshr(offset, ir.Constant(offset.type, SPAN.bit_length() - 1))
+            eighth = builder.load(builder.gep(eighths, [span]))
+            low, eighth = (spread(builder, x, _FLOATS) for x in (reader.low(first), eighth))
+            total = _multiply_add(builder, low, eighth, total)
+        return total
+
+    return EIGHT_SUMS(total, row, types.intp, words, eighths), codegen
+
+
+@intrinsic
+def store_four(typing_context, sums, scale, a, b, c, e):
+    """sums[:4] = the totals of four, times a number."""
+
+    def codegen(context, builder, signature, arguments):
+        start, scale, *totals = arguments
+        while len(totals) > 1:
+            totals = [_folded(builder, *totals[i : i + 2]) for i in range(0, len(totals), 2)]
+        (four,) = totals
+        half = [builder.shuffle_vector(four, four, _order(range(i, EIGHT, 2))) for i in range(2)]
+        four = builder.fmul(builder.fadd(*half), spread(builder, scale, _FEW))
+        address = builder.bitcast(start, _FEW.as_pointer())
+        builder.store(four, address, align=4)
+        return context.get_dummy_value()
+
+    return types.void(sums, types.float32, a, b, c, e), codegen
+
+
+def _folded(builder, left, right):
+    """LLVM: eight sums of neighbours, those of `left` first."""
+    even, odd = (
+        builder.shuffle_vector(left, right, _order(range(first, 2 * EIGHT, 2)))
+        for first in range(2)
+    )
+    return builder.fadd(even, odd)
+
+
+@intrinsic
+def _store_codes(typing_context, words, place, lanes):
+    """Codes `place` .. + 15 = the lanes, whole numbers."""
+
+    def codegen(context, builder, signature, arguments):
+        words, place, lanes = arguments
+        at = builder.mul(place, ir.Constant(place.type, 2))
+        address = builder.bitcast(builder.gep(words, [at]), WORDS.as_pointer())
+        builder.store(builder.fptosi(lanes, WORDS), address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp, lanes), codegen
+
+
+@inline
+def code_header(dim):
+    """float32 values in front of a query's codes."""
+    return (dim // SPAN + LANES) // LANES * LANES
+
+
+@inline
+def code_room(dim):
+    """float64 values of scratch for the codes of a query, of D rounded up."""
+    return (code_header(dim) + (dim + SPAN) // 2) // 2
+
+
+@inline
+def encode_words(h, dim, codes):
+    """Write the codes of a row of hidden; return the square of ||h - g||."""
+    scale = plane_scale(h, dim)
+    codes[0] = scale
+    words = as_uint8(shift(codes, code_header(dim)))
+    factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
+    step, errors, total, one = splat64(float(scale)), zeros64(), zeros64(), splat64(1.0)
+    for d in range(0, dim, LANES):
+        x = load(h, d)
+        r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
+        _store_codes(words, d, r)
+        error = multiply_add(widen(r), multiply_add(step, splat64(-1.0), zeros64()), widen(x))
+        errors = multiply_add(error, error, errors)
+        total = multiply_add(widen(r), one, total if d % SPAN else zeros64())
+        if d % SPAN:
+            codes[d // SPAN + 1] = np.float32(pair_sum(total) / EIGHT)
+    return pair_sum(errors)
+
+
+def coded_dots(stored, i, j, k, m, codes, dim, sums):
+    """Dots of a query's codes with the stored rows whose first numbers are i, j, k and m."""
+    words, eighths = as_uint8(shift(codes, code_header(dim))), shift(codes, 1)
+    i_row, j_row = block_at(stored, i), block_at(stored, j)
+    k_row, m_row = block_at(stored, k), block_at(stored, m)
+    a, b, c, e = zero_eight(), zero_eight(), zero_eight(), zero_eight()
+    for d in range(0, dim, SPAN):
+        a = add_products(a, i_row, d, words, eighths)
+        b = add_products(b, j_row, d, words, eighths)
+        c = add_products(c, k_row, d, words, eighths)
+        e = add_products(e, m_row, d, words, eighths)
+    store_four(sums, codes[0], a, b, c, e)
+    return dim
+
+
+def coded_fours(stored, i, j, k, m, codes, dim, sums):
+    """Dots of the stored row whose first number is i with `codes`, and those j, k, m after them."""
+    header, row = code_header(dim), block_at(stored, i)
+    j_codes, k_codes, m_codes = shift(codes, j), shift(codes, k), shift(codes, m)
+    words, j_words = as_uint8(shift(codes, header)), as_uint8(shift(j_codes, header))
+    k_words, m_words = as_uint8(shift(k_codes, header)), as_uint8(shift(m_codes, header))
+    eighths, j_eighths = shift(codes, 1), shift(j_codes, 1)
+    k_eighths, m_eighths = shift(k_codes, 1), shift(m_codes, 1)
+    a, b, c, e = zero_eight(), zero_eight(), zero_eight(), zero_eight()
+    for d in range(0, dim, SPAN):
+        a = add_products(a, row, d, words, eighths)
+        b = add_products(b, row, d, j_words, j_eighths)
+        c = add_products(c, row, d, k_words, k_eighths)
+        e = add_products(e, row, d, m_words, m_eighths)
+    store_four(sums, np.float32(1), a, b, c, e)
+    sums[0] *= codes[0]
+    sums[1] *= j_codes[0]
+    sums[2] *= k_codes[0]
+    sums[3] *= m_codes[0]
+    return dim

@@ -1,0 +1,200 @@
+"""Dots of codes: what they are made of, how far from `dot64` they are, what is chosen by them."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.rows.functions import DOTS, FOURS, addresses, call_dots
+from logitsieve.kernels.rows.products import code_header, code_room, encode_words, sums_of_pairs
+from logitsieve.kernels.simd.planes import LARGEST_CODE
+from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift
+from logitsieve.kernels.topk.descriptor import coded_slack_at, matrix_descriptor
+from logitsieve.kernels.topk.exact import dense_topk
+from logitsieve.kernels.topk.scan import FEW_CODED
+from logitsieve.utils.stored import KINDS, StoredMatrix
+from tests.oracle import best, logits64
+from tests.stored import BLOCKS, random_blocks, reference, stored_softmax
+
+EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
+D = 512
+
+
+@kernel("(float32[:,::1], float32[:,::1], float64[::1])")
+def encode(hidden, codes, squares):
+    for q in range(hidden.shape[0]):
+        squares[q] = encode_words(pointer(hidden[q]), hidden.shape[1], pointer(codes[q]))
+
+
+@kernel("(int64, uint8[:,::1], float32[:,::1], float32[:,:,::1], int64)")
+def dots_of(address, stored, codes, found, dim):
+    """Fill found [2, 4, V]: of four queries, one row after another, and each alone."""
+    functions, each = int64_pointer(address), codes.shape[1]
+    rows, start = stored.shape[0], pointer(codes)
+    for row in range(rows):
+        sums = call_dots(
+            functions[FOURS], pointer(stored), row * dim, each, 2 * each, 3 * each, start, dim
+        )
+        for q in range(4):
+            found[0, q, row] = sums[q]
+    for row in range(0, rows, 4):
+        i, j, k, m = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
+        for q in range(4):
+            query = shift(start, q * each)
+            sums = call_dots(functions[DOTS], pointer(stored), i, j, k, m, query, dim)
+            found[1, q, row], found[1, q, row + 3] = sums[0], sums[1]
+            found[1, q, row + 1], found[1, q, row + 2] = sums[2], sums[3]
+
+
+@kernel("(int64, float64, float64)")
+def slack_of(address, norm, off):
+    return coded_slack_at(int64_pointer(address), 0, norm, off)
+
+
+@kernel("(int64,)")
+def room_of(dim):
+    return 2 * code_room(dim)
+
+
+@kernel("(int64,)")
+def header_of(dim):
+    return code_header(dim)
+
+
+def queries() -> np.ndarray:
+    """Four rows of hidden: Gaussian, with an outlier, all but one zero, and of equal magnitudes."""
+    random = np.random.default_rng(5)
+    hidden = random.standard_normal((4, D)).astype(np.float32)
+    hidden[1, 37] = 3000
+    hidden[2, 1:] = 0
+    hidden[3] = np.sign(hidden[3])
+    return hidden
+
+
+def encoded(hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    codes, squares = np.zeros((len(hidden), room_of(D)), np.float32), np.empty(len(hidden))
+    encode(hidden, codes, squares)
+    return codes, squares
+
+
+def words_of(codes: np.ndarray) -> np.ndarray:
+    return codes[:, header_of(D) :].copy().view(np.int16)[:, :D]
+
+
+def test_a_query_is_its_scale_times_its_codes() -> None:
+    hidden = queries()
+    codes, squares = encoded(hidden)
+    words = words_of(codes).astype(np.float64)
+    assert np.abs(words).max() <= LARGEST_CODE
+    assert (np.abs(words).max(axis=1) >= LARGEST_CODE - 1).all()
+    approximated = words * codes[:, :1].astype(np.float64)
+    np.testing.assert_allclose(squares, ((hidden - approximated) ** 2).sum(axis=1), rtol=1e-12)
+    sums = words.reshape(4, -1, 32).sum(axis=2)
+    np.testing.assert_array_equal(8 * codes[:, 1 : 1 + D // 32], sums)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-38, 1e-31, 2e30, 3e38])
+def test_a_query_too_small_or_too_large_has_codes_of_zero(value: float) -> None:
+    hidden = np.full((1, D), value, np.float32)
+    codes, squares = encoded(hidden)
+    assert not codes[0, : header_of(D)].any()
+    assert not words_of(codes).any()
+    np.testing.assert_allclose(squares, (hidden.astype(np.float64) ** 2).sum())
+
+
+def found_of(matrix: StoredMatrix, codes: np.ndarray) -> np.ndarray:
+    found = np.empty((2, 4, len(matrix)), np.float32)
+    address = addresses(matrix.kind).ctypes.data
+    dots_of(address, matrix.data, codes, found, matrix.dim)
+    return found
+
+
+@EVERY_BLOCK
+@pytest.mark.parametrize("seed", range(3))
+def test_dots_of_codes_are_within_the_slack_of_the_exact_ones(kind: str, seed: int) -> None:
+    spread = 10.0 ** np.random.default_rng(seed).integers(-4, 3, (64, D // KINDS[kind].values))
+    matrix, hidden = random_blocks(kind, spread, seed), queries()
+    codes, squares = encoded(hidden)
+    descriptor = matrix_descriptor(matrix, np.zeros(64, np.float32))
+    exact = hidden.astype(np.float64) @ reference(matrix).astype(np.float64).T
+    found = found_of(matrix, codes)
+    np.testing.assert_array_equal(found[0], found[1])
+    norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
+    for q in range(4):
+        slack = slack_of(descriptor.ctypes.data, norms[q], np.sqrt(squares[q]))
+        assert np.abs(found[0, q] - exact[q]).max() <= slack
+
+
+def test_sums_of_the_largest_codes_are_exact() -> None:
+    """Four products of a lane, and all 32 of a block, just fit."""
+    data = np.full((4, D // 32, 34), 0x80, np.uint8)  # codes of -128
+    data[:, :, :2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    matrix = StoredMatrix("Q8_0", data.reshape(4, -1))
+    codes, _ = encoded(np.ones((4, D), np.float32))
+    words = words_of(codes)
+    assert (words == words[0, 0]).all()
+    expected = codes[:, 0] * np.float32(-128 * D * int(words[0, 0]))
+    np.testing.assert_array_equal(found_of(matrix, codes)[0], np.tile(expected[:, None], 4))
+
+
+@EVERY_BLOCK
+@pytest.mark.parametrize("count", [1, 2, 4, 7, FEW_CODED, FEW_CODED + 1])
+def test_what_is_chosen_by_codes_is_the_exact_answer(kind: str, count: int) -> None:
+    softmax = stored_softmax(kind, 700, D)
+    data = softmax.stored.copy()
+    data[400:420] = data[11]  # ties
+    matrix, bias = StoredMatrix(kind, data), softmax.bias.copy()
+    bias[400:420] = bias[11]
+    random = np.random.default_rng(count)
+    hidden = random.standard_normal((count, D)).astype(np.float32)
+    weight = reference(matrix)
+    hidden[0] = 3 * weight[11]  # so that the tied rows are the best
+    if count > 1:
+        hidden[1] = 0
+    if count > 2:
+        hidden[2] *= 1e-33
+        hidden[3, 5] = 1e4
+    ids, logits = np.empty((count, 25), np.int32), np.empty((count, 25), np.float32)
+    scanned, descriptor = np.empty(count, np.int32), matrix_descriptor(matrix, bias)
+    assert dense_topk(descriptor.ctypes.data, hidden, ids, logits, scanned, 0, count) == 0
+    true = logits64(weight, bias, hidden)
+    expected = best(true, 25)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(
+        logits, np.take_along_axis(true, expected.astype(int), 1).astype(np.float32)
+    )
+
+
+CPUS = [
+    ("x86_64", "znver3", "vpmaddwd", "ymm"),
+    ("x86_64", "icelake-server", "vpmaddwd", "ymm"),
+    ("x86_64", "x86-64-v2", "pmaddwd", "xmm"),
+    ("aarch64", "neoverse-n1", "smull", "v"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "cpu", "instruction", "register"), CPUS)
+def test_products_are_added_in_pairs_by_one_instruction(
+    architecture: str, cpu: str, instruction: str, register: str
+) -> None:
+    words, sums = (ir.VectorType(ir.IntType(bits), n) for bits, n in ((16, 16), (32, 8)))
+    module = ir.Module()
+    places = [kind.as_pointer() for kind in (words, words, sums)]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), places), "products")
+    builder = ir.IRBuilder(function.append_basic_block())
+    left, right, out = function.args
+    loaded = [builder.load(place, align=1) for place in (left, right)]
+    builder.store(sums_of_pairs(builder, *loaded), out, align=1)
+    builder.ret_void()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = f"{architecture}-unknown-linux-gnu"
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
+    parsed = llvm.parse_assembly(str(module))
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(parsed, passes)
+    lines = machine.emit_assembly(parsed).splitlines()
+    assert any(instruction in line and register in line for line in lines)
