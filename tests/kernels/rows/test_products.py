@@ -8,7 +8,12 @@ import pytest
 from llvmlite import ir
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.functions import DOTS, FOURS, addresses, call_dots
+from logitsieve.kernels.rows.functions import (
+    CODED_DOTS,
+    CODED_FOURS,
+    addresses,
+    call_dots,
+)
 from logitsieve.kernels.rows.products import code_header, code_room, encode_words, sums_of_pairs
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift
@@ -36,7 +41,7 @@ def dots_of(address, stored, codes, found, dim):
     rows, start = stored.shape[0], pointer(codes)
     for row in range(rows):
         sums = call_dots(
-            functions[FOURS], pointer(stored), row * dim, each, 2 * each, 3 * each, start, dim
+            functions[CODED_FOURS], pointer(stored), row * dim, each, 2 * each, 3 * each, start, dim
         )
         for q in range(4):
             found[0, q, row] = sums[q]
@@ -44,7 +49,7 @@ def dots_of(address, stored, codes, found, dim):
         i, j, k, m = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
         for q in range(4):
             query = shift(start, q * each)
-            sums = call_dots(functions[DOTS], pointer(stored), i, j, k, m, query, dim)
+            sums = call_dots(functions[CODED_DOTS], pointer(stored), i, j, k, m, query, dim)
             found[1, q, row], found[1, q, row + 3] = sums[0], sums[1]
             found[1, q, row + 1], found[1, q, row + 2] = sums[2], sums[3]
 

@@ -36,10 +36,10 @@ STORED_TYPES: dict[str, StoredType] = {
     "BF16": BFloat16(),
     **{kind: Blocks(kind) for kind in READERS},
 }
-# How a matrix's rows are read, as descriptors have it: where they are, or by functions, whose
-# `dots` multiply them with a row of hidden, or with its codes.
+# How a matrix's rows are read, as descriptors have it: where they are, or by functions. Those of
+# codes may be multiplied with a query's codes, too.
 F32, STORED, CODED = range(3)
-DECODE, DOT, DOTS, MAGNITUDES, FOURS = range(5)  # places in a table of addresses
+DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
 
 
 def decode(stored, count, values):
@@ -69,19 +69,19 @@ def _pointers(*kinds):
 
 @cache
 def functions_of(kind: str) -> tuple[CFunction, ...]:
-    """The functions for rows of that kind, at their places; the last two are only for blocks."""
+    """The functions for rows of that kind, at their places; the last three are only for blocks."""
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
     size, places = types.int64, [types.int64] * 4
-    multiplied = coded_dots if kind in READERS else dots
+    multiplies = size(stored, *places, floats, size, floats)
     functions = [
         CFunction(decode, size(stored, size, floats)),
         CFunction(dot, types.float64(stored, doubles, size)),
-        CFunction(multiplied, size(stored, *places, floats, size, floats)),
+        CFunction(dots, multiplies),
     ]
     if kind in READERS:
         [magnitudes] = _pointers(Blocks(kind, magnitudes=True))
         functions.append(CFunction(decode, size(magnitudes, size, floats)))
-        functions.append(CFunction(coded_fours, size(stored, *places, floats, size, floats)))
+        functions += [CFunction(coded_dots, multiplies), CFunction(coded_fours, multiplies)]
     return tuple(functions)
 
 
@@ -128,7 +128,7 @@ def call_dot(typing_context, address, row, h64, dim):
 
 @intrinsic
 def call_dots(typing_context, address, stored, i, j, k, m, h, dim):
-    """The four sums of `dots`, or of `coded_fours`, at that address."""
+    """The four sums of `dots`, or of those with codes, at that address."""
     places = (types.int64,) * 4
 
     def codegen(context, builder, signature, arguments):

@@ -3,7 +3,7 @@
 A row that may weigh more than e^-NEAR of the sum so far is evaluated by `dot64` and weighed in
 float64. All others are float32 dots, a chunk of rows at a time, relative to the largest logit so
 far, each within `slack` of the exact logit; where slack would let them say little, all rows are
-`dot64`'s. Batching changes no bit.
+`dot64`'s. Batching changes no bit, nor does how rows are stored: no codes are multiplied here.
 
 An exponent is off by scale slack, by the rounding of the logit and of the largest one to float32
 (ROUNDED of the largest and 90, as what is 87 below it is e^-87), and the exponential itself by
@@ -25,11 +25,19 @@ from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import ROWS, as_floats, matrix_at, tile_room
+from logitsieve.kernels.topk.descriptor import (
+    ROWS,
+    as_floats,
+    by_values,
+    matrix_at,
+    slack_at,
+    tile_room,
+)
 from logitsieve.kernels.topk.heap import sort_best_first
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import (
     CHUNK,
+    NORM,
     at_once,
     empty_heaps,
     operand_of,
@@ -89,9 +97,10 @@ def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
             break
         empty_heaps(descriptor, 0, queries, count)
         for q in range(count):
-            sum_ = row_of(sums, q, STATE)
-            _begin(sum_, queries.states[QUERY_STATE * q + QUERY_SLACK])
-        _scan(matrix_at(descriptor, 0), queries, sums, found, count)
+            state = shift(queries.states, QUERY_STATE * q)
+            state[QUERY_SLACK] = slack_at(descriptor, 0, state[NORM])
+            _begin(row_of(sums, q, STATE), state[QUERY_SLACK])
+        _scan(by_values(matrix_at(descriptor, 0)), queries, sums, found, count)
         for q in range(count):
             best = shift(queries.values, q * limit)
             sort_best_first(best, shift(queries.kept, q * limit), limit)

@@ -18,6 +18,7 @@ from logitsieve.kernels.rows.functions import (
     DECODE,
     F32,
     MAGNITUDES,
+    STORED,
     addresses,
     call_decode,
     way_of,
@@ -123,6 +124,16 @@ def matrix_at(descriptor, place):
         descriptor[place + ROW_BYTES],
         int64_pointer(descriptor[place + FUNCTIONS]),
     )
+
+
+@inline
+def by_values(matrix):
+    """The matrix with rows that are multiplied by their values, whatever codes they have."""
+    kind = F32 if matrix.kind == F32 else STORED
+    return Matrix(
+        matrix.weight, matrix.bias, matrix.rows, matrix.dim, np.int64(kind), matrix.stored,
+        matrix.row_bytes, matrix.functions,
+    )  # fmt: skip
 
 
 @inline

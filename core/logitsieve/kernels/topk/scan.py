@@ -16,7 +16,14 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.rows.functions import CODED, DOTS, F32, FOURS, call_dots
+from logitsieve.kernels.rows.functions import (
+    CODED,
+    CODED_DOTS,
+    CODED_FOURS,
+    DOTS,
+    F32,
+    call_dots,
+)
 from logitsieve.kernels.rows.products import code_room
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
 from logitsieve.kernels.simd.lanes import (
@@ -142,9 +149,9 @@ def _prefetch_beginnings(matrix, ids, begin, end):
 @inline
 def _stored_dots(matrix, a, b, c, e, operand):
     """Four dots of rows that are not float32, with what `operand_of` says."""
-    dim = matrix.dim
+    dim, place = matrix.dim, CODED_DOTS if matrix.kind == CODED else DOTS
     return call_dots(
-        matrix.functions[DOTS], matrix.stored, a * dim, b * dim, c * dim, e * dim,
+        matrix.functions[place], matrix.stored, a * dim, b * dim, c * dim, e * dim,
         operand, dim,
     )  # fmt: skip
 
@@ -155,7 +162,7 @@ def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
     dim = matrix.dim
     each = 2 * code_room(dim)
     return call_dots(
-        matrix.functions[FOURS], matrix.stored, row * dim, (q1 - q0) * each, (q2 - q0) * each,
+        matrix.functions[CODED_FOURS], matrix.stored, row * dim, (q1 - q0) * each, (q2 - q0) * each,
         (q3 - q0) * each, codes_of(queries, q0, dim), dim,
     )  # fmt: skip
 
