@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.blocks import READERS, look_up
+from logitsieve.kernels.rows.blocks import LOOK_UP, READERS, look_up, look_up_of
 from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.stored import KINDS
@@ -111,7 +111,7 @@ def test_every_type_has_a_reader() -> None:
     assert set(READERS) == set(BLOCKS)
 
 
-def _looker(triple: str) -> Any:
+def _looker(name: str) -> Any:
     vector = ir.VectorType(ir.IntType(8), 16)
 
     @intrinsic
@@ -119,7 +119,7 @@ def _looker(triple: str) -> Any:
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             table, codes, found = (builder.bitcast(x, vector.as_pointer()) for x in arguments)
             operands = (builder.load(x, align=1) for x in (table, codes))
-            builder.store(look_up(builder, *operands, triple), found, align=1)
+            builder.store(look_up(builder, *operands, name), found, align=1)
             return context.get_dummy_value()
 
         return types.void(table, codes, found), codegen
@@ -127,7 +127,7 @@ def _looker(triple: str) -> Any:
     return look
 
 
-look_here, look_anywhere = _looker(""), _looker("riscv64-unknown-linux-gnu")
+look_here, look_anywhere = _looker(LOOK_UP), _looker("")
 
 
 @kernel("(uint8[::1], uint8[::1], uint8[::1], int64)")
@@ -148,6 +148,11 @@ def test_tables_are_looked_up_on_every_target(here: int) -> None:
         np.testing.assert_array_equal(found, table[codes])
 
 
+def test_a_target_without_the_instruction_has_none() -> None:
+    assert not look_up_of("x86_64-unknown-linux-gnu", lambda _: False)
+    assert not look_up_of("riscv64-unknown-linux-gnu", lambda _: True)
+
+
 @pytest.mark.parametrize(
     ("triple", "instruction"),
     [("aarch64-unknown-linux-gnu", "tbl"), ("x86_64-unknown-linux-gnu", "vpshufb")],
@@ -158,7 +163,7 @@ def test_a_table_is_one_instruction(triple: str, instruction: str) -> None:
     module.triple = triple
     function = ir.Function(module, ir.FunctionType(vector, [vector, vector]), "look")
     builder = ir.IRBuilder(function.append_basic_block())
-    builder.ret(look_up(builder, *function.args, triple))
+    builder.ret(look_up(builder, *function.args, look_up_of(triple, lambda _: True)))
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     features = "+avx2" if triple.startswith("x86") else "+neon"

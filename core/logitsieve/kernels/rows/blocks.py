@@ -29,7 +29,7 @@ from logitsieve.kernels.rows.stored_types import (
     moved,
     times,
 )
-from logitsieve.kernels.simd.lanes import LANES, StoredType, spread
+from logitsieve.kernels.simd.lanes import LANES, StoredType, cpu_has, spread
 from logitsieve.utils.stored import KINDS
 
 _FLOAT, _WORDS = ir.FloatType(), ir.VectorType(INT16, LANES // 2)
@@ -109,11 +109,19 @@ def _less(codes: Emit, by: int) -> Emit:
     return lambda place: place.builder.sub(codes(place), ir.Constant(BYTES, [by] * LANES))
 
 
-def look_up(builder: Any, table: Any, codes: Any, triple: str = "") -> Any:
-    """LLVM: the bytes of a table of sixteen at codes of four bits, by the target's instruction."""
-    triple = triple or llvm.get_process_triple()
-    names = {"x86_64": "llvm.x86.ssse3.pshuf.b.128", "aarch64": "llvm.aarch64.neon.tbl1.v16i8"}
-    if (name := names.get(triple.split("-")[0].replace("arm64", "aarch64"))) is not None:
+def look_up_of(triple: str, has: Callable[[str], bool]) -> str:
+    """LLVM's name of the instruction of a target that looks up bytes; empty if there is none."""
+    if triple.startswith("x86_64"):
+        return "llvm.x86.ssse3.pshuf.b.128" if has("ssse3") else ""
+    return "llvm.aarch64.neon.tbl1.v16i8" if triple.startswith(("aarch64", "arm64")) else ""
+
+
+LOOK_UP = look_up_of(llvm.get_process_triple(), cpu_has)
+
+
+def look_up(builder: Any, table: Any, codes: Any, name: str = LOOK_UP) -> Any:
+    """LLVM: the bytes of a table of sixteen at codes of four bits."""
+    if name:
         function = ir.FunctionType(BYTES, [BYTES, BYTES])
         return builder.call(builder.module.declare_intrinsic(name, fnty=function), [table, codes])
     found = ir.Constant(BYTES, None)

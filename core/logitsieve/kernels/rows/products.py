@@ -144,10 +144,9 @@ def store_four(typing_context, sums, scale, a, b, c, e):
 
     def codegen(context, builder, signature, arguments):
         start, scale, *totals = arguments
-        while len(totals) > 1:
-            totals = [_folded(builder, *totals[i : i + 2]) for i in range(0, len(totals), 2)]
-        (four,) = totals
-        half = [builder.shuffle_vector(four, four, _order(range(i, EIGHT, 2))) for i in range(2)]
+        left, right = (_folded(builder, *totals[i : i + 2], _SINGLE) for i in (0, 2))
+        four = _folded(builder, left, right, _PAIRED)
+        half = [builder.shuffle_vector(four, four, _order(range(i, i + 4))) for i in (0, 4)]
         four = builder.fmul(builder.fadd(*half), spread(builder, scale, _FEW))
         address = builder.bitcast(start, _FEW.as_pointer())
         builder.store(four, address, align=4)
@@ -156,13 +155,17 @@ def store_four(typing_context, sums, scale, a, b, c, e):
     return types.void(sums, types.float32, a, b, c, e), codegen
 
 
-def _folded(builder, left, right):
-    """LLVM: eight sums of neighbours, those of `left` first."""
-    even, odd = (
-        builder.shuffle_vector(left, right, _order(range(first, 2 * EIGHT, 2)))
-        for first in range(2)
-    )
-    return builder.fadd(even, odd)
+# Lanes of two times eight that are added to those two further on. None leaves its half of a
+# register: that takes longer.
+_SINGLE = 0, 8, 1, 9, 4, 12, 5, 13
+_PAIRED = 0, 1, 8, 9, 4, 5, 12, 13
+
+
+def _folded(builder, left, right, lanes):
+    """LLVM: the sums of such lanes and those two further on."""
+    further = [lane + 2 for lane in lanes]
+    both = (builder.shuffle_vector(left, right, _order(order)) for order in (lanes, further))
+    return builder.fadd(*both)
 
 
 @intrinsic

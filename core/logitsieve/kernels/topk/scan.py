@@ -29,6 +29,7 @@ from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, 
 from logitsieve.kernels.simd.lanes import (
     AVX512,
     LANES,
+    cpu_has,
     larger,
     largest_lane,
     load,
@@ -63,9 +64,10 @@ AHEAD, BEGINNING = 4, 256  # rows, bytes
 LINE = 64  # bytes
 SHARING = 4  # fours of rows of hidden from which on each prefetches its part
 ALONE = np.int64(1)  # the only four
-# The most queries for which rows of codes are multiplied as they are: where registers are wide,
-# products of float32 cost less than those of codes, once many share what decoding takes.
-FEW_CODED = 8 if AVX512 else AT_ONCE
+# The most queries for which rows of codes are multiplied as they are. Beyond it products of float32
+# cost less, as many share what decoding takes: soon where registers are wide, and never where as
+# many units multiply int16 as float32 (Zen 3 and later; elsewhere measured on Zen 1).
+FEW_CODED = 8 if AVX512 else AT_ONCE if cpu_has("vaes") else 32
 FEW_BYTES = 128 * 1024  # of rows that they go through together
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
