@@ -13,6 +13,8 @@ from logitsieve.heads import Head, Softmax
 from logitsieve.heads.exact import ExactHead
 from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.rotated_rows import factored, turn
+from logitsieve.kernels.simd.planes import LARGEST_CODE
+from logitsieve.utils.stored import KINDS
 from tests.attacks.judge import best, exact_logits
 from tests.attacks.matrices import (
     DIMS,
@@ -22,9 +24,11 @@ from tests.attacks.matrices import (
     softmax_of,
 )
 from tests.attacks.tally import Tally
+from tests.stored import BLOCKS, random_blocks
 from tests.synthetic import basis_of
 
 ROWS, TIES = 64, 8  # contexts of a batch; biases for a matrix
+AT_ONCE = 5  # contexts of codes, of which four share rows
 
 
 def odd_matrices(random: Generator) -> Tally:
@@ -95,6 +99,22 @@ def one_way_roundings(random: Generator) -> Tally:
     bias = tying_biases(logits, int(random.integers(V)), random)
     softmax = Softmax(W, bias)
     return judged(ExactHead(softmax), softmax, around(h, B, random), int(random.integers(1, 12)))
+
+
+def codes_off_one_way(random: Generator) -> Tally:
+    """The exact head over blocks: codes of contexts are off along a row, barely among the best."""
+    kind = str(random.choice(BLOCKS))
+    D, V = KINDS[kind].values * int(random.integers(1, 4)), int(random.integers(20, 300))
+    scales = 10.0 ** random.uniform(-2, 2, (V, D // KINDS[kind].values))
+    matrix = random_blocks(kind, scales, int(random.integers(1 << 30)))
+    softmax = Softmax(matrix, np.zeros(V, np.float32))
+    row, side = int(random.integers(V)), random.choice([-0.49, 0.49])
+    h = random.integers(-300, 300, D) + side * np.sign(softmax.weight[row])
+    h[random.integers(D)] = LARGEST_CODE  # so that codes are the nearest whole numbers
+    h = (h * 2.0 ** random.integers(-12, 3)).astype(np.float32)
+    logits = exact_logits(softmax.weight, softmax.bias, h[None])[0]
+    tied = Softmax(matrix, tying_biases(logits, row, random))
+    return judged(ExactHead(tied), tied, around(h, AT_ONCE, random), int(random.integers(1, 12)))
 
 
 def one_way(random: Generator, V: int, D: int) -> tuple[Float32, Float32]:
@@ -197,4 +217,5 @@ ATTACKS = {
     "topk-whole-numbers": whole_numbers,
     "topk-near-ties": near_ties,
     "topk-one-way-roundings": one_way_roundings,
+    "topk-codes-off-one-way": codes_off_one_way,
 }
