@@ -19,13 +19,14 @@ from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift
 from logitsieve.kernels.topk.descriptor import coded_slack_at, matrix_descriptor
 from logitsieve.kernels.topk.exact import dense_topk
-from logitsieve.kernels.topk.scan import FEW_CODED
+from logitsieve.kernels.topk.scan import FEW_CODED, FEW_COSTLY
 from logitsieve.utils.stored import KINDS, StoredMatrix
 from tests.oracle import best, logits64
 from tests.stored import BLOCKS, random_blocks, reference, stored_softmax
 
 EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
 D = 512
+COUNTS = (1, 2, 4, FEW_COSTLY - 1, FEW_COSTLY + 1, FEW_CODED, FEW_CODED + 1)
 
 
 @kernel("(float32[:,::1], float32[:,::1], float64[::1])")
@@ -146,7 +147,9 @@ def test_sums_of_the_largest_codes_are_exact() -> None:
 
 
 @EVERY_BLOCK
-@pytest.mark.parametrize("count", [1, 2, 4, 7, FEW_CODED, FEW_CODED + 1])
+@pytest.mark.parametrize(
+    "count", [1, 2, 4, FEW_COSTLY - 1, FEW_COSTLY + 1, FEW_CODED, FEW_CODED + 1]
+)
 def test_what_is_chosen_by_codes_is_the_exact_answer(kind: str, count: int) -> None:
     softmax = stored_softmax(kind, 700, D)
     data = softmax.stored.copy()

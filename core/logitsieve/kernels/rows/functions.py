@@ -19,7 +19,7 @@ from logitsieve.api.results import Int64
 from logitsieve.kernels.compile import CFunction
 from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.halves import BFloat16, Float16
-from logitsieve.kernels.rows.products import coded_dots, coded_fours
+from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -36,9 +36,9 @@ STORED_TYPES: dict[str, StoredType] = {
     "BF16": BFloat16(),
     **{kind: Blocks(kind) for kind in READERS},
 }
-# How a matrix's rows are read, as descriptors have it: where they are, or by functions. Those of
-# codes may be multiplied with a query's codes, too.
-F32, STORED, CODED = range(3)
+# How a matrix's rows are read, as descriptors have it: where they are, or by functions. From CODED
+# on they may be multiplied with a query's codes, too; those of COSTLY codes have more to decode.
+F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
 
 
@@ -86,10 +86,10 @@ def functions_of(kind: str) -> tuple[CFunction, ...]:
 
 
 def way_of(kind: str) -> int:
-    """F32, STORED or CODED: how rows of a kind are read."""
-    if kind == "F32":
-        return F32
-    return CODED if kind in READERS else STORED
+    """How rows of a kind are read."""
+    if (reader := READERS.get(kind)) is None:
+        return F32 if kind == "F32" else STORED
+    return CODED if reader.low is None and reader.span == SPAN else COSTLY
 
 
 @cache

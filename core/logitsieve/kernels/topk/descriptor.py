@@ -84,7 +84,7 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
     descriptor = fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
     address = descriptor.ctypes.data
     fill_fields(descriptor, {LARGEST_NORM: largest_norm(address, DECODE)})
-    if descriptor[KIND] == CODED:
+    if descriptor[KIND] >= CODED:
         fill_fields(descriptor, {LARGEST_PARTS: largest_norm(address, MAGNITUDES)})
     return descriptor
 

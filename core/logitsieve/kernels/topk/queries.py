@@ -74,7 +74,7 @@ def widen_queries(descriptor, queries, count):
         if norm < 0:
             return q
         queries.states[STATE * q + NORM] = norm
-        if descriptor[KIND] == CODED:
+        if descriptor[KIND] >= CODED:
             errors = encode_words(h, dim, codes_of(queries, q, dim))
             queries.states[STATE * q + OFF] = np.sqrt(errors) * NORM_SPARE
     return -1
@@ -89,7 +89,7 @@ def codes_of(queries, q, dim):
 @inline
 def operand_of(matrix, queries, q):
     """What rows of a matrix are multiplied with for query q: hidden, or its codes."""
-    if matrix.kind == CODED:
+    if matrix.kind >= CODED:
         return codes_of(queries, q, matrix.dim)
     return row_of(queries.hidden, q, matrix.dim)
 
@@ -101,7 +101,7 @@ def empty_heaps(descriptor, place, queries, count):
         state = shift(queries.states, STATE * q)
         state[SIZE], state[THRESHOLD] = 0.0, -np.inf
         state[SLACK] = slack_at(descriptor, place, state[NORM])
-        if descriptor[place + KIND] == CODED:  # rows are multiplied with codes or with hidden
+        if descriptor[place + KIND] >= CODED:  # rows are multiplied with codes or with hidden
             coded = coded_slack_at(descriptor, place, state[NORM], state[OFF])
             state[SLACK] = max(state[SLACK], coded)
 

@@ -68,6 +68,7 @@ ALONE = np.int64(1)  # the only four
 # cost less, as many share what decoding takes: soon where registers are wide, and never where as
 # many units multiply int16 as float32 (Zen 3 and later; elsewhere measured on Zen 1).
 FEW_CODED = 8 if AVX512 else AT_ONCE if cpu_has("vaes") else 32
+FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
@@ -151,7 +152,7 @@ def _prefetch_beginnings(matrix, ids, begin, end):
 @inline
 def _stored_dots(matrix, a, b, c, e, operand):
     """Four dots of rows that are not float32, with what `operand_of` says."""
-    dim, place = matrix.dim, CODED_DOTS if matrix.kind == CODED else DOTS
+    dim, place = matrix.dim, CODED_DOTS if matrix.kind >= CODED else DOTS
     return call_dots(
         matrix.functions[place], matrix.stored, a * dim, b * dim, c * dim, e * dim,
         operand, dim,
@@ -243,7 +244,7 @@ def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, 
         a, b, c, e = _four_rows(listed, ids, first + place, last, apart)
         if many:
             _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
-        if matrix.kind == CODED:
+        if matrix.kind >= CODED:
             for j in range(4):
                 row = (a, b, c, e)[j]
                 dots = _coded_dots(matrix, row, queries, q0, q1, q2, q3)
@@ -299,7 +300,9 @@ def tile_rows(matrix, count):
 @inline
 def _few(matrix, count):
     """Whether rows are multiplied as they are stored, for so many queries."""
-    return count <= FEW_CODED if matrix.kind == CODED else count == 1
+    if matrix.kind < CODED:
+        return count == 1
+    return count <= (FEW_CODED if matrix.kind == CODED else FEW_COSTLY)
 
 
 @inline
