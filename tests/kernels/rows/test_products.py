@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.rows.functions import (
@@ -176,11 +180,46 @@ def test_what_is_chosen_by_codes_is_the_exact_answer(kind: str, count: int) -> N
     )
 
 
+def _summed(neighbours: bool) -> Any:
+    words, sums = (ir.VectorType(ir.IntType(bits), n) for bits, n in ((16, 16), (32, 8)))
+
+    @intrinsic
+    def summed(typing_context, left, right, out):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            *operands, out = arguments
+            places = [builder.bitcast(place, words.as_pointer()) for place in operands]
+            loaded = [builder.load(place, align=1) for place in places]
+            out = builder.bitcast(out, sums.as_pointer())
+            builder.store(sums_of_pairs(builder, *loaded, neighbours), out, align=1)
+            return context.get_dummy_value()
+
+        return types.void(left, right, out), codegen
+
+    return summed
+
+
+of_neighbours, of_others = _summed(neighbours=True), _summed(neighbours=False)
+
+
+@kernel("(int16[::1], int16[::1], int32[:,::1])")
+def pairs(left, right, sums):
+    of_neighbours(pointer(left), pointer(right), pointer(sums[0]))
+    of_others(pointer(left), pointer(right), pointer(sums[1]))
+
+
+def test_products_are_added_in_pairs_on_every_target() -> None:
+    left, right = np.random.default_rng(0).integers(-16256, 16257, (2, 16)).astype(np.int16)
+    sums, products = np.empty((2, 8), np.int32), left.astype(np.int32) * right
+    pairs(left, right, sums)
+    np.testing.assert_array_equal(sums[0], products[::2] + products[1::2])
+    np.testing.assert_array_equal(sums[1], products[:8] + products[8:])
+
+
 CPUS = [
     ("x86_64", "znver3", "vpmaddwd", "ymm"),
     ("x86_64", "icelake-server", "vpmaddwd", "ymm"),
     ("x86_64", "x86-64-v2", "pmaddwd", "xmm"),
-    ("aarch64", "neoverse-n1", "smull", "v"),
+    ("aarch64", "neoverse-n1", "smlal2", "v"),
 ]
 
 
@@ -195,7 +234,7 @@ def test_products_are_added_in_pairs_by_one_instruction(
     builder = ir.IRBuilder(function.append_basic_block())
     left, right, out = function.args
     loaded = [builder.load(place, align=1) for place in (left, right)]
-    builder.store(sums_of_pairs(builder, *loaded), out, align=1)
+    builder.store(sums_of_pairs(builder, *loaded, architecture == "x86_64"), out, align=1)
     builder.ret_void()
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

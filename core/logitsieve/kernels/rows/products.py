@@ -15,6 +15,7 @@ Shape letters: D hidden size, a multiple of 32.
 
 from __future__ import annotations
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -42,6 +43,7 @@ from logitsieve.utils.stored import KINDS
 
 SPAN = 32  # coordinates that are multiplied in one step
 EIGHT = 8
+NEIGHBOURS = llvm.get_process_triple().startswith("x86_64")
 _PRODUCTS = ir.VectorType(INT32, LANES)
 _FLOATS, _FEW = ir.VectorType(ir.FloatType(), EIGHT), ir.VectorType(ir.FloatType(), 4)
 
@@ -74,14 +76,16 @@ def _order(places):
     return ir.Constant(ir.VectorType(INT32, len(places)), list(places))
 
 
-def sums_of_pairs(builder, codes, words):
-    """LLVM: eight sums of two products, in the shape that x86 has an instruction for."""
+def sums_of_pairs(builder, codes, words, neighbours=NEIGHBOURS):
+    """LLVM: eight sums of two products: of neighbours, for which x86 has an instruction.
+
+    Elsewhere of lanes eight apart, which are multiplied and added without being moved.
+    """
     products = builder.mul(builder.sext(codes, _PRODUCTS), builder.sext(words, _PRODUCTS))
-    even, odd = (
-        builder.shuffle_vector(products, products, _order(range(first, LANES, 2)))
-        for first in range(2)
-    )
-    return builder.add(even, odd)
+    lanes = range(0, LANES, 2) if neighbours else range(EIGHT)
+    further = [lane + (1 if neighbours else EIGHT) for lane in lanes]
+    both = (builder.shuffle_vector(products, products, _order(each)) for each in (lanes, further))
+    return builder.add(*both)
 
 
 def _multiply_add(builder, left, right, total):
