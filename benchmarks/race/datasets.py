@@ -7,7 +7,7 @@ the cache folder. Shape letters: N contexts, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race import synthetic
 from benchmarks.race.prepare import prepared
 from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
+from demo.published import MODELS
 from logitsieve.api.results import Float32
 from logitsieve.cli.output import bars
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import load_array
+from logitsieve.llamacpp import GgufModel, OutputMatrix
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.language_model import WEIGHTS_FILE
 
@@ -32,6 +35,10 @@ DEMO_CONTEXTS = 100_000
 SLICES = (2000, 4000, 6000, 8000)
 GROWTH = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 GROWTH_DIM = 200
+RACED_ON_PUBLISHED = (  # parts of the names of those that race on published models
+    *("numpy", "torch bfloat16", "faiss", "llama.cpp", "int8 scan", "hnswlib", "ScaNN"),
+    "logitsieve",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,11 +54,21 @@ class Dataset:
     test: Float32  # to judge
     provenance: str
     beside: str = ""  # statistics of a synthetic softmax beside the real ones
+    kinds: Sequence[str] = ()  # of text, of each row of `test`; empty where there is one
+    only: Sequence[str] = ()  # parts of the names of the methods that race on it; empty for all
+    gguf: Path | None = None  # the file whose output matrix W is
+    stored: OutputMatrix | None = None  # that matrix, in its blocks
 
     @property
     def softmax(self) -> Softmax:
         """The output layer as heads take it."""
         return Softmax(self.weight, self.bias)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of W as it is stored, and of b."""
+        stored = self.weight if self.stored is None else self.stored.blocks
+        return int(stored.nbytes + self.bias.nbytes)
 
 
 def load(name: str, shared: Path, cache: Path) -> Dataset:
@@ -165,6 +182,28 @@ def _trained(name: str, shared: Path, cache: Path, origin: str) -> Dataset:
     )
 
 
+def _published(name: str, shared: Path, cache: Path) -> Dataset:
+    with bars("contexts") as progress:
+        folder = contexts_folder(name, progress=progress)
+    test = [np.load(folder / f"{kind}.npy") for kind in JUDGED]
+    model = GgufModel(folder / f"{name}.gguf")
+    return Dataset(
+        name=name,
+        index=name,
+        weight=model.matrix.dense(np.float32),
+        bias=np.zeros(model.vocab_size, np.float32),
+        fit=np.load(folder / "fit.npy"),
+        heldout=np.load(folder / "heldout.npy"),
+        test=np.concatenate(test),
+        kinds=np.repeat(JUDGED, [len(rows) for rows in test]).tolist(),
+        only=RACED_ON_PUBLISHED,
+        gguf=model.path,
+        stored=model.matrix,
+        provenance=f"{name} as published, W in {model.matrix.kind}; fitted and tuned on English "
+        f"prose, judged on other text: {', '.join(JUDGED)}",
+    )
+
+
 def _synthetic(name: str, shared: Path, cache: Path, words: int, dim: int) -> Dataset:
     made = synthetic.generate(words, dim)
     return Dataset(
@@ -196,6 +235,7 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     "lstm-1500": partial(
         _trained, origin="LSTM language model of 1 layer, 1.2 million words of technical prose"
     ),
+    **dict.fromkeys(MODELS, _published),
     "synthetic-50k": partial(_synthetic, words=50_257, dim=768),
     "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
     **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},

@@ -21,7 +21,7 @@ from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
-from benchmarks.race.peers.faiss_sq8 import FaissSq8
+from benchmarks.race.peers.faiss_refined import CODES, FaissRefined
 from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.int8_scan import Int8Scan
@@ -32,6 +32,7 @@ from benchmarks.race.peers.scann import Scann
 from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
+from logitsieve.llamacpp import OutputMatrix
 
 LEVELS = (4, 8, 16)  # of Panorama
 FIRST_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
@@ -72,7 +73,7 @@ def entrants(
     softmax = data.softmax
     for name in MAKERS:
         yield Entrant(name, partial(ExactPeer, name, softmax))
-    yield from quantised(softmax)
+    yield from quantised(softmax, data.stored)
     heads = [name for name in RACED if wanted(f"logitsieve {name}", only)]
     for name, make, seconds in indexes_of(data, cache, threads, heads, rebuild, progress):
         yield Entrant(f"logitsieve {name}", make, seconds)
@@ -95,19 +96,25 @@ def entrants(
             yield Entrant("ScaNN", partial(Scann, softmax, tree))
 
 
-def quantised(softmax: Softmax) -> Iterator[Entrant]:
-    """Yield dense heads of few bits; Q6_K where llama.cpp has it for this width."""
-    if installed("llama.cpp"):
-        for stored, (_, block) in FORMATS.items():
+def quantised(softmax: Softmax, stored: OutputMatrix | None) -> Iterator[Entrant]:
+    """Yield dense heads of few bits: llama.cpp's of the rows as they are stored, or of each type.
+
+    Q6_K takes part where llama.cpp has it for this width.
+    """
+    if stored is not None:
+        yield Entrant(f"llama.cpp {stored.kind}", partial(LlamaCpp, softmax, stored.kind, stored))
+    elif installed("llama.cpp"):
+        for kind, (_, block) in FORMATS.items():
             if block == BLOCK or softmax.dim % block == 0:
-                yield Entrant(f"llama.cpp {stored}", partial(LlamaCpp, softmax, stored))
+                yield Entrant(f"llama.cpp {kind}", partial(LlamaCpp, softmax, kind))
     if installed("onnxruntime"):
-        for stored in STORED:
-            yield Entrant(f"onnxruntime {stored}", partial(OnnxRuntime, softmax, stored))
+        for kind in STORED:
+            yield Entrant(f"onnxruntime {kind}", partial(OnnxRuntime, softmax, kind))
     yield Entrant(TorchDynamic.name, partial(TorchDynamic, softmax))
     yield Entrant(TorchWeightOnly.name, partial(TorchWeightOnly, softmax))
     yield Entrant(Int8Scan.name, partial(Int8Scan, softmax))
-    yield Entrant(FaissSq8.name, partial(FaissSq8, softmax))
+    for codes in CODES:
+        yield Entrant(f"faiss {codes}, refined", partial(FaissRefined, softmax, codes))
 
 
 def installed(method: str) -> bool:

@@ -21,10 +21,11 @@ BLOCK_BYTES = 1 << 28  # of float64 logits at once
 
 
 class Score(NamedTuple):
-    """Precision by k, and how many contexts have any of the K best missing."""
+    """Precision by k, how many contexts have any of the K best missing, and which have the best."""
 
     precision: dict[int, float]
     wrong_rows: int
+    best: np.ndarray  # bool [N]
 
 
 class Judge:
@@ -68,7 +69,7 @@ class Judge:
         }
         precision = {k: float(hit.mean()) for k, hit in hits.items()}
         wrong = ~np.logical_and.reduce([hit.all(axis=1) for hit in hits.values()])
-        return Score(precision, int(wrong.sum()))
+        return Score(precision, int(wrong.sum()), hits[min(self.ks)].all(axis=1))
 
     def _logits(self, ids_NK: np.ndarray) -> np.ndarray:
         """float64 logits of the answers; -inf where there is none."""

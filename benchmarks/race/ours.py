@@ -121,8 +121,8 @@ def _built(
     if not path.exists():
         start = time.monotonic()
         build(
-            data.weight,
-            data.bias,
+            data.weight if data.gguf is None else data.gguf,
+            data.bias if data.gguf is None else None,
             data.fit,
             path,
             heads=heads,

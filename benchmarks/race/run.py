@@ -24,9 +24,9 @@ from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Knobs, Method, hold_threads
+from benchmarks.race.peers import llama_cpp
 from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import CLEARED_BYTES
-from logitsieve.api.results import Float32
 from logitsieve.cli.output import bars
 
 OUT = raw.RESULTS / "race"
@@ -71,11 +71,13 @@ def race(
     softmax = data.softmax
     fitting = JUDGED_BYTES // 8 // softmax.vocab_size
     count = options.judged or min(JUDGED_HIGH, max(JUDGED_LOW, fitting))
-    judged = spread(data.test, min(count, len(data.test)))
+    places = np.linspace(0, len(data.test) - 1, min(count, len(data.test))).astype(np.int64)
+    judged, kinds = data.test[places], np.array(data.kinds or ["all"])
+    kinds = kinds[places] if data.kinds else kinds.repeat(len(places))
     judge = Judge(softmax, judged, KS, progress)
     points: list[Engine] = []
     records: list[dict[str, Any]] = []
-    only = [*options.only.split(","), *table.FLOAT32] if options.only else []
+    only = [*options.only.split(","), *table.FLOAT32] if options.only else data.only
     modes = [Mode(1, 1), Mode(options.batch, 1)]
     if options.threads > 1:
         modes.append(Mode(options.batch, options.threads))
@@ -88,7 +90,7 @@ def race(
         for number, knobs in enumerate(method.settings):
             progress(f"judge {entrant.name}", number, len(method.settings))
             points.append(Engine(method, knobs))
-            records.append(record(method, knobs, judge, seconds))
+            records.append(record(method, knobs, judge, kinds, seconds))
         progress(f"judge {entrant.name}", len(method.settings), len(method.settings))
     for mode in modes:
         times = time_points(points, judged, mode, K, progress)
@@ -99,6 +101,11 @@ def race(
         times = time_points(points, judged, mode._replace(cold=True), K, progress)
         for entry, found in zip(records, times, strict=True):
             entry["cold_us_per_row"][mode.label] = found
+    for kind in dict.fromkeys(data.kinds):
+        rows = judged[kinds == kind]
+        times = time_points(points, rows, modes[0], K, progress)
+        for entry, found in zip(records, times, strict=True):
+            entry["us_by_kind"][kind] = found["median"]
     hold_threads(1)
     return {
         "data": data.name,
@@ -106,6 +113,7 @@ def race(
         "statistics_beside_real": data.beside.splitlines(),
         "machine": describe(),
         "versions": versions(),
+        "llama.cpp": llama_cpp.system_info(),
         "vocab_size": softmax.vocab_size,
         "dim": softmax.dim,
         "k": K,
@@ -114,13 +122,15 @@ def race(
         "judged_contexts": len(judged),
         "modes": [mode.label for mode in modes],
         "cleared_bytes": CLEARED_BYTES if options.cold else 0,
-        "weight_bytes": softmax.weight.nbytes + softmax.bias.nbytes,
+        "weight_bytes": data.weight_bytes,
         "points": records,
     }
 
 
-def record(method: Method, knobs: Knobs, judge: Judge, seconds: float) -> dict[str, Any]:
-    """Everything about a point but its times."""
+def record(
+    method: Method, knobs: Knobs, judge: Judge, kinds: np.ndarray, seconds: float
+) -> dict[str, Any]:
+    """Everything about a point but its times; `kinds` [N] are those of the judge's contexts."""
     method.set_knobs(1, knobs)
     hidden, most = judge.hidden, max(judge.ks)
     blocks = range(0, len(hidden), JUDGE_BATCH)
@@ -133,14 +143,13 @@ def record(method: Method, knobs: Knobs, judge: Judge, seconds: float) -> dict[s
         "knobs": dict(knobs),
         "p1": score.precision[1],
         "p5": score.precision[5],
+        "p1_by_kind": {
+            kind: float(score.best[kinds == kind].mean()) for kind in dict.fromkeys(kinds.tolist())
+        },
         "wrong_rows": score.wrong_rows,
         "build_seconds": round(seconds, 2),
         "bytes_beyond_w": method.nbytes,
         "us_per_row": {},
+        "us_by_kind": {},
         "cold_us_per_row": {},
     }
-
-
-def spread(contexts: Float32, count: int) -> Float32:
-    """Evenly over the text, in its order."""
-    return np.ascontiguousarray(contexts[np.linspace(0, len(contexts) - 1, count).astype(np.int64)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.race.judge import Judge
 from benchmarks.race.methods import Method, best_ids
 from benchmarks.race.peers import centroid_head, llama_cpp, onnx_runtime
 from benchmarks.race.peers.centroid_head import CentroidHead, balanced_clusters
-from benchmarks.race.peers.faiss_sq8 import FaissSq8
+from benchmarks.race.peers.faiss_refined import CODES, FaissRefined
 from benchmarks.race.peers.int8_scan import Int8Scan
 from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
 from logitsieve.heads import Softmax
@@ -24,6 +25,10 @@ JUDGE = Judge(SOFTMAX, HIDDEN, (1, 5), lambda *_: None)
 # The least P@1 and P@5 on logits of random words, and the most bytes for each number of W.
 LLAMA_CPP = {"Q8_0": (0.97, 0.97, 1.5), "Q6_K": (0.9, 0.9, 3.1), "Q4_0": (0.7, 0.7, 0.8)}
 ONNX = {"int8": (0.97, 0.97, 1.2), "8 bits": (0.97, 0.97, 1.6), "4 bits": (0.7, 0.7, 0.9)}
+
+
+def sq8(softmax: Softmax) -> FaissRefined:
+    return FaissRefined(softmax, "SQ8")
 
 
 def check(method: Method, floors: tuple[float, float, float], threads: int) -> None:
@@ -56,14 +61,25 @@ def test_products_of_onnx_runtime_are_as_precise_as_their_bits(stored: str, thre
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("peer", [TorchDynamic, TorchWeightOnly, Int8Scan, FaissSq8])
-def test_int8_products_are_precise(peer: type, threads: int) -> None:
+@pytest.mark.parametrize("peer", [TorchDynamic, TorchWeightOnly, Int8Scan, sq8])
+def test_int8_products_are_precise(peer: Callable[[Softmax], Method], threads: int) -> None:
     check(peer(SOFTMAX), (0.96, 0.96, 1.5), threads)
 
 
-@pytest.mark.parametrize("peer", [Int8Scan, FaissSq8])
-def test_rescoring_ends_in_the_exact_answer(peer: type) -> None:
+@pytest.mark.parametrize("peer", [Int8Scan, sq8])
+def test_rescoring_ends_in_the_exact_answer(peer: Callable[[Softmax], Method]) -> None:
     check(peer(SOFTMAX), (1.0, 1.0, 1.5), 1)
+
+
+@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("bias", [0, 1])
+def test_codes_of_faiss_find_what_is_rescored(codes: str, bias: int) -> None:
+    softmax = Softmax(SOFTMAX.weight, bias * SOFTMAX.bias)
+    peer = FaissRefined(softmax, codes)
+    peer.set_knobs(2, peer.settings[-1])
+    score = Judge(softmax, HIDDEN, (1, 5), lambda *_: None).score(peer.topk(HIDDEN, 5))
+    assert score.precision[1] >= 0.99
+    assert score.best.mean() == score.precision[1]
 
 
 @pytest.mark.parametrize("words", [5, 16, 17])
@@ -82,7 +98,7 @@ def test_zero_rows_and_blocks_are_stored_as_zeros() -> None:
     weight[8, :32] = 0
     softmax = Softmax(weight, np.where(np.arange(1003) == 7, 1e4, SOFTMAX.bias).astype(np.float32))
     peers: list[Method] = [TorchDynamic(softmax), TorchWeightOnly(softmax)]
-    peers += [Int8Scan(softmax), FaissSq8(softmax)]
+    peers += [Int8Scan(softmax), sq8(softmax)]
     if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
         peers += [onnx_runtime.OnnxRuntime(softmax, stored) for stored in onnx_runtime.STORED]
     if importlib.util.find_spec("xllamacpp"):

@@ -14,6 +14,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import files
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ import numpy as np
 from benchmarks.race.methods import Knobs, Peer, best_ids
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
+from logitsieve.llamacpp import OutputMatrix
+from logitsieve.llamacpp.library import library as loaded
 
 BLOCK = 32  # columns of a block where there are not 256
 FORMATS = {
@@ -79,10 +82,19 @@ def library() -> ctypes.CDLL:
     return ggml
 
 
-class LlamaCpp(Peer):
-    """W in one of `FORMATS`; what ggml allocates for it is kept until the process ends."""
+def system_info() -> str:
+    """The instructions that ggml uses, as llama.cpp prints them; empty without the wheel."""
+    if find_spec("xllamacpp") is None:
+        return ""
+    return loaded().system_info
 
-    def __init__(self, softmax: Softmax, stored: str) -> None:
+
+class LlamaCpp(Peer):
+    """W in one of `FORMATS`, or in the blocks of a file; ggml's memory is kept until the end."""
+
+    def __init__(
+        self, softmax: Softmax, stored: str, matrix: OutputMatrix | None = None
+    ) -> None:
         self.name = f"llama.cpp {stored}"
         self._ggml = ggml = library()
         self._type, block = FORMATS[stored]
@@ -90,15 +102,19 @@ class LlamaCpp(Peer):
         self._width = -(-softmax.dim // block) * block
         self._backend = ggml.ggml_backend_cpu_init()
         self._bias = np.ascontiguousarray(softmax.bias)
-        rows = np.zeros((self._words, self._width), np.float32)
-        rows[:, : self._dim] = softmax.weight
         self.nbytes = self._words * ggml.ggml_row_size(self._type, self._width)
-        codes = np.empty(self.nbytes, np.uint8)
-        shape = (0, self._words, self._width, None)
-        ggml.ggml_quantize_chunk(self._type, rows.ctypes.data, codes.ctypes.data, *shape)
+        codes = self._quantised(softmax) if matrix is None else matrix.blocks
         self._weight = self._placed()
         ggml.ggml_backend_tensor_set(self._weight, codes.ctypes.data, 0, self.nbytes)
         self._graphs: dict[int, tuple[Any, Float32, Float32]] = {}
+
+    def _quantised(self, softmax: Softmax) -> np.ndarray:
+        rows = np.zeros((self._words, self._width), np.float32)
+        rows[:, : self._dim] = softmax.weight
+        codes = np.empty(self.nbytes, np.uint8)
+        shape = (0, self._words, self._width, None)
+        self._ggml.ggml_quantize_chunk(self._type, rows.ctypes.data, codes.ctypes.data, *shape)
+        return codes
 
     def _placed(self) -> Any:
         """W's tensor in the first kind of buffer whose product with float32 rows ggml has."""

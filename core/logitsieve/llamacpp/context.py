@@ -20,7 +20,7 @@ from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.llamacpp.hook import COPY, OFF, OTHER, STOP, HiddenHook
-from logitsieve.llamacpp.library import messages
+from logitsieve.llamacpp.library import LlamaLibrary, messages
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
 
@@ -35,7 +35,8 @@ class LlamaContext(LlamaModel):
 
     `positions` tokens fit into its cache, all `sequences` together. A decode returns logits
     [B, V] of llama.cpp's own output layer, or, while `headless`, the rows of hidden [B, D] that
-    would enter it, multiplied by the architecture's constant scale of logits.
+    would enter it, multiplied by the architecture's constant scale of logits. `llama` is another
+    build of llama.cpp than the installed wheel's (`library.load`).
 
     InvalidRequest names what is wrong with the file, the wheel or the model, or the argument.
     """
@@ -47,10 +48,11 @@ class LlamaContext(LlamaModel):
         sequences: int = 1,
         positions: int | None = None,
         threads: int = 1,
+        llama: LlamaLibrary | None = None,
     ) -> None:
         self.sequences = whole("sequences", sequences, 1, MOST_SEQUENCES)
         self.headless = False
-        super().__init__(gguf)
+        super().__init__(gguf, llama)
         self._refuse_reordering()
         self._hook = HiddenHook(self._library.tensor, BATCH, self.gguf.dim)
         wanted = positions

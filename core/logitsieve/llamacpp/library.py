@@ -53,6 +53,7 @@ _P, _I, _L, _S = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_size_
 _C, _B, _U = ctypes.c_char_p, ctypes.c_bool, ctypes.c_uint32
 SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "llama_backend_init": (None,),
+    "llama_print_system_info": (_C,),
     "llama_log_get": (None, _P, _P),
     "llama_log_set": (None, _P, _P),
     "llama_model_default_params": (LlamaParameters,),
@@ -98,6 +99,11 @@ class LlamaLibrary(NamedTuple):
     context: ContextLayout
     model: ModelLayout
     tensor: TensorLayout
+
+    @property
+    def system_info(self) -> str:
+        """The instructions that its CPU backend uses, as llama.cpp prints them."""
+        return str(self.functions.llama_print_system_info().decode()).strip(" |")
 
 
 @cache

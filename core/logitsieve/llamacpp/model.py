@@ -20,14 +20,16 @@ WITHOUT_RESULT_NORM = (
 
 
 class LlamaModel:
-    """A model on the CPU, in the library of the installed wheel.
+    """A model on the CPU, in the library of the installed wheel, or in another, `llama`.
 
     InvalidRequest names what is wrong with the file, the wheel or the model.
     """
 
-    def __init__(self, gguf: GgufModel | Path | str) -> None:
+    def __init__(
+        self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None
+    ) -> None:
         self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
-        self._library: LlamaLibrary = library()
+        self._library: LlamaLibrary = llama or library()
         self._open = True
         self._closers: list[weakref.finalize[Any, Any]] = []
         self._model = self._load()
@@ -55,6 +57,11 @@ class LlamaModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def system_info(self) -> str:
+        """The instructions that llama.cpp uses on this CPU, as it prints them."""
+        return self._library.system_info
 
     @property
     def trained_positions(self) -> int:

@@ -100,6 +100,12 @@ class GgufModel:
         tokens = self._header.metadata.get("tokenizer.ggml.tokens")
         return tokens.read() if isinstance(tokens, Strings) else None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The file's template of chats (Jinja); None for a file without one."""
+        template = self._header.metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) else None
+
     def sha256(self, dtype: str) -> str:
         """The identity (hex) that an index of this matrix and bias has, stored as `dtype`.
 

@@ -1,0 +1,1 @@
+"""Two published models, measured on text of five kinds."""

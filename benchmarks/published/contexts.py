@@ -1,0 +1,137 @@
+"""Contexts of a published model on text of each kind, read once into the cache.
+
+A folder of a model holds `NAME.gguf`, `<kind>.npy` (float32 [N, D]) for each kind and for `fit` and
+`heldout`, which are other chapters of English prose, and `sequences.json`: for each of these the
+token ids that were read, and from which place on contexts were taken. Chat is by the model itself:
+its answers to `prompts.txt`, drawn from llama.cpp's own logits.
+
+Shape letters: N contexts, D hidden size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jinja2.sandbox
+import numpy as np
+
+from benchmarks.published.texts import TEXTS
+from demo.published import CACHE, model_file
+from logitsieve.api.results import Float32
+from logitsieve.llamacpp import LlamaContext
+
+JUDGED = ("english", "german", "japanese", "python", "chat")  # kinds
+PARTS = (*JUDGED, "fit", "heldout")
+ROWS = {**dict.fromkeys(JUDGED, 1200), "fit": 4000, "heldout": 1000}
+WINDOW = 128  # tokens read at a stretch
+SKIPPED = 8  # of the first places of a stretch, where nothing tells what the text is
+EACH = 60  # contexts of a stretch
+ANSWER = 96  # tokens of an answer, at most
+TEMPERATURE, TOP_P, CONSIDERED = 0.8, 0.95, 1000
+PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
+
+Progress = Callable[[str, int, int], None]
+
+
+class Sequence(NamedTuple):
+    """Token ids that are read from an empty cache; contexts are of the places from `first` on."""
+
+    tokens: list[int]
+    first: int
+
+
+def contexts_folder(
+    name: str, cache: Path = CACHE, threads: int = 2, progress: Progress = lambda *_: None
+) -> Path:
+    """The folder of a model with its contexts, which are read if they are not there."""
+    folder = cache / name
+    path = model_file(name, cache)
+    listed = folder / "sequences.json"
+    missing = [part for part in PARTS if not (folder / f"{part}.npy").exists()]
+    if not missing and listed.exists():
+        return folder
+    sequences = json.loads(listed.read_text()) if listed.exists() else {}
+    with LlamaContext(path, positions=2 * WINDOW, threads=threads) as context:
+        for part in missing:
+            if part not in sequences:
+                chosen = answers(context, progress) if part == "chat" else windows(context, part, cache)
+                sequences[part] = chosen
+                listed.write_text(json.dumps(sequences))
+            found = [Sequence(*one) for one in sequences[part]]
+            rows = read(context, found, ROWS[part], part, progress)
+            np.save(folder / f"{part}.npy", rows)
+    return folder
+
+
+def windows(context: LlamaContext, part: str, cache: Path) -> list[Sequence]:
+    """Evenly spread stretches of a text; `fit` and `heldout` are two halves of one."""
+    text = TEXTS["fit" if part == "heldout" else part](cache)
+    if part in ("fit", "heldout"):
+        cut = len(text) * 4 // 5
+        text = text[:cut] if part == "fit" else text[cut:]
+    ids: list[int] = []
+    for start in range(0, len(text), 1 << 16):
+        ids += context.tokenize(text[start : start + (1 << 16)], begin=False, special=False)
+    length = WINDOW - len(context.begin)
+    count = -(-ROWS[part] // EACH)
+    starts = np.linspace(0, len(ids) - length, count).astype(int).tolist()
+    return [Sequence(context.begin + ids[start : start + length], SKIPPED) for start in starts]
+
+
+def answers(context: LlamaContext, progress: Progress) -> list[Sequence]:
+    """What the model answers to each prompt, after the prompt."""
+    random, found = np.random.default_rng(0), []
+    prompts = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
+    for number, prompt in enumerate(prompts):
+        tokens = context.tokenize(asked(context, prompt))
+        first = len(tokens) - 1
+        context.forget()
+        logits = context.read(tokens)
+        for _ in range(ANSWER):
+            token = drawn(logits[0], random)
+            if context.ends(token):
+                break
+            tokens.append(token)
+            logits = context.step({0: token})
+        found.append(Sequence(tokens, first))
+        progress("answer prompts", number + 1, len(prompts))
+    return found
+
+
+def asked(context: LlamaContext, prompt: str) -> str:
+    """A prompt as the file's template of chats puts it."""
+    template = context.gguf.chat_template
+    if template is None:
+        return PLAIN.format(prompt=prompt)
+    messages = [{"role": "user", "content": prompt}]
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment()
+    return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
+
+
+def drawn(logits: Float32, random: np.random.Generator) -> int:
+    """A token of the nucleus at the temperature."""
+    order = np.argpartition(logits, -CONSIDERED)[-CONSIDERED:]
+    order = order[np.argsort(-logits[order])]
+    weights = np.exp((logits[order] - logits[order[0]]).astype(np.float64) / TEMPERATURE)
+    below = np.cumsum(weights) / weights.sum()
+    kept = int(np.searchsorted(below, TOP_P)) + 1
+    place = np.searchsorted(below[:kept], random.random() * below[kept - 1], side="right")
+    return int(order[place])
+
+
+def read(
+    context: LlamaContext, sequences: list[Sequence], count: int, part: str, progress: Progress
+) -> Float32:
+    """`count` contexts, spread evenly over the places of all sequences; fewer if there are fewer."""
+    context.headless, rows = True, []
+    for number, (tokens, first) in enumerate(sequences):
+        context.forget()
+        rows.append(context.read(tokens, every=True)[first:])
+        progress(f"read {part}", number + 1, len(sequences))
+    context.headless = False
+    found = np.concatenate(rows)
+    places = np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)
+    return np.ascontiguousarray(found[places])

