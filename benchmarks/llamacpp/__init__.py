@@ -1,1 +1,1 @@
-"""llama.cpp with its own output layer and with a decoder in its place."""
+"""Published models in llama.cpp, with its own output layer and with a decoder in its place."""

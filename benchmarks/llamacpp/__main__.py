@@ -1,80 +1,122 @@
-"""Tokens a second in llama.cpp: `python -m benchmarks.llamacpp gemma-3-270m`.
+"""Tokens a second of a published model: `python -m benchmarks.llamacpp gemma-3-270m`.
 
-The best token after each of unseen text, by llama.cpp's own output layer and by a decoder's heads
-in its place, in one process and in turns, on one thread and on two, of each type of weights. `body`
-stops before the output layer: the limit of any head. With `--judge`, best tokens beside the float64
-argmax instead (judge.py).
+Texts of each kind are decoded token by token, by llama.cpp's own output layer and by a decoder's
+heads in its place, in one process and in turns, on one thread and on two; `body` stops before the
+output layer: the limit of any head. With `--draw` tokens are drawn, by llama.cpp's own chain of
+samplers or by the decoder, instead of being the best. With `--judge`, best tokens beside the
+float64 argmax instead (judge.py). Each build of llama.cpp is measured (builds.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-from dataclasses import asdict
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from benchmarks import raw
+from benchmarks.llamacpp.builds import builds
+from benchmarks.llamacpp.contenders import HEADS, Chooser, contenders
 from benchmarks.llamacpp.judge import judge
-from benchmarks.llamacpp.models import SHAPES
-from benchmarks.llamacpp.prepare import KINDS, index_path, prepared
 from benchmarks.machine import describe
+from benchmarks.published.contexts import JUDGED, contexts_folder
+from benchmarks.race.datasets import load
 from benchmarks.race.methods import hold_threads
+from benchmarks.race.ours import LEARNT, index_path
 from benchmarks.race.prepare import CACHE, SHARED
+from demo.published import MODELS
+from logitsieve.cli.output import bars
 from logitsieve.client.llamacpp import LlamaContext
-from logitsieve.client.llamacpp_heads import UNEDITED, DecoderOutput, DenseOutput, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
+from logitsieve.llamacpp.library import LlamaLibrary
 
 OUT = raw.RESULTS / "llamacpp.json.gz"
 THREADS = (1, 2)
-PROMPT, TOKENS, ROUNDS = 16, 64, 9
-HEADS = ("certified", "screen")
+TOKENS, ROUNDS, POSITIONS = 64, 9, 512
+INDEXED = (*LEARNT, *(name for name in HEADS if name not in LEARNT))
 
 
 def main() -> None:
-    """Measure, join the results of other shapes, print."""
+    """Measure, join the results of the other model, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=SHAPES)
-    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
-    parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many tokens")
-    parser.add_argument("--threads", type=int, default=2, help="of --judge")
-    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="models and indexes")
+    parser.add_argument("name", choices=MODELS)
+    parser.add_argument("--kinds", nargs="*", default=JUDGED, choices=JUDGED, help="of text")
+    parser.add_argument("--heads", nargs="*", default=INDEXED, help="to build the index with")
+    parser.add_argument("--draw", action="store_true", help="draw instead of taking the best")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind")
+    parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")
+    parser.add_argument("--native", action="store_true", help="npm's build on any CPU")
+    parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many of each kind")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
+    folder, index = prepared(options.name, options.heads)
+    gguf = folder / f"{options.name}.gguf"
     results = raw.read(options.out) if options.out.exists() else {}
     ours = results.setdefault(options.name, {})
-    for kind in options.kinds:
-        folder = prepared(options.name, kind, options.shared, options.cache)
-        if options.judge:
-            part = {"judged": judge(folder, kind, options.judge, options.threads)}
-        else:
-            part = {f"{count}": speeds(folder, kind, count) for count in THREADS}
-        ours[kind] = ours.get(kind, {}) | part
-        ours |= {"shape": asdict(SHAPES[options.name]), "machine": describe()}
+    ours |= facts(index)
+    if options.judge:
+        judged = judge(gguf, index, options.judge, options.kinds, max(options.threads))
+        ours["judged"] = ours.get("judged", {}) | judged
         raw.write(options.out, results)
-        print(options.name, kind, part)
+        return
+    for build, llama in builds(options.native).items():
+        of_build = ours.setdefault("builds", {}).setdefault(build, {})
+        of_build |= {"name": llama.name, "system_info": llama.system_info}
+        print(build, llama.name, llama.system_info, flush=True)
+        times = of_build.setdefault("drawn" if options.draw else "greedy", {})
+        for kind, threads in product(options.kinds, options.threads):
+            texts = sequences(folder, kind, options.rounds + 1)
+            found = speeds(gguf, index, texts, threads, llama, draw=options.draw)
+            times.setdefault(kind, {})[str(threads)] = found
+            raw.write(options.out, results)
+            print(kind, threads, {who: one["tokens_per_s"][0] for who, one in found.items()})
 
 
-def speeds(folder: Path, kind: str, threads: int) -> dict[str, Any]:
-    """Of each contender: tokens a second and what its head did, median and range over rounds."""
+def prepared(name: str, heads: Sequence[str]) -> tuple[Path, Path]:
+    """The folder of a model with its contexts, and an index of it, which are made if need be."""
+    with bars("llamacpp") as progress:
+        folder = contexts_folder(name, progress=progress)
+        return folder, index_path(load(name, SHARED, CACHE), CACHE, heads, progress)
+
+
+def facts(index: Path) -> dict[str, Any]:
+    """The machine and the index under the numbers."""
+    opened = open_index(index)
+    shape = {"vocab_size": opened.vocab_size, "dim": opened.dim}
+    sizes = {name: part.size for name, part in opened.manifest.parts.items()}
+    return {"machine": describe(), "index": {**shape, "part_bytes": sizes}}
+
+
+def sequences(folder: Path, kind: str, count: int) -> list[tuple[list[int], int]]:
+    """`count` texts, (tokens, how many of them are read at once), the longest, in their order."""
+    listed = json.loads((folder / "sequences.json").read_text(encoding="utf-8"))[kind]
+    enough = [(tokens, first + 1) for tokens, first in listed if len(tokens) > first + TOKENS]
+    return enough[:count]
+
+
+def speeds(
+    gguf: Path,
+    index: Path,
+    texts: Sequence[tuple[list[int], int]],
+    threads: int,
+    llama: LlamaLibrary,
+    *,
+    draw: bool,
+) -> dict[str, Any]:
+    """Of each contender: tokens a second and what its head did, median and range over texts."""
     hold_threads(threads)
-    unseen = np.load(folder / "unseen.npy", mmap_mode="r")
-    texts = unseen[np.linspace(0, len(unseen) - 1, ROUNDS + 1).astype(int), : PROMPT + TOKENS]
-    decoder = LocalDecoder(open_index(index_path(folder, kind), threads=threads))
+    decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
-    with LlamaContext(folder / f"{kind}.gguf", threads=threads, positions=512) as context:
-        gguf = context.gguf
-        contenders: dict[str, OutputHead | None] = {"llama.cpp": DenseOutput(), "body": None}
-        for head in HEADS:
-            contenders[head] = DecoderOutput(decoder, {"head": head}, gguf.vocab_size, gguf.softcap)
-        for number, text in enumerate(texts.tolist()):
-            for name, contender in contenders.items():
-                found = decode(context, contender, text)
+    with LlamaContext(gguf, threads=threads, positions=POSITIONS, llama=llama) as context:
+        racing = contenders(context, decoder, draw=draw)
+        for number, (tokens, first) in enumerate(texts):
+            for name, chooser in racing.items():
+                found = decode(context, chooser, tokens[:first], tokens[first : first + TOKENS])
                 if number:  # the first one warms up
                     runs.setdefault(name, []).append(found)
     return {
@@ -86,26 +128,31 @@ def speeds(folder: Path, kind: str, threads: int) -> dict[str, Any]:
     }
 
 
-def decode(context: LlamaContext, head: OutputHead | None, text: list[int]) -> dict[str, float]:
-    """Choose the token after each of a text, a step a token; None chooses nothing."""
+def decode(
+    context: LlamaContext, chooser: Chooser | None, prompt: list[int], text: list[int]
+) -> dict[str, float]:
+    """Choose each token of a text, a step a token; None chooses nothing.
+
+    Each step reads the text's own token, so that every contender does the same work.
+    """
     context.forget()
-    context.headless = head is None or head.headless
-    rows = context.read(text[:PROMPT])
+    context.headless = chooser is None or chooser.headless
+    rows = context.read(prompt)
     head_s, scanned, proven, start = 0.0, 0, 0, perf_counter()
-    for token in text[PROMPT:]:
-        if head is not None:
+    for step, token in enumerate(text):
+        if chooser is not None:
             began = perf_counter()
-            chosen = head.choose(rows, [UNEDITED], None)
+            chosen = chooser.choose(rows, step)
             head_s += perf_counter() - began
             scanned, proven = scanned + int(chosen.scanned[0]), proven + int(chosen.exact[0])
         rows = context.step({0: token})
     seconds = perf_counter() - start
     context.headless = False
     return {
-        "tokens_per_s": TOKENS / seconds,
-        "head_ms": 1000 * head_s / TOKENS,
-        "scanned": scanned / TOKENS,
-        "proven": proven / TOKENS,
+        "tokens_per_s": len(text) / seconds,
+        "head_ms": 1000 * head_s / len(text),
+        "scanned": scanned / len(text),
+        "proven": proven / len(text),
     }
 
 

@@ -28,7 +28,6 @@ PARTS = (*JUDGED, "fit", "heldout")
 ROWS = {**dict.fromkeys(JUDGED, 1200), "fit": 4000, "heldout": 1000}
 WINDOW = 128  # tokens read at a stretch
 SKIPPED = 8  # of the first places of a stretch, where nothing tells what the text is
-EACH = 60  # contexts of a stretch
 ANSWER = 96  # tokens of an answer, at most
 TEMPERATURE, TOP_P, CONSIDERED = 0.8, 0.95, 1000
 PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
@@ -36,7 +35,7 @@ PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
 Progress = Callable[[str, int, int], None]
 
 
-class Sequence(NamedTuple):
+class Stretch(NamedTuple):
     """Token ids that are read from an empty cache; contexts are of the places from `first` on."""
 
     tokens: list[int]
@@ -57,17 +56,25 @@ def contexts_folder(
     with LlamaContext(path, positions=2 * WINDOW, threads=threads) as context:
         for part in missing:
             if part not in sequences:
-                chosen = answers(context, progress) if part == "chat" else windows(context, part, cache)
-                sequences[part] = chosen
+                sequences[part] = stretches(context, part, cache, 2 * ROWS[part], progress)
                 listed.write_text(json.dumps(sequences))
-            found = [Sequence(*one) for one in sequences[part]]
+            found = [Stretch(*one) for one in sequences[part]]
             rows = read(context, found, ROWS[part], part, progress)
             np.save(folder / f"{part}.npy", rows)
     return folder
 
 
-def windows(context: LlamaContext, part: str, cache: Path) -> list[Sequence]:
-    """Evenly spread stretches of a text; `fit` and `heldout` are two halves of one."""
+def stretches(
+    context: LlamaContext, part: str, cache: Path, tokens: int, progress: Progress = lambda *_: None
+) -> list[Stretch]:
+    """Text of a part, about so many tokens of it; chat has what the prompts give."""
+    if part == "chat":
+        return answers(context, progress)
+    return windows(context, part, cache, -(-tokens // (WINDOW - SKIPPED)))
+
+
+def windows(context: LlamaContext, part: str, cache: Path, count: int) -> list[Stretch]:
+    """Evenly spread stretches of a text; `heldout` is the last fifth of that of `fit`."""
     text = TEXTS["fit" if part == "heldout" else part](cache)
     if part in ("fit", "heldout"):
         cut = len(text) * 4 // 5
@@ -76,12 +83,11 @@ def windows(context: LlamaContext, part: str, cache: Path) -> list[Sequence]:
     for start in range(0, len(text), 1 << 16):
         ids += context.tokenize(text[start : start + (1 << 16)], begin=False, special=False)
     length = WINDOW - len(context.begin)
-    count = -(-ROWS[part] // EACH)
     starts = np.linspace(0, len(ids) - length, count).astype(int).tolist()
-    return [Sequence(context.begin + ids[start : start + length], SKIPPED) for start in starts]
+    return [Stretch(context.begin + ids[start : start + length], SKIPPED) for start in starts]
 
 
-def answers(context: LlamaContext, progress: Progress) -> list[Sequence]:
+def answers(context: LlamaContext, progress: Progress) -> list[Stretch]:
     """What the model answers to each prompt, after the prompt."""
     random, found = np.random.default_rng(0), []
     prompts = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
@@ -96,7 +102,7 @@ def answers(context: LlamaContext, progress: Progress) -> list[Sequence]:
                 break
             tokens.append(token)
             logits = context.step({0: token})
-        found.append(Sequence(tokens, first))
+        found.append(Stretch(tokens, first))
         progress("answer prompts", number + 1, len(prompts))
     return found
 
@@ -123,9 +129,9 @@ def drawn(logits: Float32, random: np.random.Generator) -> int:
 
 
 def read(
-    context: LlamaContext, sequences: list[Sequence], count: int, part: str, progress: Progress
+    context: LlamaContext, sequences: list[Stretch], count: int, part: str, progress: Progress
 ) -> Float32:
-    """`count` contexts, spread evenly over the places of all sequences; fewer if there are fewer."""
+    """`count` contexts or fewer, spread evenly over the places of all sequences."""
     context.headless, rows = True, []
     for number, (tokens, first) in enumerate(sequences):
         context.forget()

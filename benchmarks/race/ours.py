@@ -83,13 +83,23 @@ def indexes_of(
         if not (wanted if last else "screen" in wanted):
             continue
         heads = _to_build(data, cache, wanted) if last else LEARNT
-        path, seconds = _built(data, cache, number + 1, heads, target, rebuild, progress)
+        path, seconds = _built(data, cache, number + 1, heads, target, progress, rebuild)
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
         for name in wanted if last else ("screen",):
             built = {"p1 asked": target["p1"]} if name == "screen" else {}
             size = _part_bytes(opened[1], name)
             found.append((name, partial(OursMethod, name, built, opened, size), seconds))
     return found
+
+
+def index_path(
+    data: Dataset,
+    cache: Path,
+    heads: Sequence[str],
+    progress: Callable[[str, int, int], None],
+) -> Path:
+    """An index with these heads and the screen of the last target."""
+    return _built(data, cache, len(TARGETS), tuple(heads), TARGETS[-1], progress)[0]
 
 
 def _to_build(data: Dataset, cache: Path, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -110,8 +120,8 @@ def _built(
     version: int,
     heads: tuple[str, ...],
     target: dict[str, float],
-    rebuild: bool,
     progress: Callable[[str, int, int], None],
+    rebuild: bool = False,
 ) -> tuple[Path, float]:
     """The index, and the seconds it took when it was built; one is kept for each set of heads."""
     folder = _folder(data, cache, heads)
@@ -126,7 +136,7 @@ def _built(
             data.fit,
             path,
             heads=heads,
-            target_precision=target,
+            target_precision=target if "screen" in heads else None,
             config=BuildConfig(clusters_tried=CLUSTERS_TRIED),
             progress=progress,
             heldout=data.heldout,

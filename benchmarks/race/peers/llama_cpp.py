@@ -92,9 +92,7 @@ def system_info() -> str:
 class LlamaCpp(Peer):
     """W in one of `FORMATS`, or in the blocks of a file; ggml's memory is kept until the end."""
 
-    def __init__(
-        self, softmax: Softmax, stored: str, matrix: OutputMatrix | None = None
-    ) -> None:
+    def __init__(self, softmax: Softmax, stored: str, matrix: OutputMatrix | None = None) -> None:
         self.name = f"llama.cpp {stored}"
         self._ggml = ggml = library()
         self._type, block = FORMATS[stored]

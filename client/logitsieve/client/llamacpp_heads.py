@@ -81,13 +81,14 @@ class DenseOutput:
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """See `OutputHead.choose`."""
-        every = np.arange(rows.shape[1])
-        chosen = [
-            int(row.argmax())
-            if drawing is None and edit == UNEDITED
-            else pick(every, edit.applied(every, row.astype(np.float64)), drawing, place)
-            for place, (row, edit) in enumerate(zip(rows, edits, strict=True))
-        ]
+        if drawing is None and all(edit == UNEDITED for edit in edits):
+            chosen = rows.argmax(axis=1).tolist()
+        else:
+            every = np.arange(rows.shape[1])
+            chosen = [
+                pick(every, edit.applied(every, row.astype(np.float64)), drawing, place)
+                for place, (row, edit) in enumerate(zip(rows, edits, strict=True))
+            ]
         scanned = np.full(len(rows), rows.shape[1], np.int32)
         return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
 

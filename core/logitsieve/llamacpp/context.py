@@ -10,7 +10,7 @@ Shape letters: B outputs, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +141,13 @@ class LlamaContext(LlamaModel):
         if status := api.llama_decode(self._context, self._batch):
             raise LogitsieveError(f"llama.cpp: llama_decode returned {status}")
 
-    def _logits(self, places: Iterable[int]) -> Float32:
+    def _logits(self, places: Sequence[int]) -> Float32:
         shape = ctypes.c_float * self.gguf.vocab_size
-        rows = []
-        for place in places:
+        rows = np.empty((len(places), self.gguf.vocab_size), np.float32)
+        for row, place in zip(rows, places, strict=True):
             address = self._api.llama_get_logits_ith(self._context, place)
-            rows.append(np.ctypeslib.as_array(shape.from_address(address)).copy())
-        return np.stack(rows) if rows else np.empty((0, self.gguf.vocab_size), np.float32)
+            row[:] = np.ctypeslib.as_array(shape.from_address(address))
+        return rows
 
     def _check(self, tokens: Sequence[int], sequence: int) -> None:
         self._sequence(sequence)

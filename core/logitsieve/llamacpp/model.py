@@ -25,9 +25,7 @@ class LlamaModel:
     InvalidRequest names what is wrong with the file, the wheel or the model.
     """
 
-    def __init__(
-        self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None
-    ) -> None:
+    def __init__(self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None) -> None:
         self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
         self._library: LlamaLibrary = llama or library()
         self._open = True

