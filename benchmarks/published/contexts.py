@@ -11,6 +11,7 @@ Shape letters: N contexts, D hidden size.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -42,9 +43,7 @@ class Stretch(NamedTuple):
     first: int
 
 
-def contexts_folder(
-    name: str, cache: Path = CACHE, threads: int = 2, progress: Progress = lambda *_: None
-) -> Path:
+def contexts_folder(name: str, cache: Path = CACHE, progress: Progress = lambda *_: None) -> Path:
     """The folder of a model with its contexts, which are read if they are not there."""
     folder = cache / name
     path = model_file(name, cache)
@@ -53,14 +52,15 @@ def contexts_folder(
     if not missing and listed.exists():
         return folder
     sequences = json.loads(listed.read_text()) if listed.exists() else {}
-    with LlamaContext(path, positions=2 * WINDOW, threads=threads) as context:
+    with LlamaContext(path, positions=2 * WINDOW, threads=os.cpu_count() or 1) as context:
         for part in missing:
             if part not in sequences:
                 sequences[part] = stretches(context, part, cache, 2 * ROWS[part], progress)
                 listed.write_text(json.dumps(sequences))
             found = [Stretch(*one) for one in sequences[part]]
             rows = read(context, found, ROWS[part], part, progress)
-            np.save(folder / f"{part}.npy", rows)
+            np.save(folder / f"{part}.reading.npy", rows)
+            (folder / f"{part}.reading.npy").rename(folder / f"{part}.npy")
     return folder
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, llamacpp, races, service
+from benchmarks.tables import draws, huggingface, llamacpp, published, races, service
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.page import render
 from benchmarks.tables.results import GROWTH, load
@@ -26,13 +26,21 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
-    "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
+    "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--draw`, and with "
+    "`--judge 20000`; then `smollm2-135m`",
+    "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
     "race/": "`python -m benchmarks.race {name} --cold`",
 }
-SEVERAL = (GROWTH, "draws", "exactness", "llamacpp")  # files of several runs by their names
+SEVERAL = (
+    GROWTH,
+    "draws",
+    "exactness",
+    "llamacpp",
+    "huggingface",
+)  # files of several runs by their names
 
 
 def documents() -> Iterator[tuple[str, str]]:
@@ -71,5 +79,11 @@ def command(name: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = (
-    races.TABLES | service.TABLES | draws.TABLES | llamacpp.TABLES | {"index": index}
+    races.TABLES
+    | published.TABLES
+    | service.TABLES
+    | draws.TABLES
+    | llamacpp.TABLES
+    | huggingface.TABLES
+    | {"index": index}
 )

@@ -1,75 +1,93 @@
-"""Tokens a second in llama.cpp, and greedy tokens beside the float64 argmax."""
+"""Tokens a second of published models in llama.cpp, and best tokens beside the float64 argmax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+from benchmarks.llamacpp.contenders import BODY, HEADS, PEER
 from benchmarks.tables.figures import ABSENT, digits, markdown
-from benchmarks.tables.results import load
+from benchmarks.tables.results import load, present
 
-PEER = "llama.cpp"
-KINDS = ("F16", "Q8_0", "Q4_0")
-HEADS = ("certified", "screen")
+UNMEASURED = "Not measured yet.\n"
 
 
-def speeds() -> str:
-    """A row for each shape, type and number of threads."""
-    rows, before = [], ""
-    for shape, kind, one in kinds():
-        shape, before = ABSENT if shape == before else shape, shape
-        for threads in ("1", "2"):
-            if threads not in one:
-                continue
-            per_s = {name: found["tokens_per_s"][0] for name, found in one[threads].items()}
-            rows.append(
-                [
-                    shape,
-                    kind,
-                    threads,
-                    digits(per_s[PEER]),
-                    *(
-                        f"{digits(per_s[head])}, {digits(per_s[head] / per_s[PEER])}x"
-                        for head in HEADS
-                    ),
-                    f"{digits(per_s['body'])}, {digits(per_s['body'] / per_s[PEER])}x",
-                    f"{one[threads]['certified']['proven'][0]:.0%}",
-                ]
-            )
-            shape = kind = ABSENT
-    head = ["model", "type", "threads", "llama.cpp's own head", *(f"`{head}`" for head in HEADS)]
-    return markdown([*head, "no head: the limit", "proven"], rows)
+def speeds(way: str) -> str:
+    """A row for each model, build, kind of text and number of threads; then what each build is."""
+    rows, about = [], []
+    heads = [name for name in HEADS if any(name in one for *_, one in runs(way))]
+    for label, build, kind, threads, one in runs(way):
+        per_s = {name: found["tokens_per_s"][0] for name, found in one.items()}
+        times = {name: f"{digits(each)}, {each / per_s[PEER]:.2f}x" for name, each in per_s.items()}
+        scanned = {name: f"{one[name]['scanned'][0]:,.0f}" for name in heads if name in one}
+        rows.append(
+            [
+                label,
+                kind,
+                threads,
+                digits(per_s[PEER]),
+                *(times.get(name, ABSENT) for name in heads),
+                times[BODY],
+                ", ".join(scanned.values()),
+            ]
+        )
+        if (line := f"{build['name']}: {build['system_info']}.") not in about:
+            about.append(line)
+    if not rows:
+        return UNMEASURED
+    head = ["model", "text", "threads", "llama.cpp's own head", *(f"`{name}`" for name in heads)]
+    head += ["no head: the limit", "rows of W a token"]
+    return markdown(head, merged(rows)) + "\n" + "\n".join(about) + "\n"
 
 
 def judged() -> str:
-    """A row for each shape and type that was judged."""
+    """A row for each model and kind of text that was judged."""
     rows = []
-    for shape, kind, one in kinds():
-        if found := one.get("judged"):
-            peer = found["llamacpp_wrong"] / found["llamacpp_tokens"]
-            rows.append(
-                [
-                    shape,
-                    kind,
-                    f"{found['tokens']:,}",
-                    f"{found['wrong']:,}",
-                    f"{found['proven'] / found['tokens']:.1%}",
-                    f"{found['llamacpp_wrong']:,} of {found['llamacpp_tokens']:,} ({peer:.2%})",
-                ]
-            )
-    head = ["model", "type", "tokens", "`certified` differs", "proven", "llama.cpp differs"]
-    return markdown(head, rows)
+    for name, found in models():
+        for kind, one in found.get("judged", {}).items():
+            cells = []
+            for who, each in one.items():
+                share = f" ({each['wrong'] / each['tokens']:.2%})" * bool(each["wrong"])
+                proven = f", {each['proven'] / each['tokens']:.1%} proven" * (who != PEER)
+                cells.append(f"{who}: {each['wrong']:,}{share}{proven}")
+            tokens = max(each["tokens"] for each in one.values())
+            rows.append([name, kind, f"{tokens:,}", "; ".join(cells)])
+    if not rows:
+        return UNMEASURED
+    return markdown(["model", "text", "tokens", "differ from the float64 argmax"], merged(rows))
 
 
-def kinds() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each shape's sizes, and each type with its results."""
-    for name, found in load("llamacpp").items():
-        sizes = found["shape"]
-        layers = f"{sizes['layers']} layer{'s' * (sizes['layers'] > 1)}"
-        label = f"{name}: V = {sizes['rows']:,}, D = {sizes['dim']:,}, {layers}"
-        for kind, one in found.items():
-            if kind in KINDS:
-                yield label, kind, one
+def merged(rows: list[list[str]]) -> list[list[str]]:
+    """The rows without first cells that say what the row above says."""
+    found, above = [], ["", ""]
+    for row in rows:
+        first = ABSENT if row[0] == above[0] else row[0]
+        second = ABSENT if row[:2] == above[:2] else row[1]
+        found.append([first, second, *row[2:]])
+        above = row
+    return found
 
 
-TABLES: dict[str, Callable[[], str]] = {"llamacpp": speeds, "llamacpp-judged": judged}
+def runs(way: str) -> Iterator[tuple[str, dict[str, Any], str, str, dict[str, Any]]]:
+    """Each model's label, build, kind of text, number of threads, and results."""
+    for name, found in models():
+        shape = f"{name}: V = {found['index']['vocab_size']:,}, D = {found['index']['dim']:,}"
+        for build, of_build in found.get("builds", {}).items():
+            label = shape if build == "wheel" else f"{shape}, {build} build"
+            for kind, by_threads in of_build.get(way, {}).items():
+                for threads, one in by_threads.items():
+                    yield label, of_build, kind, threads, one
+
+
+def models() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Those that were measured."""
+    if present("llamacpp"):
+        yield from load("llamacpp").items()
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "llamacpp": partial(speeds, "greedy"),
+    "llamacpp-drawn": partial(speeds, "drawn"),
+    "llamacpp-judged": judged,
+}

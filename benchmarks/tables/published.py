@@ -1,0 +1,72 @@
+"""Races on published models: microseconds of each method, by kind of text, over llama.cpp's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarks.race.table import setting
+from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
+from benchmarks.tables.results import BATCH, ONE, load, present
+from demo.published import MODELS
+
+OWN = "llama.cpp Q8_0"
+ENOUGH = 0.998  # P@1 that counts as an answer
+BEST = (  # of README.md
+    *("numpy", "faiss IndexFlatIP", OWN, "int8 scan, rescored", "faiss RaBitQ 4 bits, refined"),
+    *("hnswlib l2", "ScaNN", "logitsieve exact", "logitsieve certified", "logitsieve screen"),
+)
+
+
+def race(name: str, methods: tuple[str, ...] = ()) -> str:
+    """A row for each method, the fastest setting with enough precision, or the most precise."""
+    if not present(f"race/{name}"):
+        return "Not measured yet.\n"
+    results = load(f"race/{name}")
+    raced = dict.fromkeys(point["method"] for point in results["points"])
+    points = {method: chosen(results, method) for method in methods or raced if method in raced}
+    own = points[OWN] if OWN in points else chosen(results, OWN)
+    rows = []
+    for method, point in points.items():
+        ours = method.startswith("logitsieve ")
+        shown = f"`{method.removeprefix('logitsieve ')}`" if ours else method
+        worst = min(point["p1_by_kind"], key=lambda kind: point["p1_by_kind"][kind])
+        over = {kind: own["us_by_kind"][kind] / us for kind, us in point["us_by_kind"].items()}
+        slowest = min(over, key=lambda kind: over[kind], default=None)
+        rows.append(
+            [
+                shown,
+                *(times(point, own, mode) for mode in (ONE, BATCH)),
+                f"{ratio(over[slowest])} {slowest}" if slowest else ABSENT,
+                f"{point['p1']:.4f}",
+                f"{point['p1_by_kind'][worst]:.4f} {worst}",
+                f"{point['bytes_beyond_w'] / results['weight_bytes']:.2f}",
+                setting(point),
+            ]
+        )
+    head = ["µs a row (times as fast as llama.cpp's own head)", "B = 1", "B = 64"]
+    head += ["slowest kind of text", "P@1", "least P@1 of a kind", "memory over W's", "setting"]
+    return markdown(head, rows) + f"\nllama.cpp: {results['llama.cpp']}.\n"
+
+
+def chosen(results: dict[str, Any], method: str) -> dict[str, Any]:
+    """The setting of a method that is shown."""
+    own: list[dict[str, Any]] = [one for one in results["points"] if one["method"] == method]
+    enough = [point for point in own if point["p1"] >= ENOUGH]
+    if enough:
+        return min(enough, key=lambda point: float(point["us_per_row"][ONE]["median"]))
+    return max(own, key=lambda point: float(point["p1"]))
+
+
+def times(point: dict[str, Any], own: dict[str, Any], mode: str) -> str:
+    if mode not in point["us_per_row"]:
+        return ABSENT
+    us, peer = (one["us_per_row"][mode]["median"] for one in (point, own))
+    return f"{digits(us)} ({ratio(peer / us)})"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    **{f"race, {name}": partial(race, name) for name in MODELS},
+    **{f"race, {name}, first": partial(race, name, BEST) for name in MODELS},
+}
