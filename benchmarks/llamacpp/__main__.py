@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import raw
 from benchmarks.llamacpp.builds import builds
-from benchmarks.llamacpp.contenders import HEADS, Chooser, contenders
+from benchmarks.llamacpp.contenders import DRAWN, HEADS, contenders
 from benchmarks.llamacpp.judge import judge
 from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, contexts_folder
@@ -29,8 +29,10 @@ from benchmarks.race.methods import hold_threads
 from benchmarks.race.ours import LEARNT, index_path
 from benchmarks.race.prepare import CACHE, SHARED
 from demo.published import MODELS
+from logitsieve.api.requests import Sampling, sampling
 from logitsieve.cli.output import bars
 from logitsieve.client.llamacpp import LlamaContext
+from logitsieve.client.llamacpp_heads import UNEDITED, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp.library import LlamaLibrary
@@ -110,13 +112,15 @@ def speeds(
 ) -> dict[str, Any]:
     """Of each contender: tokens a second and what its head did, median and range over texts."""
     hold_threads(threads)
+    drawing = sampling(1, 1, DRAWN) if draw else None
     decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
     with LlamaContext(gguf, threads=threads, positions=POSITIONS, llama=llama) as context:
         racing = contenders(context, decoder, draw=draw)
         for number, (tokens, first) in enumerate(texts):
-            for name, chooser in racing.items():
-                found = decode(context, chooser, tokens[:first], tokens[first : first + TOKENS])
+            for name, head in racing.items():
+                text = tokens[:first], tokens[first : first + TOKENS]
+                found = decode(context, head, *text, drawing)
                 if number:  # the first one warms up
                     runs.setdefault(name, []).append(found)
     return {
@@ -129,20 +133,24 @@ def speeds(
 
 
 def decode(
-    context: LlamaContext, chooser: Chooser | None, prompt: list[int], text: list[int]
+    context: LlamaContext,
+    head: OutputHead | None,
+    prompt: list[int],
+    text: list[int],
+    drawing: Sampling | None,
 ) -> dict[str, float]:
     """Choose each token of a text, a step a token; None chooses nothing.
 
     Each step reads the text's own token, so that every contender does the same work.
     """
     context.forget()
-    context.headless = chooser is None or chooser.headless
+    context.headless = head is None or head.headless
     rows = context.read(prompt)
     head_s, scanned, proven, start = 0.0, 0, 0, perf_counter()
     for step, token in enumerate(text):
-        if chooser is not None:
+        if head is not None:
             began = perf_counter()
-            chosen = chooser.choose(rows, step)
+            chosen = head.choose(rows, [UNEDITED], drawing and drawing._replace(step=step))
             head_s += perf_counter() - began
             scanned, proven = scanned + int(chosen.scanned[0]), proven + int(chosen.exact[0])
         rows = context.step({0: token})

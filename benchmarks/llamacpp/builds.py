@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import subprocess
 import tarfile
+from functools import cache
 from pathlib import Path
 
 from demo.published import CACHE
@@ -21,20 +22,46 @@ SHA512 = "5uCCDNqWCNfaAm8aR/Uzxbo4HBpKgNF91kCHPepKhgMgV2OAmatoefbOlMihsqCiH2Od35
 NEWER = ("avx512f", "avx_vnni")  # flags of CPUs that have more than AVX2
 
 
+def more_than_avx2() -> bool:
+    """True where the CPU has vectors of 512 bits, or products of bytes."""
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    return any(flag in flags for flag in NEWER)
+
+
 def builds(native: bool = False) -> dict[str, LlamaLibrary]:
     """The wheel's llama.cpp, and where the CPU has more than AVX2, or if `native`, npm's."""
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     found = {"wheel": library()}
-    if native or any(flag in flags for flag in NEWER):
-        found["native"] = npm_build(CACHE)
+    if native or more_than_avx2():
+        found["native"] = npm_build(unpacked(CACHE))
+        native_backend(CACHE)
     return found
 
 
-def npm_build(cache: Path) -> LlamaLibrary:
-    """npm's build; ValueError unless the package has its hash."""
-    folder = cache / "npm" / f"node-llama-cpp-{VERSION}"
-    if not folder.exists():
-        packed = cache / "npm" / f"node-llama-cpp-linux-x64-{VERSION}.tgz"
+@cache
+def native_backend(folder: Path) -> Path:
+    """The library of the fastest backend that this CPU runs, which is loaded."""
+    bins = unpacked(folder)
+    [ggml] = bins.glob("libggml.v*.so")
+    backends = ctypes.CDLL(str(ggml)).ggml_backend_load_all_from_path
+    backends.argtypes, backends.restype = [ctypes.c_char_p], None
+    with messages(npm_build(bins).functions) as lines:
+        backends(str(bins).encode())
+    loaded = next(line for line in lines if "loaded CPU backend from" in line)
+    return Path(loaded.rpartition(" from ")[2])
+
+
+@cache
+def npm_build(bins: Path) -> LlamaLibrary:
+    """npm's llama.cpp, which has no backend yet."""
+    [llama] = bins.glob("libllama.v*.so")
+    return load(llama, f"npm {VERSION}")
+
+
+def unpacked(folder: Path) -> Path:
+    """The libraries of npm's package; ValueError unless it has its hash."""
+    place = folder / "npm" / f"node-llama-cpp-{VERSION}"
+    if not place.exists():
+        packed = folder / "npm" / f"node-llama-cpp-linux-x64-{VERSION}.tgz"
         if not packed.exists():
             packed.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["npm", "pack", f"{PACKAGE}@{VERSION}"], cwd=packed.parent, check=True)
@@ -42,13 +69,5 @@ def npm_build(cache: Path) -> LlamaLibrary:
         if digest != SHA512:
             raise ValueError(f"{packed} has the SHA-512 {digest}, allowed: {SHA512}")
         with tarfile.open(packed) as archive:
-            archive.extractall(folder, filter="data")
-    bins = folder / "package" / "bins" / "linux-x64"
-    [llama] = bins.glob("libllama.v*.so")
-    [ggml] = bins.glob("libggml.v*.so")
-    loaded = load(llama, f"npm {VERSION}")
-    backends = ctypes.CDLL(str(ggml)).ggml_backend_load_all_from_path
-    backends.argtypes, backends.restype = [ctypes.c_char_p], None
-    with messages(loaded.functions):
-        backends(str(bins).encode())
-    return loaded
+            archive.extractall(place, filter="data")
+    return place / "package" / "bins" / "linux-x64"

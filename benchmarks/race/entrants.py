@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks.llamacpp.builds import more_than_avx2
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import Method
 from benchmarks.race.ours import RACED, indexes_of
@@ -102,7 +103,10 @@ def quantised(softmax: Softmax, stored: OutputMatrix | None) -> Iterator[Entrant
     Q6_K takes part where llama.cpp has it for this width.
     """
     if stored is not None:
-        yield Entrant(f"llama.cpp {stored.kind}", partial(LlamaCpp, softmax, stored.kind, stored))
+        own = partial(LlamaCpp, softmax, stored.kind, stored)
+        yield Entrant(f"llama.cpp {stored.kind}", own)
+        if more_than_avx2():
+            yield Entrant(f"llama.cpp {stored.kind}, native", partial(own, native=True))
     elif installed("llama.cpp"):
         for kind, (_, block) in FORMATS.items():
             if block == BLOCK or softmax.dim % block == 0:

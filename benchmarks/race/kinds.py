@@ -12,6 +12,7 @@ _NAMES = {
     HALF: ("torch bfloat16",),
     QUANTISED: (
         "llama.cpp Q8_0",
+        "llama.cpp Q8_0, native",
         "llama.cpp Q6_K",
         "llama.cpp Q4_0",
         "onnxruntime int8",

@@ -140,7 +140,7 @@ def _built(
             config=BuildConfig(clusters_tried=CLUSTERS_TRIED),
             progress=progress,
             heldout=data.heldout,
-            best_effort=True,
+            best_effort="screen" in heads,
         ).close()
         note.write_text(f"{time.monotonic() - start:.1f}\n", encoding="utf-8")
     return path, float(note.read_text(encoding="utf-8"))

@@ -13,12 +13,15 @@ from benchmarks.llamacpp.judge import judge
 from benchmarks.published.contexts import PLAIN, Stretch, asked, drawn, read
 from benchmarks.published.texts import Paragraphs
 from benchmarks.tables import published
+from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.llamacpp.library import library
 from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
 
 PAGE = '<div class="para">one <em>two</em></div><p>no</p><div><div class="para">three</div></div>'
 
@@ -37,64 +40,63 @@ def test_draws_are_of_the_nucleus() -> None:
     assert found.count(7) / 300 == pytest.approx(wanted, abs=0.08)
 
 
-@pytest.mark.usefixtures("llama_wheel")
-class TestContext:
-    @pytest.fixture(scope="class")
-    def gguf(self, make_gguf: Make) -> Path:
-        return make_gguf()
+@pytest.fixture(scope="module")
+def gguf(make_gguf: Make) -> Path:
+    return make_gguf()
 
-    @pytest.fixture(scope="class")
-    def index(
-        self, gguf: Path, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path
-    ) -> Path:
-        with LlamaContext(gguf) as context:
-            return write_gguf_index(context.gguf, tmp_path_factory.mktemp("index") / "small" / "1")
 
-    def test_contexts_are_spread_over_the_places_of_all_stretches(self, gguf: Path) -> None:
-        with LlamaContext(gguf, positions=64) as context:
-            stretches = [Stretch([5, 6, 7, 8], 1), Stretch([9, 10, 11], 2)]
-            rows = read(context, stretches, 3, "test", lambda *_: None)
-            context.headless = True
-            whole = context.read([5, 6, 7, 8], every=True)
-            assert rows.shape == (3, context.gguf.dim)
-            np.testing.assert_array_equal(rows[:2], whole[[1, 2]])
-            assert asked(context, "why") == PLAIN.format(prompt="why")
+@pytest.fixture(scope="module")
+def index(gguf: Path, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Path:
+    with LlamaContext(gguf) as context:
+        return write_gguf_index(context.gguf, tmp_path_factory.mktemp("index") / "small" / "1")
 
-    @pytest.mark.parametrize("draw", [False, True])
-    def test_every_contender_decodes_the_text(self, gguf: Path, index: Path, draw: bool) -> None:
-        texts = [(list(range(300, 320)), 4)] * 3
-        found = speeds(gguf, index, texts, 1, library(), draw=draw)
-        assert list(found) == [PEER, BODY, "exact", "certified"]
-        assert found["certified"]["proven"][0] == 1
-        assert found[BODY]["scanned"][0] == 0
-        assert all(one["tokens_per_s"][1] > 0 for one in found.values())
 
-    def test_greedy_contenders_agree_and_the_chain_draws(self, gguf: Path, index: Path) -> None:
-        decoder = LocalDecoder(open_index(index))
-        with LlamaContext(gguf) as context:
-            racing = contenders(context, decoder, draw=False)
-            chosen = {}
-            for name, chooser in racing.items():
-                if chooser is not None:
-                    context.forget()
-                    context.headless = chooser.headless
-                    chosen[name] = int(chooser.choose(context.read([300, 301]), 0).ids[0])
-            assert len(set(chosen.values())) == 1
-            context.headless = False
-            context.forget()
-            rows = context.read([300, 301])
-            chain = Chain(context)
-            draws = {int(chain.choose(rows, step).ids[0]) for step in range(50)}
-            assert draws <= set(np.argsort(-rows[0])[:100].tolist())
+def test_contexts_are_spread_over_the_places_of_all_stretches(gguf: Path) -> None:
+    with LlamaContext(gguf, positions=64) as context:
+        stretches = [Stretch([5, 6, 7, 8], 1), Stretch([9, 10, 11], 2)]
+        rows = read(context, stretches, 3, "test", lambda *_: None)
+        context.headless = True
+        whole = context.read([5, 6, 7, 8], every=True)
+        assert rows.shape == (3, context.gguf.dim)
+        np.testing.assert_array_equal(rows[:2], whole[[1, 2]])
+        assert asked(context, "why") == PLAIN.format(prompt="why")
 
-    def test_best_tokens_are_judged(
-        self, gguf: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        texts = [Stretch(list(range(300, 310)), 2)] * 2
-        monkeypatch.setattr("benchmarks.llamacpp.judge.stretches", lambda *_: texts)
-        found = judge(gguf, index, 16, ["english"], 1)["english"]
-        assert found["certified"] == {"tokens": 16, "wrong": 0, "proven": 16}
-        assert found[PEER]["tokens"] == 16
+
+@pytest.mark.parametrize("draw", [False, True])
+def test_every_contender_decodes_the_text(gguf: Path, index: Path, draw: bool) -> None:
+    texts = [(list(range(300, 320)), 4)] * 3
+    found = speeds(gguf, index, texts, 1, library(), draw=draw)
+    assert list(found) == [PEER, BODY, "exact", "certified"]
+    assert found["certified"]["proven"][0] == 1
+    assert found[BODY]["scanned"][0] == 0
+    assert all(one["tokens_per_s"][1] > 0 for one in found.values())
+
+
+def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, index: Path) -> None:
+    decoder = LocalDecoder(open_index(index))
+    with LlamaContext(gguf) as context:
+        racing = contenders(context, decoder, draw=False)
+        chosen = {}
+        for name, head in racing.items():
+            if head is not None:
+                context.forget()
+                context.headless = head.headless
+                chosen[name] = int(head.choose(context.read([300, 301]), [UNEDITED], None).ids[0])
+        assert len(set(chosen.values())) == 1
+        context.headless = False
+        context.forget()
+        rows = context.read([300, 301])
+        chain = Chain(context)
+        draws = {int(chain.choose(rows, [UNEDITED], None).ids[0]) for _ in range(50)}
+        assert draws <= set(np.argsort(-rows[0])[:100].tolist())
+
+
+def test_best_tokens_are_judged(gguf: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [Stretch(list(range(300, 310)), 2)] * 2
+    monkeypatch.setattr("benchmarks.llamacpp.judge.stretches", lambda *_: texts)
+    found = judge(gguf, index, 16, ["english"], 1)["english"]
+    assert found["certified"] == {"tokens": 16, "wrong": 0, "proven": 16}
+    assert found[PEER]["tokens"] == 16
 
 
 def test_the_shown_setting_is_the_fastest_that_is_precise_enough() -> None:

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.llamacpp.builds import native_backend
 from benchmarks.race.methods import Knobs, Peer, best_ids
+from demo.published import CACHE
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.llamacpp import OutputMatrix
@@ -71,10 +73,10 @@ _SILENT = ctypes.CFUNCTYPE(None, _I, ctypes.c_char_p, _P)(lambda *_: None)
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """ggml as it is linked into xllamacpp's extension module."""
+def library(native: bool = False) -> ctypes.CDLL:
+    """ggml as it is linked into xllamacpp's extension module, or npm's backend for this CPU."""
     (module,) = (path for path in files("xllamacpp") or () if path.suffix == ".so")
-    ggml = ctypes.CDLL(str(module.locate()))
+    ggml = ctypes.CDLL(str(native_backend(CACHE) if native else module.locate()))
     for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(ggml, name)
         function.restype, function.argtypes = result, arguments
@@ -92,9 +94,15 @@ def system_info() -> str:
 class LlamaCpp(Peer):
     """W in one of `FORMATS`, or in the blocks of a file; ggml's memory is kept until the end."""
 
-    def __init__(self, softmax: Softmax, stored: str, matrix: OutputMatrix | None = None) -> None:
-        self.name = f"llama.cpp {stored}"
-        self._ggml = ggml = library()
+    def __init__(
+        self,
+        softmax: Softmax,
+        stored: str,
+        matrix: OutputMatrix | None = None,
+        native: bool = False,
+    ) -> None:
+        self.name = f"llama.cpp {stored}" + ", native" * native
+        self._ggml = ggml = library(native)
         self._type, block = FORMATS[stored]
         self._words, self._dim = softmax.vocab_size, softmax.dim
         self._width = -(-softmax.dim // block) * block
