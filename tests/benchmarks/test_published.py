@@ -56,6 +56,7 @@ def test_contexts_are_spread_over_the_places_of_all_stretches(gguf: Path) -> Non
         stretches = [Stretch([5, 6, 7, 8], 1), Stretch([9, 10, 11], 2)]
         rows = read(context, stretches, 3, "test", lambda *_: None)
         context.headless = True
+        context.forget()
         whole = context.read([5, 6, 7, 8], every=True)
         assert rows.shape == (3, context.gguf.dim)
         np.testing.assert_array_equal(rows[:2], whole[[1, 2]])
