@@ -56,7 +56,7 @@ def main() -> None:
     hold_threads(1)
     folder, index = prepared(options.name, options.heads)
     file = f"{options.name}.gguf"
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, padding_side="left")
     tokenizer.pad_token = tokenizer.eos_token
     model.eval().generation_config.eos_token_id = None  # every text gets as many tokens
@@ -64,7 +64,7 @@ def main() -> None:
     decoder.warm()
     held = decoder.index.manifest.heads
     results = raw.read(options.out) if options.out.exists() else {}
-    ways = {}
+    ways: dict[str, dict[str, Any]] = {}
     for way in options.ways:
         count, asked = WAYS[way]
         inputs = tokenizer(list(PROMPTS[:count]), return_tensors="pt", padding=True)

@@ -97,7 +97,7 @@ def entrants(
             yield Entrant("ScaNN", partial(Scann, softmax, tree))
 
 
-def quantised(softmax: Softmax, stored: OutputMatrix | None) -> Iterator[Entrant]:
+def quantised(softmax: Softmax, stored: OutputMatrix | None = None) -> Iterator[Entrant]:
     """Yield dense heads of few bits: llama.cpp's of the rows as they are stored, or of each type.
 
     Q6_K takes part where llama.cpp has it for this width.

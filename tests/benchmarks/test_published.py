@@ -13,6 +13,7 @@ from benchmarks.llamacpp.judge import judge
 from benchmarks.published.contexts import PLAIN, Stretch, asked, drawn, read
 from benchmarks.published.texts import Paragraphs
 from benchmarks.tables import published
+from benchmarks.tables.results import ONE
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -102,7 +103,7 @@ def test_best_tokens_are_judged(gguf: Path, index: Path, monkeypatch: pytest.Mon
 
 def test_the_shown_setting_is_the_fastest_that_is_precise_enough() -> None:
     points = [
-        {"method": "a", "p1": p1, "us_per_row": {published.ONE: {"median": us}}}
+        {"method": "a", "p1": p1, "us_per_row": {ONE: {"median": us}}}
         for p1, us in ((0.9, 1.0), (0.999, 3.0), (1.0, 4.0))
     ]
     assert published.chosen({"points": points}, "a")["p1"] == 0.999
