@@ -5,8 +5,6 @@ sentence is written by llama.cpp alone and by each grade of an answer, in turns.
 compared with the argmax of float64 logits.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import statistics
@@ -94,7 +92,11 @@ def show(options: Options, console: Console) -> None:
             for name, run in runs.items()
         }
         stages.done("write", f"{options.rounds} times in turns; {context.system_info}")
-    console.print(table(runs, right, options))
+    for name, run in runs.items():
+        same = name != ALONE and run.text == runs[ALONE].text
+        text = "the same" if same else f"{options.prompt}{run.text}"
+        console.print(f"{name}: {text}", markup=False, highlight=False)
+    console.print(table(runs, right))
 
 
 def indexed(path: Path, threads: int, stages: Stages) -> Index:
@@ -169,14 +171,12 @@ def replayed(context: LlamaContext, prompt: str, ids: list[int]) -> Float32:
     return np.concatenate(rows)
 
 
-def table(runs: Mapping[str, Run], right: Mapping[str, int], options: Options) -> Table:
-    """A row for each way; its text where it differs from the first one's."""
+def table(runs: Mapping[str, Run], right: Mapping[str, int]) -> Table:
+    """A row for each way; `right` tokens of each are the float64 argmax."""
     alone = runs[ALONE]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("", "tokens/s", "", "rows a token", "float64 argmax", "proven"):
         shown.add_column(title, justify="right" if title else "left", no_wrap=True)
-    shown.add_column(f"[b]{options.prompt}[/b] ...")
-    before = None
     for name, run in runs.items():
         shown.add_row(
             name,
@@ -185,9 +185,7 @@ def table(runs: Mapping[str, Run], right: Mapping[str, int], options: Options) -
             f"{run.rows:,.0f}",
             f"{right[name]} of {len(run.ids)}",
             f"{run.proven}" if run.proven else "",
-            "the same" if run.text == before else run.text,
         )
-        before = run.text
     return shown
 
 

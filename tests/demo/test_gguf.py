@@ -42,5 +42,5 @@ def test_each_way_writes_the_text_and_its_tokens_are_compared(
         assert argmax(context.gguf.matrix, hidden).tolist() == exact.ids
         assert exact.proven == 6
     shown = Console(width=200, record=True)
-    shown.print(table(runs, dict.fromkeys(runs, 6), options))
+    shown.print(table(runs, dict.fromkeys(runs, 6)))
     assert "6 of 6" in shown.export_text()
