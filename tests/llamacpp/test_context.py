@@ -138,8 +138,9 @@ def test_a_model_without_a_tokenizer_takes_ids(make_gguf: Make) -> None:
 
 @pytest.mark.parametrize("wrong", ["sequences", "positions", "threads"])
 def test_options_out_of_range_are_named(make_gguf: Make, wrong: str) -> None:
+    options: dict[str, Any] = {wrong: 0}
     with pytest.raises(InvalidRequest, match=f"{wrong}: got 0"):
-        LlamaContext(make_gguf(), **{wrong: 0})
+        LlamaContext(make_gguf(), **options)
 
 
 def test_logits_that_are_not_what_the_file_says_are_refused(make_gguf: Make) -> None:
