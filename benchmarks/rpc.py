@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--echo", help=argparse.SUPPRESS)  # what the echo process replies
     parser.add_argument("--loop", choices=LOOPS, help=argparse.SUPPRESS)  # that it runs on
     options = parser.parse_args()
+    if options.index and not options.contexts:
+        parser.error("--index needs --contexts")
     if options.echo:
         LOOPS[options.loop](echo(base64.b64decode(options.echo)))
         return

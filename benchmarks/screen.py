@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="time calls after other work too")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
+    if options.index and not options.contexts:
+        parser.error("--index needs --contexts")
     single_thread()
     with tempfile.TemporaryDirectory() as scratch:
         if options.index:
