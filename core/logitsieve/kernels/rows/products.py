@@ -22,8 +22,8 @@ from numba import types
 from numba.extending import intrinsic, models, register_model
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.rows.blocks import READERS, Place
-from logitsieve.kernels.rows.stored_types import INT32, WORDS, block_of, load_at, moved
+from logitsieve.kernels.rows.blocks import READERS
+from logitsieve.kernels.rows.stored_types import INT32, WORDS, load_at, moved
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
@@ -39,7 +39,6 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.planes import NO_LARGER, plane_scale
 from logitsieve.kernels.simd.pointers import as_uint8, shift
-from logitsieve.utils.stored import KINDS
 
 SPAN = 32  # coordinates that are multiplied in one step
 EIGHT = 8
@@ -100,9 +99,7 @@ def block_at(typing_context, stored, offset):
     """The pointer to the block that begins with number `offset`."""
 
     def codegen(context, builder, signature, arguments):
-        kind = KINDS[stored.dtype.kind]
-        begin, _ = block_of(builder, arguments[1], kind.values, kind.bytes)
-        return builder.gep(arguments[0], [begin])
+        return builder.gep(arguments[0], [stored.dtype.place(builder, *arguments).begin])
 
     return stored(stored, types.intp), codegen
 
@@ -113,11 +110,8 @@ def add_products(typing_context, total, row, offset, words, eighths):
 
     def codegen(context, builder, signature, arguments):
         total, start, offset, words, eighths = arguments
-        kind = KINDS[row.dtype.kind]
-        reader = READERS[row.dtype.kind]
-        begin, number = block_of(builder, offset, kind.values, kind.bytes)
-        first = Place(builder, start, begin, number)
-        both = first, first._replace(number=moved(builder, number, LANES))
+        reader, first = READERS[row.dtype.kind], row.dtype.place(builder, start, offset)
+        both = first, first._replace(number=moved(builder, first.number, LANES))
         at = builder.mul(offset, ir.Constant(offset.type, 2))
         sums = [
             sums_of_pairs(
@@ -205,12 +199,12 @@ def encode_words(h, dim, codes):
     codes[0] = scale
     words = as_uint8(shift(codes, code_header(dim)))
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
-    step, errors, total, one = splat64(float(scale)), zeros64(), zeros64(), splat64(1.0)
+    back, errors, total, one = splat64(-float(scale)), zeros64(), zeros64(), splat64(1.0)
     for d in range(0, dim, LANES):
         x = load(h, d)
         r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
         _store_codes(words, d, r)
-        error = multiply_add(widen(r), multiply_add(step, splat64(-1.0), zeros64()), widen(x))
+        error = multiply_add(widen(r), back, widen(x))
         errors = multiply_add(error, error, errors)
         total = multiply_add(widen(r), one, total if d % SPAN else zeros64())
         if d % SPAN:
