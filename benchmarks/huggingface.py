@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks import raw
 from benchmarks.llamacpp.__main__ import INDEXED, prepared
-from benchmarks.llamacpp.contenders import HEADS
+from benchmarks.llamacpp.contenders import heads_of
 from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
 from demo.published import MODELS
@@ -62,17 +62,15 @@ def main() -> None:
     model.eval().generation_config.eos_token_id = None  # every text gets as many tokens
     decoder = LocalDecoder(open_index(index))
     decoder.warm()
-    held = decoder.index.manifest.heads
     results = raw.read(options.out) if options.out.exists() else {}
     ways: dict[str, dict[str, Any]] = {}
     for way in options.ways:
         count, asked = WAYS[way]
         inputs = tokenizer(list(PROMPTS[:count]), return_tensors="pt", padding=True)
-        for head, target in HEADS.items():
-            if target.get("head") in held:
-                found = alternate(model, inputs, decoder, target, asked, options.rounds)
-                ways.setdefault(way, {})[head] = found
-                print(way, head, found, flush=True)
+        for head, target in heads_of(decoder).items():
+            found = alternate(model, inputs, decoder, target, asked, options.rounds)
+            ways.setdefault(way, {})[head] = found
+            print(way, head, found, flush=True)
     results[options.name] = {"machine": describe(), "ways": ways}
     raw.write(options.out, results)
 

@@ -110,7 +110,7 @@ def speeds(
     *,
     draw: bool,
 ) -> dict[str, Any]:
-    """Of each contender: tokens a second and what its head did, median and range over texts."""
+    """Tokens a second of each contender and the work of its head, median and range over texts."""
     hold_threads(threads)
     drawing = sampling(1, 1, DRAWN) if draw else None
     decoder = LocalDecoder(open_index(index, threads=threads))

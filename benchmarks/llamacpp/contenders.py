@@ -1,4 +1,4 @@
-"""What chooses the tokens: llama.cpp by itself, a decoder's heads in its place, or nothing."""
+"""The contenders: llama.cpp's own output layer, heads of a decoder in its place, and no head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from logitsieve.client.llamacpp_heads import (
 from logitsieve.decoding import LocalDecoder
 
 PEER, BODY = "llama.cpp", "body"
-HEADS: Mapping[str, Target] = {  # what is asked of the decoder, if its index has the head
+HEADS: Mapping[str, Target] = {  # a request for each head
     "exact": {"head": "exact"},
     "certified": {"head": "certified"},
     "screen": {"head": "screen"},
@@ -68,10 +68,15 @@ def contenders(
     context: LlamaContext, decoder: LocalDecoder, *, draw: bool
 ) -> dict[str, OutputHead | None]:
     """Each by its name; None chooses nothing: the limit of any head."""
-    gguf, held = context.gguf, decoder.index.manifest.heads
+    gguf = context.gguf
     own = Chain(context) if draw else DenseOutput()
     found: dict[str, OutputHead | None] = {PEER: own, BODY: None}
-    for name, target in HEADS.items():
-        if target.get("head") in held:
-            found[name] = DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)
+    for name, target in heads_of(decoder).items():
+        found[name] = DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)
     return found
+
+
+def heads_of(decoder: LocalDecoder) -> dict[str, Target]:
+    """The entries of HEADS that the decoder's index has."""
+    held = decoder.index.manifest.heads
+    return {name: target for name, target in HEADS.items() if target.get("head") in held}

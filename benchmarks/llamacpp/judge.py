@@ -1,4 +1,4 @@
-"""The best tokens after text of each kind, beside the float64 argmax over the stored matrix.
+"""Count the tokens that differ from the float64 argmax over the stored matrix, by kind of text.
 
 llama.cpp's own choice is judged too: it reads the same text again, in the same batches, with its
 output layer, whose product rounds h.
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.llamacpp.contenders import HEADS, PEER
-from benchmarks.published.contexts import Stretch, stretches
+from benchmarks.llamacpp.contenders import PEER, heads_of
+from benchmarks.published.contexts import outputs, stretches
 from demo.truth import argmax
-from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -27,11 +26,7 @@ def judge(
 ) -> dict[str, dict[str, dict[str, int]]]:
     """{kind: {contender: {tokens, wrong, proven}}}; `wrong` differ from the float64 argmax."""
     decoder = LocalDecoder(open_index(index, threads=threads))
-    heads = {
-        name: target
-        for name, target in HEADS.items()
-        if target.get("head") in decoder.index.manifest.heads
-    }
+    heads = heads_of(decoder)
     judged: dict[str, dict[str, dict[str, int]]] = {}
     with LlamaContext(gguf, positions=512, threads=threads) as context:
         for kind in kinds:
@@ -41,10 +36,10 @@ def judge(
             texts = stretches(context, kind, gguf.parents[1], tokens)
             for start in range(0, len(texts), AT_ONCE):
                 part = texts[start : start + AT_ONCE]
-                hidden = read(context, part, headless=True)
+                hidden = outputs(context, part)
                 best = argmax(context.gguf.matrix, hidden)
-                chosen = {PEER: [read(context, [text], headless=False).argmax(1) for text in part]}
-                count(found[PEER], np.concatenate(chosen[PEER]) == best, np.zeros(len(best)))
+                chosen = [outputs(context, [text], headless=False).argmax(1) for text in part]
+                count(found[PEER], np.concatenate(chosen) == best, np.zeros(len(best)))
                 for name, target in heads.items():
                     top = decoder.topk(hidden, 1, **target)
                     count(found[name], top.ids[:, 0] == best, top.answer.exact)
@@ -53,18 +48,7 @@ def judge(
 
 
 def count(found: dict[str, int], right: np.ndarray, proven: np.ndarray) -> None:
-    """Add what is right and what is proven of some tokens."""
+    """Add the numbers of tokens, wrong tokens and proven tokens."""
     found["tokens"] += len(right)
     found["wrong"] += int((~right).sum())
     found["proven"] += int(proven.sum())
-
-
-def read(context: LlamaContext, texts: Sequence[Stretch], *, headless: bool) -> Float32:
-    """The outputs after every token of each text, from its first place on."""
-    rows = []
-    context.headless = headless
-    for tokens, first in texts:
-        context.forget()
-        rows.append(context.read(tokens, every=True)[first:])
-    context.headless = False
-    return np.concatenate(rows)

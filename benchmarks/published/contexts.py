@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,17 +24,16 @@ from benchmarks.published.texts import TEXTS
 from demo.published import CACHE, model_file
 from logitsieve.api.results import Float32
 from logitsieve.llamacpp import LlamaContext
+from logitsieve.utils.options import Progress, no_progress
 
 JUDGED = ("english", "german", "japanese", "python", "chat")  # kinds
 PARTS = (*JUDGED, "fit", "heldout")
 ROWS = {**dict.fromkeys(JUDGED, 1200), "fit": 4000, "heldout": 1000}
 WINDOW = 128  # tokens read at a stretch
-SKIPPED = 8  # of the first places of a stretch, where nothing tells what the text is
+SKIPPED = 8  # places at the beginning of a stretch, too early to tell what the text is
 ANSWER = 96  # tokens of an answer, at most
 TEMPERATURE, TOP_P, CONSIDERED = 0.8, 0.95, 1000
 PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
-
-Progress = Callable[[str, int, int], None]
 
 
 class Stretch(NamedTuple):
@@ -43,7 +43,7 @@ class Stretch(NamedTuple):
     first: int
 
 
-def contexts_folder(name: str, cache: Path = CACHE, progress: Progress = lambda *_: None) -> Path:
+def contexts_folder(name: str, cache: Path = CACHE, progress: Progress = no_progress) -> Path:
     """The folder of a model with its contexts, which are read if they are not there."""
     folder = cache / name
     path = model_file(name, cache)
@@ -65,16 +65,16 @@ def contexts_folder(name: str, cache: Path = CACHE, progress: Progress = lambda 
 
 
 def stretches(
-    context: LlamaContext, part: str, cache: Path, tokens: int, progress: Progress = lambda *_: None
+    context: LlamaContext, part: str, cache: Path, tokens: int, progress: Progress = no_progress
 ) -> list[Stretch]:
-    """Text of a part, about so many tokens of it; chat has what the prompts give."""
+    """About `tokens` tokens of the text of a part; for chat, all answers to the prompts."""
     if part == "chat":
         return answers(context, progress)
     return windows(context, part, cache, -(-tokens // (WINDOW - SKIPPED)))
 
 
 def windows(context: LlamaContext, part: str, cache: Path, count: int) -> list[Stretch]:
-    """Evenly spread stretches of a text; `heldout` is the last fifth of that of `fit`."""
+    """Evenly spread stretches of a text; `heldout` has the last fifth of the text of `fit`."""
     text = TEXTS["fit" if part == "heldout" else part](cache)
     if part in ("fit", "heldout"):
         cut = len(text) * 4 // 5
@@ -88,7 +88,7 @@ def windows(context: LlamaContext, part: str, cache: Path, count: int) -> list[S
 
 
 def answers(context: LlamaContext, progress: Progress) -> list[Stretch]:
-    """What the model answers to each prompt, after the prompt."""
+    """Each prompt followed by the model's answer."""
     random, found = np.random.default_rng(0), []
     prompts = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
     for number, prompt in enumerate(prompts):
@@ -132,12 +132,24 @@ def read(
     context: LlamaContext, sequences: list[Stretch], count: int, part: str, progress: Progress
 ) -> Float32:
     """`count` contexts or fewer, spread evenly over the places of all sequences."""
-    context.headless, rows = True, []
+    report = partial(progress, f"read {part}")
+    found = outputs(context, sequences, progress=report)
+    places = np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)
+    return np.ascontiguousarray(found[places])
+
+
+def outputs(
+    context: LlamaContext,
+    sequences: Sequence[Stretch],
+    *,
+    headless: bool = True,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Float32:
+    """Hidden states, or logits unless `headless`, after each token from a stretch's `first` on."""
+    context.headless, rows = headless, []
     for number, (tokens, first) in enumerate(sequences):
         context.forget()
         rows.append(context.read(tokens, every=True)[first:])
-        progress(f"read {part}", number + 1, len(sequences))
+        progress(number + 1, len(sequences))
     context.headless = False
-    found = np.concatenate(rows)
-    places = np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)
-    return np.ascontiguousarray(found[places])
+    return np.concatenate(rows)

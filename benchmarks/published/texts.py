@@ -25,8 +25,8 @@ DEBIAN = {
 }
 HANDBOOK = "usr/share/doc/debian-handbook/html"
 PROSE = "usr/share/doc/anarchism/markdown"
-KEPT = 5  # of so many chapters of prose one is kept apart, to judge
-SOURCES = 4  # of so many modules of Python's library one is read
+KEPT = 5  # one chapter of prose in five is kept apart, to judge
+SOURCES = 4  # one module of Python's library in four is read
 
 
 def debian(package: str, cache: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-ABSENT = ""  # a cell of what was not measured
+ABSENT = ""  # a cell without a measurement
+UNMEASURED = "Not measured yet.\n"  # in place of a table
 
 
 def digits(value: float, significant: int = 3) -> str:

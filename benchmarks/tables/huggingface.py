@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.tables.figures import digits, markdown
+from benchmarks.tables.figures import UNMEASURED, digits, markdown
 from benchmarks.tables.results import load, present
 
 
 def adapter() -> str:
     """A row for each model, way of generating and head."""
     if not present("huggingface"):
-        return "Not measured yet.\n"
+        return UNMEASURED
     rows = []
     for name, found in load("huggingface").items():
         for way, heads in found["ways"].items():

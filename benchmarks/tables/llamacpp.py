@@ -7,10 +7,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.llamacpp.contenders import BODY, HEADS, PEER
-from benchmarks.tables.figures import ABSENT, digits, markdown
+from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown
 from benchmarks.tables.results import load, present
-
-UNMEASURED = "Not measured yet.\n"
 
 
 def speeds(way: str) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.race.table import setting
-from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
+from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
 from benchmarks.tables.results import BATCH, ONE, load, present
 from demo.published import MODELS
 
@@ -22,7 +22,7 @@ BEST = (  # of README.md
 def race(name: str, methods: tuple[str, ...] = ()) -> str:
     """A row for each method, the fastest setting with enough precision, or the most precise."""
     if not present(f"race/{name}"):
-        return "Not measured yet.\n"
+        return UNMEASURED
     results = load(f"race/{name}")
     raced = dict.fromkeys(point["method"] for point in results["points"])
     points = {method: chosen(results, method) for method in methods or raced if method in raced}

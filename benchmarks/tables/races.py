@@ -7,7 +7,7 @@ from itertools import compress
 
 from benchmarks.race.kinds import is_narrow
 from benchmarks.race.table import FLOAT32
-from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
+from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
 from benchmarks.tables.results import (
     BATCH,
     COLD,
@@ -95,7 +95,7 @@ def comparison(names: Iterable[str], field: str = WARM, loose: bool = True) -> s
             ]
         )
     if not rows:
-        return "Not measured yet.\n"
+        return UNMEASURED
     head = ["µs per row (times as fast as float32, as quantised)"]
     head += ["best exact float32", "best quantised head, its P@1 / P@5", "best other library"]
     head += ["`certified`, exact", "`screen`", *["`screen`, P@1 >= 0.98"] * loose]
