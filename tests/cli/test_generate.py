@@ -37,6 +37,21 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> 
     assert run("generate", *options, "--head", "dense").stdout == shown["dense"]
 
 
+def test_without_an_index_llama_cpp_chooses(run: Run, make_gguf: Make, index: Path) -> None:
+    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
+    result, dense = run(*command), run(*command, "--head", "dense")
+    assert result.stdout == dense.stdout
+    first, cost = result.stderr.splitlines()
+    assert first.startswith("No --index is given: llama.cpp's own head")
+    assert f"logitsieve build --weight {make_gguf()}" in first
+    assert cost.endswith(COST["dense"])
+    assert "No --index" not in dense.stderr
+    assert json.loads(run(*command, "--json").stdout)["head"] == "dense"
+    hinted = run(*command, "--index", index, "--head", "exact")
+    assert hinted.stderr.splitlines()[-1].startswith("More than half of the rows")
+    assert "More than half" not in dense.stderr
+
+
 def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> None:
     options = ("--prompt", PROMPT, "--prompt", "go", "--max-tokens", 4, "--index", index)
     sample = ("--sample", "temperature=0.8,top_k=20", "--sample", "seed=3")
@@ -54,7 +69,7 @@ def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> No
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ((), "index: got nothing"),
+        (("--head", "screen"), "index: got nothing, allowed: an index with the head screen"),
         (("--head", "dense", "--sample", "heat=1"), "sample: got 'heat'"),
         (("--head", "dense", "--sample", "top_k=1.5"), "sample.top_k: got 1.5"),
         (("--head", "dense", "--sample", "top_p=7"), "top_p: got 7"),

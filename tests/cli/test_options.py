@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +47,19 @@ def test_defaults_are_the_dataclass_own(
 ) -> None:
     assert invoke("x").exit_code == 0
     assert received == [("x", Sample())]
+
+
+def test_a_parameter_may_have_defaults_of_its_own(received: list[tuple[str, Sample]]) -> None:
+    other = Sample(port=7)
+    app = typer.Typer()
+
+    @app.command()
+    @with_options
+    def command(config: Sample = other) -> None:
+        received.append(("", config))
+
+    assert CliRunner().invoke(app, ["--scale", "2.5"]).exit_code == 0
+    assert received == [("", replace(other, scale=2.5))]
 
 
 def test_every_field_is_an_option(

@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitsieve.cli.options import RAY, AsJson, executor_at, flag, numbers, read_words
+from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.index_builder import BuildConfig, build
@@ -14,6 +14,7 @@ from logitsieve.index_builder import BuildConfig, build
 if TYPE_CHECKING:
     from logitsieve.index import Index
 
+ALL_CORES = BuildConfig(threads=CORES)
 MUCH = 0.5  # share of rows left to the fallback above which a screen saves little
 
 
@@ -45,7 +46,9 @@ class BuildOptions:
     )
 
 
-def command(options: BuildOptions, config: BuildConfig, as_json: AsJson = False) -> None:
+def command(
+    options: BuildOptions, config: BuildConfig = ALL_CORES, as_json: AsJson = False
+) -> None:
     """Turn a frozen softmax and the contexts it meets into an index.
 
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import RAY, AsJson, executor_at, flag
+from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag
 from logitsieve.cli.output import bars, print_json
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 
@@ -40,7 +40,7 @@ class CaptureOptions:
         min=2,
         max=LONGEST_WINDOW,
     )
-    threads: int = flag(1, "CPU threads of llama.cpp.", min=1, max=1024)
+    threads: int = flag(CORES, "CPU threads of llama.cpp.", min=1, max=1024)
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
     output_layer: str | None = flag(
         None, "Name of the nn.Linear that makes the logits; found if absent."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, numbers
+from logitsieve.cli.options import CORES, AsJson, flag, numbers
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from logitsieve.decoding import LocalDecoder
 
 DENSE = "dense"
+NO_INDEX = (
+    "No --index is given: llama.cpp's own head chooses the tokens. An index is made by `logitsieve "
+    "capture --gguf {gguf} --text TEXT --out CONTEXTS`, then `logitsieve build --weight {gguf} "
+    "--contexts CONTEXTS --out models/NAME/1`."
+)
+MOST = 0.5  # share of the rows above which llama.cpp's own head is likely as fast
 WHOLE = ("top_k", "penalized")  # settings of --sample that are whole numbers
 SETTINGS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
@@ -31,12 +37,12 @@ class GenerateOptions:
         MISSING, "The text to continue; repeated, all are decoded together and shown at the end."
     )
     index: Path | None = flag(
-        None, "An index of the model's output matrix, <name>/<version>; --head dense needs none."
+        None, "An index of the model's output matrix, <name>/<version>, for its heads."
     )
     head: str = flag(
         "",
         "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
-        " own. By default the index's fastest point for its target.",
+        " own. By default the index's fastest point for its target, or dense without an index.",
     )
     max_tokens: int = flag(128, "Tokens of each continuation, at most.", min=1, max=1 << 30)
     sample: tuple[str, ...] = flag(
@@ -44,7 +50,12 @@ class GenerateOptions:
         f"Draw instead of taking the best token, or edit the logits: {', '.join(SETTINGS)}.",
         metavar="NAME=VALUE,...",
     )
-    threads: int = flag(1, "CPU threads, of llama.cpp and of the index.", min=1, max=1024)
+    threads: int = flag(CORES, "CPU threads, of llama.cpp and of the index.", min=1, max=1024)
+
+    @property
+    def dense(self) -> bool:
+        """True where llama.cpp's own head answers."""
+        return self.head == DENSE or (self.index is None and not self.head)
 
     def settings(self) -> dict[str, Any]:
         """Keywords of `GenerationOptions`; InvalidRequest names `sample`."""
@@ -67,21 +78,23 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, as the tokens come.
 
     llama.cpp computes each token's hidden state; a head of the index chooses the token from it.
-    With --head dense llama.cpp computes all logits itself: the same tokens, but for its rounding,
-    and the times to compare with. Greedy unless --sample names a setting. The last line, on
-    stderr, has tokens a second, of the head alone and in all without the prompt, rows of the
-    output matrix whose exact logit was computed, and tokens proven to be the full softmax's.
+    Without an index, or with --head dense, llama.cpp computes all logits itself: the same tokens,
+    but for its rounding, and the times to compare with. Greedy unless --sample names a setting.
+    The last line, on stderr, has tokens a second, of the head alone and in all without the prompt,
+    rows of the output matrix whose exact logit was computed, and tokens proven to be the full
+    softmax's.
 
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """
     from logitsieve.client.llamacpp import LlamaContext, attach, generate
 
     settings, prompts = options.settings(), options.prompt
-    dense = options.head == DENSE
-    if options.index is None and not dense:
-        raise InvalidRequest("index", "nothing", "an index, unless --head is dense")
+    if options.index is None and not options.dense:
+        raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
+    if options.index is None and not options.head:
+        print(NO_INDEX.format(gguf=options.gguf), file=sys.stderr)
     with LlamaContext(options.gguf, sequences=len(prompts), threads=options.threads) as context:
-        if options.index is None or dense:
+        if options.index is None or options.dense:
             _show(generate(context, prompts, **settings), context, options, as_json)
             return
         with attach(context, _decoder(options.index, options.threads), head=options.head) as head:
@@ -108,7 +121,8 @@ def _show(
             print(_printable(token.text), end="", flush=True)
     counts = generation.counts
     if as_json:
-        made = {"texts": generation.texts, "ids": generation.ids, "head": options.head}
+        head = DENSE if options.dense else options.head
+        made = {"texts": generation.texts, "ids": generation.ids, "head": head}
         print_json({**made, **asdict(counts)})
         return
     if single:
@@ -116,8 +130,11 @@ def _show(
     else:
         for prompt, text in zip(options.prompt, generation.texts, strict=True):
             print(prompt + _printable(text))
-    dense = options.head == DENSE
-    print(_cost(generation.counts, context.gguf.vocab_size, dense=dense), file=sys.stderr)
+    vocab_size = context.gguf.vocab_size
+    print(_cost(counts, vocab_size, dense=options.dense), file=sys.stderr)
+    if not options.dense and counts.scanned > MOST * vocab_size * counts.tokens:
+        said = "More than half of the rows were computed: --head dense is likely as fast here."
+        print(said, file=sys.stderr)
 
 
 def _cost(counts: Counts, vocab_size: int, *, dense: bool) -> str:

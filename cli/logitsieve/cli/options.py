@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import require
 
 KNOB = "Knob of the head as NAME=VALUE; repeatable."
+CORES = min(os.cpu_count() or 1, 1024)  # threads by default of commands that one user waits for
 RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
@@ -42,15 +44,17 @@ def with_options(command: Callable[..., None], from_file: bool = False) -> Calla
     """The command with one option for each field of the dataclasses among its parameters.
 
     A field's metadata holds its "help" and, for numbers, "low" and "high", or is that of `flag`;
-    fields typed tuple[X, ...] become repeatable options. `from_file` adds --config, a TOML file
-    whose keys are the names of the fields; options of the command line win.
+    fields typed tuple[X, ...] become repeatable options. Defaults are the fields' own, or those of
+    the parameter's default. `from_file` adds --config, a TOML file whose keys are the names of the
+    fields; options of the command line win.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}
     bundles: dict[str, Any] = {n: kind for n, kind in annotations.items() if is_dataclass(kind)}
     parameters = [CONTEXT, FILE] * from_file
     for name, p in declared.items():
-        parameters += _parameters(bundles[name]) if name in bundles else [p.replace(kind=KEYWORD)]
+        own = [p.replace(kind=KEYWORD)]
+        parameters += _parameters(bundles[name], p.default) if name in bundles else own
 
     @wraps(command)
     def wrapped(**values: Any) -> None:
@@ -109,10 +113,10 @@ def _of_type(key: str, value: Any, hint: Any) -> Any:
     return wanted(value)
 
 
-def _parameters(bundle: type[Any]) -> Iterator[inspect.Parameter]:
+def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]:
     hints = typing.get_type_hints(bundle)
     for of in fields(bundle):
-        hint, default, facts = hints[of.name], of.default, of.metadata
+        hint, default, facts = hints[of.name], getattr(defaults, of.name, of.default), of.metadata
         if typing.get_origin(hint) is tuple:
             hint = list[typing.get_args(hint)[0]]  # type: ignore[misc]
         high = facts.get("high", math.inf)
