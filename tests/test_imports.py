@@ -68,7 +68,7 @@ CONFINED: dict[str, set[str]] = {
     "uvicorn": {"server"},
     "uvloop": {"server", "ray"},
     "ray": {"ray"},
-    "jinja2": {"server"},
+    "jinja2": {"llamacpp", "server"},
     "typer": {"cli"},
     "rich": {"cli"},
     "threadpoolctl": {"index_builder"},

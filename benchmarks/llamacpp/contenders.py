@@ -29,10 +29,8 @@ HEADS: Mapping[str, Target] = {  # a request for each head
 DRAWN: SampleOptions = {"seeds": 1, "temperature": 0.8, "top_p": 0.95, "min_p": 0.05}
 
 
-class Chain:
+class Chain(DenseOutput):
     """llama.cpp's own chain of samplers over its own logits: temperature, top_p, min_p, a draw."""
-
-    headless = False
 
     def __init__(self, context: LlamaContext) -> None:
         self._api, self._at = context._api, context._context

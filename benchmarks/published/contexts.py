@@ -17,13 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2.sandbox
 import numpy as np
 
 from benchmarks.published.texts import TEXTS
 from demo.published import CACHE, model_file
 from logitsieve.api.results import Float32
-from logitsieve.llamacpp import LlamaContext
+from logitsieve.llamacpp import LlamaContext, chat_prompt
 from logitsieve.utils.options import Progress, no_progress
 
 JUDGED = ("english", "german", "japanese", "python", "chat")  # kinds
@@ -109,12 +108,9 @@ def answers(context: LlamaContext, progress: Progress) -> list[Stretch]:
 
 def asked(context: LlamaContext, prompt: str) -> str:
     """A prompt as the file's template of chats puts it."""
-    template = context.gguf.chat_template
-    if template is None:
+    if context.gguf.chat_template is None:
         return PLAIN.format(prompt=prompt)
-    messages = [{"role": "user", "content": prompt}]
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment()
-    return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
+    return chat_prompt(context, prompt)
 
 
 def drawn(logits: Float32, random: np.random.Generator) -> int:

@@ -26,10 +26,10 @@ SMALL = (
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Run a command line; the result has exit_code, stdout and stderr."""
+    """Run a command line, with `text` as its standard input: exit_code, stdout and stderr."""
 
-    def invoke(*arguments: object) -> Any:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    def invoke(*arguments: object, text: str | bytes | None = None) -> Any:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.output
         return result
 

@@ -9,7 +9,7 @@ import pytest
 from logitsieve.llamacpp import GgufModel
 from tests.cli.conftest import Run
 from tests.client.test_llamacpp import write_gguf_index
-from tests.llamacpp.small_model import Make
+from tests.llamacpp.small_model import CHAT, Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
@@ -66,10 +66,54 @@ def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> No
     )
 
 
+def test_chats_files_and_stops(run: Run, make_gguf: Make, index: Path, tmp_path: Path) -> None:
+    chat, file = make_gguf(chat_template=CHAT), tmp_path / "asked.txt"
+    file.write_text(f"{PROMPT}\n")
+    command = ("generate", "-m", chat, "-n", 6, "-t", 1)
+    answered = run(*command, "--chat", "--system", "go", "-f", file)
+    asked = f"system: go</s>\nuser: {PROMPT}</s>\nanswer:"
+    plain = run(*command, "-p", asked).stdout
+    assert plain == asked + answered.stdout
+    assert run(*command, "-f", file).stdout == run(*command, "-p", PROMPT).stdout
+    assert run(*command, "-f", "-", text=f"{PROMPT}\n").stdout.startswith(PROMPT)
+    several = run(*command, "--chat", "-p", PROMPT, "-p", "go").stdout
+    assert several.startswith(f"{PROMPT}\n")
+    piece = answered.stdout[2:5]
+    stopped = run(*command, "--chat", "--system", "go", "-f", file, "--stop", piece)
+    assert stopped.stdout == answered.stdout.split(piece)[0] + "\n"
+
+
+def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, index: Path) -> None:
+    command = (
+        "generate",
+        "-m",
+        make_gguf(),
+        "-p",
+        PROMPT,
+        "-n",
+        5,
+        "--logprobs",
+        "--json",
+        "-t",
+        1,
+    )
+    made = [json.loads(run(*command, *more).stdout) for more in ((), ("--index", index))]
+    assert made[0]["ids"] == made[1]["ids"]
+    assert made[0]["logprobs"][0] == pytest.approx(made[1]["logprobs"][0], abs=1e-4)
+    assert len(made[0]["logprobs"][0]) == 5
+    assert max(made[0]["logprobs"][0]) < 0
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         (("--head", "screen"), "index: got nothing, allowed: an index with the head screen"),
+        (("--file", "-"), "prompt: got both --prompt and --file"),
+        (("--logprobs",), "logprobs: got text output, allowed: --logprobs with --json"),
+        (("--system", "go"), "system: got 'go', allowed: --system with --chat"),
+        (("--chat",), "without a chat template"),
+        (("--stop", ""), "stop: got ('',)"),
+        (("--ctx", "3", "-p", "go " * 300), "prompts: got"),
         (("--head", "dense", "--sample", "heat=1"), "sample: got 'heat'"),
         (("--head", "dense", "--sample", "top_k=1.5"), "sample.top_k: got 1.5"),
         (("--head", "dense", "--sample", "top_p=7"), "top_p: got 7"),

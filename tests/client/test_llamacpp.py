@@ -165,6 +165,28 @@ def test_detach_gives_the_dense_head_back(context: LlamaContext, local: LocalDec
     np.testing.assert_array_equal(context.read([5, 6, 7]), before)
 
 
+@pytest.mark.parametrize("begun", ["llama.cpp", "dense"])
+def test_another_decoder_takes_over_between_two_tokens(
+    context: LlamaContext, local: LocalDecoder, begun: str
+) -> None:
+    with attach(context, local) as attached:
+        expected = run(attached)
+    first = None if begun == "llama.cpp" else dense_of(context.gguf)
+    with attach(context, first) as attached:
+        generation = attached.generate(PROMPTS, max_tokens=12, ignore_end=True)
+        for _ in range(4):  # into the second of three sequences
+            next(generation)
+        before = generation.counts.proven
+        attached.swap(local, head="certified")
+        list(generation)
+        assert generation.ids == expected
+        assert generation.counts.proven == before + 3 * 10
+        with pytest.raises(InvalidRequest, match="away from the model's own"):
+            attached.swap(DenseDecoder(np.ones(context.gguf.matrix.shape)))
+        assert run(attached) == expected
+    assert not context.headless
+
+
 def test_an_index_of_another_matrix_is_refused(
     context: LlamaContext, make_gguf: Make, tmp_path: Path, kernel_cache: Path
 ) -> None:

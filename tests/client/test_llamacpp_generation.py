@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
@@ -33,6 +34,8 @@ BAD: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": -1.0},
     "top_p": {"top_p": 0.0},
     "seeds": {"seeds": [1, 2, 3], "temperature": 1.0},
+    "stop: got 'go', allowed: a list of texts": {"stop": "go"},
+    "stop: got": {"stop": ["go", ""]},
     "text that UTF-8 can hold": {"prompts": "\ud800"},
 }
 
@@ -59,6 +62,38 @@ def test_a_sequence_ends_by_its_last_token_and_others_go_on(context: LlamaContex
     )
     longer = generate(context, "the", max_tokens=5, allowed=allowed, ignore_end=True)
     assert [token.id for token in longer] == [300, 300, END, 300, 300]
+
+
+def test_a_text_that_stops_a_sequence_is_cut_off(context: LlamaContext) -> None:
+    """Tokens are ` m`; what may begin a stop text is held back until more is known, or the end."""
+    options: dict[str, Any] = {"max_tokens": 4, "allowed": [300], "ignore_end": True}
+    for stop, shown in {
+        "m m": [" "],
+        " m m m": ["", "", ""],
+        "m mx": [" ", "", "m ", "m m m"],
+        "nothing": [" m", " m", " m", " m"],
+    }.items():
+        generation = generate(context, "the", stop=["other", stop], **options)
+        tokens = [token.text for token in generation]
+        assert "".join(tokens) == generation.texts[0] == (" m" * 4).split(stop)[0]
+        assert len(generation.ids[0]) == len(tokens)
+        if stop != "m m":
+            assert tokens == shown
+    several = generate(context, ["the", "of"], stop=["m"], **options)
+    assert [token.text for token in several] == [" ", " "]
+
+
+def test_log_probabilities_are_those_of_the_logits(context: LlamaContext) -> None:
+    options: dict[str, Any] = {"max_tokens": 3, "banned": [7], "ignore_end": True}
+    assert generate(context, "the", **options).log_probs == [[]]
+    generation = generate(context, "the", logprobs=True, temperature=0.5, seeds=1, **options)
+    list(generation)
+    context.forget()
+    rows = [context.read(context.tokenize("the"))]
+    rows += [context.step({0: token}) for token in generation.ids[0][:2]]
+    for row, token, found in zip(rows, generation.ids[0], generation.log_probs[0], strict=True):
+        logits = row[0].astype(np.float64)
+        assert found == pytest.approx(logits[token] - np.logaddexp.reduce(logits), abs=1e-6)
 
 
 def test_characters_are_shown_when_they_are_whole(context: LlamaContext) -> None:

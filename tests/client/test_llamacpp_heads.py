@@ -76,6 +76,20 @@ def test_all_logits_of_a_softcap_are_not_drawn_from(weight: np.ndarray, hidden: 
         head.choose(hidden, [RowEdits()] * B, drawing(top_p=0.9))
 
 
+def test_log_probabilities_are_natural_ones(weight: np.ndarray, hidden: np.ndarray) -> None:
+    logits = hidden.astype(np.float64) @ weight.T.astype(np.float64)
+    ids = [3, 0, 59, 7, 7]
+    expected = logits[range(B), ids] - np.logaddexp.reduce(logits, axis=1)
+    decoder = DenseDecoder(weight)
+    of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).log_probs(hidden, ids)
+    np.testing.assert_allclose(of_decoder, expected, atol=1e-5)
+    assert decoder.asked == [("score", {"head": "screen", "normalizer": "exact"})]
+    dense = DenseOutput().log_probs(logits.astype(np.float32), ids)
+    np.testing.assert_allclose(dense, expected, atol=1e-5)
+    with pytest.raises(InvalidRequest, match="logprobs: got True, allowed: a model that does not"):
+        DecoderOutput(decoder, {}, V, CAP).log_probs(hidden, ids)
+
+
 def test_constraints_are_none_without_edits() -> None:
     assert as_constraints([RowEdits(), RowEdits(repeated=[3])]) is None
     made = as_constraints([RowEdits(banned=[1]), RowEdits(bias={2: 0.5})])

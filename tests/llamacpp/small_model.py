@@ -28,6 +28,13 @@ POSITIONS = 512
 UNKNOWN, BEGIN, END = 0, 1, 2
 NORMAL, UNKNOWN_TYPE, CONTROL, BYTE = 1, 2, 3, 6
 
+CHAT = """\
+{{ bos_token }}{% for message in messages %}
+    {% if message.role == "never" %}{% continue %}{% endif %}
+{{ message.role }}: {{ message.content }}{{ eos_token }}
+{% endfor %}
+answer:"""
+
 
 def tokens() -> tuple[list[str], list[int]]:
     """Tokens by id and their types: special ones, bytes, characters, beginnings of words."""
@@ -49,6 +56,7 @@ def write_model(
     bias: bool = False,
     seed: int = 0,
     vocabulary: bool = True,
+    chat_template: str = "",
     leave_out: tuple[str, ...] = (),
     **metadata: float,
 ) -> Path:
@@ -81,6 +89,8 @@ def write_model(
         writer.add_bos_token_id(BEGIN)
         writer.add_eos_token_id(END)
         writer.add_unk_token_id(UNKNOWN)
+        if chat_template:
+            writer.add_chat_template(chat_template)
     else:
         writer.add_tokenizer_model("no_vocab")
     for name, values in weights(rng, len(words), dim, architecture, tied, bias).items():

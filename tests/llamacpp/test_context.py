@@ -136,6 +136,12 @@ def test_a_model_without_a_tokenizer_takes_ids(make_gguf: Make) -> None:
         assert context.read([5, 6]).shape == (1, context.gguf.vocab_size)
 
 
+def test_positions_are_rounded_up_and_may_be_read_at_once(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), positions=3) as context:
+        assert context.positions == 256
+        assert len(context.read([5] * 256)) == 1
+
+
 @pytest.mark.parametrize("wrong", ["sequences", "positions", "threads"])
 def test_options_out_of_range_are_named(make_gguf: Make, wrong: str) -> None:
     options: dict[str, Any] = {wrong: 0}

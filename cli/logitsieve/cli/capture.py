@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag
+from logitsieve.cli.options import RAY, AsJson, executor_at, flag, idle_cores
 from logitsieve.cli.output import bars, print_json
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 
@@ -40,7 +40,12 @@ class CaptureOptions:
         min=2,
         max=LONGEST_WINDOW,
     )
-    threads: int = flag(CORES, "CPU threads of llama.cpp.", min=1, max=1024)
+    threads: int | None = flag(
+        None,
+        "CPU threads of llama.cpp; by default one for each idle core, or one with --ray.",
+        min=1,
+        max=1024,
+    )
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
     output_layer: str | None = flag(
         None, "Name of the nn.Linear that makes the logits; found if absent."
@@ -72,9 +77,8 @@ class CaptureOptions:
         from logitsieve.index_builder.capture.llamacpp import capture_gguf
 
         assert self.text is not None
-        return capture_gguf(
-            gguf, self.text, self.out, window=self.window, threads=self.threads, **more
-        )
+        threads = self.threads or (idle_cores() if self.ray is None else 1)
+        return capture_gguf(gguf, self.text, self.out, window=self.window, threads=threads, **more)
 
     def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:
         """The model, its batches, and what loads the model in another process."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import CORES, AsJson, flag, numbers
+from logitsieve.cli.options import AsJson, flag, idle_cores, numbers
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -32,10 +35,24 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    gguf: Path = flag(MISSING, "The model.")
+    gguf: Path = flag(MISSING, "The model.", "--gguf", "-m")
     prompt: tuple[str, ...] = flag(
-        MISSING, "The text to continue; repeated, all are decoded together and shown at the end."
+        (),
+        "The text to continue; repeated, all are decoded together and shown at the end.",
+        "--prompt",
+        "-p",
     )
+    file: typer.FileText | None = flag(
+        None,
+        "A file with the text to continue; - is standard input.",
+        "--file",
+        "-f",
+        encoding="utf-8",
+    )
+    chat: bool = flag(
+        False, "The prompt is a user's message, put as the model's chat template has it.", "--chat"
+    )
+    system: str | None = flag(None, "The system's message before it, with --chat.")
     index: Path | None = flag(
         None, "An index of the model's output matrix, <name>/<version>, for its heads."
     )
@@ -44,18 +61,52 @@ class GenerateOptions:
         "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
         " own. By default the index's fastest point for its target, or dense without an index.",
     )
-    max_tokens: int = flag(128, "Tokens of each continuation, at most.", min=1, max=1 << 30)
+    max_tokens: int = flag(
+        128, "Tokens of each continuation, at most.", "--max-tokens", "-n", min=1, max=1 << 30
+    )
+    stop: tuple[str, ...] = flag((), "A text that ends a continuation before it; repeatable.")
+    logprobs: bool = flag(
+        False, "Add each token's log-probability under the full softmax to --json.", "--logprobs"
+    )
+    ctx: int | None = flag(
+        None,
+        "Tokens that all prompts and continuations together may have. By default as many as the"
+        " model was trained on, at most 4096.",
+        "--ctx",
+        "-c",
+        min=1,
+        max=1 << 20,
+    )
     sample: tuple[str, ...] = flag(
         (),
         f"Draw instead of taking the best token, or edit the logits: {', '.join(SETTINGS)}.",
         metavar="NAME=VALUE,...",
     )
-    threads: int = flag(CORES, "CPU threads, of llama.cpp and of the index.", min=1, max=1024)
+    threads: int | None = flag(
+        None,
+        "CPU threads, of llama.cpp and of the index; by default one for each idle core.",
+        "--threads",
+        "-t",
+        min=1,
+        max=1024,
+    )
 
     @property
     def dense(self) -> bool:
         """True where llama.cpp's own head answers."""
         return self.head == DENSE or (self.index is None and not self.head)
+
+    def prompts(self) -> tuple[str, ...]:
+        """The texts to continue, a file's without its last line break."""
+        if bool(self.prompt) == (self.file is not None):
+            got = "both --prompt and --file" if self.prompt else "nothing"
+            raise InvalidRequest("prompt", got, "one of --prompt and --file")
+        if self.file is None:
+            return self.prompt
+        try:
+            return (self.file.read().removesuffix("\n"),)
+        except UnicodeDecodeError as error:
+            raise InvalidRequest("file", str(error), "a UTF-8 text file") from error
 
     def settings(self) -> dict[str, Any]:
         """Keywords of `GenerationOptions`; InvalidRequest names `sample`."""
@@ -71,11 +122,12 @@ class GenerateOptions:
             given.setdefault("temperature", 1.0)
         if "seed" in given:
             given["seeds"] = given.pop("seed")
-        return given | {"max_tokens": self.max_tokens}
+        more = {"max_tokens": self.max_tokens, "stop": self.stop, "logprobs": self.logprobs}
+        return given | more
 
 
 def command(options: GenerateOptions, as_json: AsJson = False) -> None:
-    """Continue a text by a GGUF model, as the tokens come.
+    """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
 
     llama.cpp computes each token's hidden state; a head of the index chooses the token from it.
     Without an index, or with --head dense, llama.cpp computes all logits itself: the same tokens,
@@ -87,18 +139,28 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """
     from logitsieve.client.llamacpp import LlamaContext, attach, generate
+    from logitsieve.llamacpp import chat_prompt
 
-    settings, prompts = options.settings(), options.prompt
+    settings, given = options.settings(), options.prompts()
+    if options.logprobs and not as_json:
+        raise InvalidRequest("logprobs", "text output", "--logprobs with --json")
+    if options.system is not None and not options.chat:
+        raise InvalidRequest("system", repr(options.system), "--system with --chat")
     if options.index is None and not options.dense:
         raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
-    if options.index is None and not options.head:
-        print(NO_INDEX.format(gguf=options.gguf), file=sys.stderr)
-    with LlamaContext(options.gguf, sequences=len(prompts), threads=options.threads) as context:
+    threads = options.threads or idle_cores()
+    size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
+    with LlamaContext(options.gguf, sequences=len(given), **size) as context:
+        prompts = given
+        if options.chat:
+            prompts = tuple(chat_prompt(context, each, options.system) for each in given)
+        if options.index is None and not options.head:
+            print(NO_INDEX.format(gguf=options.gguf), file=sys.stderr)
         if options.index is None or options.dense:
-            _show(generate(context, prompts, **settings), context, options, as_json)
+            _show(generate(context, prompts, **settings), given, context, options, as_json)
             return
-        with attach(context, _decoder(options.index, options.threads), head=options.head) as head:
-            _show(head.generate(prompts, **settings), context, options, as_json)
+        with attach(context, _decoder(options.index, threads), head=options.head) as head:
+            _show(head.generate(prompts, **settings), given, context, options, as_json)
 
 
 def _decoder(index: Path, threads: int) -> LocalDecoder:
@@ -111,11 +173,15 @@ def _decoder(index: Path, threads: int) -> LocalDecoder:
 
 
 def _show(
-    generation: Generation, context: LlamaContext, options: GenerateOptions, as_json: bool
+    generation: Generation,
+    prompts: Sequence[str],
+    context: LlamaContext,
+    options: GenerateOptions,
+    as_json: bool,
 ) -> None:
-    single = len(options.prompt) == 1 and not as_json
-    if single:
-        print(options.prompt[0], end="", flush=True)
+    single = len(prompts) == 1 and not as_json
+    if single and not options.chat:
+        print(prompts[0], end="", flush=True)
     for token in generation:
         if single:
             print(_printable(token.text), end="", flush=True)
@@ -123,13 +189,14 @@ def _show(
     if as_json:
         head = DENSE if options.dense else options.head
         made = {"texts": generation.texts, "ids": generation.ids, "head": head}
-        print_json({**made, **asdict(counts)})
+        log_probs = {"logprobs": generation.log_probs} if options.logprobs else {}
+        print_json({**made, **log_probs, **asdict(counts)})
         return
     if single:
         print()
     else:
-        for prompt, text in zip(options.prompt, generation.texts, strict=True):
-            print(prompt + _printable(text))
+        for prompt, text in zip(prompts, generation.texts, strict=True):
+            print(prompt + "\n" * options.chat + _printable(text))
     vocab_size = context.gguf.vocab_size
     print(_cost(counts, vocab_size, dense=options.dense), file=sys.stderr)
     if not options.dense and counts.scanned > MOST * vocab_size * counts.tokens:

@@ -25,7 +25,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import require
 
 KNOB = "Knob of the head as NAME=VALUE; repeatable."
-CORES = min(os.cpu_count() or 1, 1024)  # threads by default of commands that one user waits for
+CORES = min(os.cpu_count() or 1, 1024)
 RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
@@ -157,6 +157,19 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(flag, f"{path} ({error})", allowed) from error
+
+
+def idle_cores() -> int:
+    """The number of cores on which nothing runs at the moment, or 1: a default for llama.cpp.
+
+    Its threads wait for each other in busy loops, hundreds of times a token: one that shares its
+    core with another program holds up all of them. All cores where Linux's /proc is not there.
+    """
+    try:
+        runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except (OSError, IndexError, ValueError):
+        return CORES
+    return max(1, CORES - max(0, runnable - 1))  # this process is one of them
 
 
 def executor_at(address: str | None) -> AbstractContextManager[Executor | None]:

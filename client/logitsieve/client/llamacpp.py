@@ -15,7 +15,7 @@ import numpy as np
 from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp_generation import Generation, GenerationOptions, Prompt, Token
-from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput
+from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, HeadSlot, OutputHead
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
 __all__ = [
@@ -31,10 +31,13 @@ __all__ = [
 COMPARED, COMPARED_K = 4, 10  # random contexts whose best ids are compared with the model's rows
 
 
-def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target]) -> LlamaAttachment:
+def attach(
+    context: LlamaContext, decoder: Decoder | None, /, **target: Unpack[Target]
+) -> LlamaAttachment:
     """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
 
-    `target` are the decoder's keywords: `head`, `min_precision`, `model` and the others.
+    `target` are the decoder's keywords: `head`, `min_precision`, `model` and the others. Without a
+    decoder llama.cpp's own output layer answers until one is swapped in (`LlamaAttachment.swap`).
 
     InvalidRequest names `decoder` if its index is not of the model's output matrix and bias: by
     their hash where the decoder is in process, and by the logits of random contexts. It names
@@ -46,17 +49,24 @@ def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target])
         raise InvalidRequest("context", kind, "a LlamaContext of the same file")
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "one that was detached")
-    _refuse_another_matrix(context.gguf, decoder, target)
-    return LlamaAttachment(context, decoder, target)
+    head = DenseOutput() if decoder is None else _head(context.gguf, decoder, target)
+    return LlamaAttachment(context, head)
 
 
 class LlamaAttachment:
     """A context whose decodes return hidden [B, D], and the decoder that chooses tokens by them."""
 
-    def __init__(self, context: LlamaContext, decoder: Decoder, target: Target) -> None:
+    def __init__(self, context: LlamaContext, head: OutputHead) -> None:
         self.context = context
-        self._head = DecoderOutput(decoder, target, context.gguf.vocab_size, context.gguf.softcap)
-        self._attached = context.headless = True
+        self._slot = HeadSlot(head)
+        self._attached, context.headless = True, head.headless
+
+    def swap(self, decoder: Decoder, /, **target: Unpack[Target]) -> None:
+        """Let another decoder choose from the next token on, also in a generation that runs.
+
+        It may be called from another thread. InvalidRequest names `decoder` as in `attach`.
+        """
+        self._slot.head = _head(self.context.gguf, decoder, target)
 
     def detach(self) -> None:
         """Give the context its output layer back; a second call changes nothing."""
@@ -73,7 +83,7 @@ class LlamaAttachment:
         """The decoder's continuations of the prompts; see `generate`, whose options they are."""
         if not self._attached:
             raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
-        return Generation(self.context, prompts, self._head, GenerationOptions(**options))
+        return Generation(self.context, prompts, self._slot, GenerationOptions(**options))
 
 
 def generate(
@@ -88,7 +98,12 @@ def generate(
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
-    return Generation(context, prompts, DenseOutput(), GenerationOptions(**options))
+    return Generation(context, prompts, HeadSlot(DenseOutput()), GenerationOptions(**options))
+
+
+def _head(gguf: GgufModel, decoder: Decoder, target: Target) -> DecoderOutput:
+    _refuse_another_matrix(gguf, decoder, target)
+    return DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)
 
 
 def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, target: Target) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import MOST_STEPS, Sampling, sampling, whole
 from logitsieve.api.results import Float32
-from logitsieve.client.llamacpp_heads import OutputHead, RowEdits
+from logitsieve.client.llamacpp_heads import HeadSlot, RowEdits
 from logitsieve.llamacpp import LlamaContext
 
 Prompt = str | Sequence[int]
@@ -33,7 +33,9 @@ class GenerationOptions:
     `repetition_penalty` if it is positive, else multiplied by it, and falls by
     `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` is the list of
     ids to choose from, or a function from a sequence's tokens so far, without its prompt, to that
-    list: a grammar.
+    list: a grammar. A sequence whose text comes to hold one of the texts in `stop` ends, and its
+    text is cut before that. `logprobs` keeps each token's log-probability under the full softmax,
+    before edits, temperature and filters.
     """
 
     max_tokens: int = 128
@@ -48,9 +50,13 @@ class GenerationOptions:
     penalized: int = 64
     banned: Sequence[int] = ()
     allowed: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] | None = None
+    stop: Sequence[str] = ()
+    logprobs: bool = False
     ignore_end: bool = False  # decode on after a token that ends the text
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str) or not all(isinstance(e, str) and e for e in self.stop):
+            raise InvalidRequest("stop", repr(self.stop), "a list of texts, none of them empty")
         whole("max_tokens", self.max_tokens, 1, MOST_STEPS - 1)
         whole("penalized", self.penalized, 0, 1 << 30)
 
@@ -97,7 +103,7 @@ class Token(NamedTuple):
 
     sequence: int
     id: int
-    text: str  # "" where it ends in the middle of a character, or ends the sequence
+    text: str  # "" where it ends the sequence, or in the middle of a character or of a `stop`
 
 
 @dataclass
@@ -120,6 +126,9 @@ class _Sequence:
     number: int
     prompt: Sequence[int]
     made: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    held: str = ""  # text that may be the beginning of one that stops the sequence
+    stopped: bool = False
     utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
 
@@ -133,11 +142,11 @@ class Generation:
         self,
         context: LlamaContext,
         prompts: Prompt | Sequence[Prompt],
-        head: OutputHead,
+        slot: HeadSlot,
         options: GenerationOptions,
     ) -> None:
         self.context, self.counts = context, Counts()
-        self._head, self._options = head, options
+        self._slot, self._head, self._options = slot, slot.head, options
         read = [_tokens(context, prompt) for prompt in _listed(prompts)]
         if not 0 < len(read) <= context.sequences:
             allowed = f"1 to {context.sequences}, the context's sequences"
@@ -167,21 +176,37 @@ class Generation:
         """The tokens of each sequence so far."""
         return [list(each.made) for each in self._sequences]
 
+    @property
+    def log_probs(self) -> list[list[float]]:
+        """The log-probabilities of these tokens; empty without `logprobs`."""
+        return [list(each.log_probs) for each in self._sequences]
+
     def _decoded(self) -> Iterator[Token]:
+        self._take_head()
         rows, running = self._read_prompts(), self._sequences
         for step in range(self._options.max_tokens):
             began = perf_counter()
-            ids = self._choose(rows, running, step)
+            self._choose(rows, running, step)
             self.counts.seconds += perf_counter() - began
-            for each, token in zip(running, ids, strict=True):
-                yield self._append(each, token)
-            running = [each for each in running if not self._over(each)]
-            if not running or len(running) > self.context.free:
+            texts = [self._text(each) for each in running]
+            left = [each for each in running if not self._over(each)]
+            full = len(left) > self.context.free or step + 1 == self._options.max_tokens
+            for each, text in zip(running, texts, strict=True):
+                yield self._shown(each, text, last=full or self._over(each))
+            running = left
+            if full or not running:
                 return
-            if step + 1 < self._options.max_tokens:
-                began = perf_counter()
-                rows = self.context.step({each.number: each.made[-1] for each in running})
-                self.counts.seconds += perf_counter() - began
+            self._take_head()
+            began = perf_counter()
+            rows = self.context.step({each.number: each.made[-1] for each in running})
+            self.counts.seconds += perf_counter() - began
+
+    def _take_head(self) -> None:
+        """Let the head that is in the slot now have llama.cpp's next rows."""
+        if self.context.headless != self._head.headless:
+            raise InvalidRequest("context", "attached or detached meanwhile", "as it was begun")
+        self._head = self._slot.head
+        self.context.headless = self._head.headless
 
     def _read_prompts(self) -> Float32:
         began = perf_counter()
@@ -191,9 +216,8 @@ class Generation:
         self.counts.prompt_s = perf_counter() - began
         return np.concatenate(rows)
 
-    def _choose(self, rows: Float32, running: Sequence[_Sequence], step: int) -> list[int]:
-        if self.context.headless != self._head.headless:
-            raise InvalidRequest("context", "attached or detached meanwhile", "as it was begun")
+    def _choose(self, rows: Float32, running: Sequence[_Sequence], step: int) -> None:
+        """Append the next token of each sequence."""
         edits = [self._options.edits(each.prompt, each.made) for each in running]
         drawing = self._drawing
         if drawing is not None:
@@ -205,18 +229,42 @@ class Generation:
         self.counts.tokens += len(running)
         self.counts.scanned += int(chosen.scanned.sum())
         self.counts.proven += int(chosen.exact.sum())
-        return [int(token) for token in chosen.ids]
+        ids = chosen.ids.tolist()
+        for each, token in zip(running, ids, strict=True):
+            each.made.append(token)
+        if self._options.logprobs:
+            for each, log_prob in zip(running, self._head.log_probs(rows, ids), strict=True):
+                each.log_probs.append(float(log_prob))
 
-    def _append(self, sequence: _Sequence, token: int) -> Token:
-        sequence.made.append(token)
-        text = ""
-        if not self.context.ends(token):
-            text = sequence.utf8.decode(self.context.piece(token))
+    def _text(self, sequence: _Sequence) -> str:
+        """The text that the last token completes, up to one that stops the sequence."""
+        token = sequence.made[-1]
+        if self.context.ends(token):
+            return ""
+        text: str = sequence.held + sequence.utf8.decode(self.context.piece(token))
+        cuts = [text.find(stop) for stop in self._options.stop if stop in text]
+        if cuts:
+            sequence.stopped, sequence.held = True, ""
+            return text[: min(cuts)]
+        begun = [
+            size
+            for stop in self._options.stop
+            for size in range(1, len(stop))
+            if text.endswith(stop[:size])
+        ]
+        shown = len(text) - max(begun, default=0)
+        sequence.held = text[shown:]
+        return text[:shown]
+
+    def _shown(self, sequence: _Sequence, text: str, last: bool) -> Token:
+        if last:
+            text += sequence.held
         self.texts[sequence.number] += text
-        return Token(sequence.number, token, text)
+        return Token(sequence.number, sequence.made[-1], text)
 
     def _over(self, sequence: _Sequence) -> bool:
-        return self.context.ends(sequence.made[-1]) and not self._options.ignore_end
+        ended = self.context.ends(sequence.made[-1]) and not self._options.ignore_end
+        return ended or sequence.stopped
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

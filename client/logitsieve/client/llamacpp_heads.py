@@ -73,6 +73,17 @@ class OutputHead(Protocol):
         """The best id of each row, or a draw; `drawing.seeds` has one seed for each row."""
         ...
 
+    def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
+        """[B]: the natural log-probability of an id in each row, before edits and temperature."""
+        ...
+
+
+@dataclass
+class HeadSlot:
+    """A place for the head that chooses the next token: another one may be put there meanwhile."""
+
+    head: OutputHead
+
 
 class DenseOutput:
     """llama.cpp's own output layer: rows are logits [B, V]."""
@@ -91,6 +102,12 @@ class DenseOutput:
             ]
         scanned = np.full(len(rows), rows.shape[1], np.int32)
         return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
+
+    def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
+        """See `OutputHead.log_probs`."""
+        shifted = rows.astype(np.float64) - rows.max(axis=1, keepdims=True)
+        chosen = np.take_along_axis(shifted, np.asarray(ids)[:, None], axis=1)[:, 0]
+        return np.asarray(chosen - np.log(np.exp(shifted).sum(axis=1)), np.float64)
 
 
 class DecoderOutput:
@@ -124,6 +141,18 @@ class DecoderOutput:
             **self._target,
         )
         return _chosen(drawn.ids[:, 0], drawn.answer)
+
+    def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
+        """See `OutputHead.log_probs`; InvalidRequest names `logprobs` where there is a softcap."""
+        if self._softcap is not None:
+            allowed = "a model that does not bend its logits, or llama.cpp's own head"
+            raise InvalidRequest("logprobs", True, allowed)
+        target: Target = {**self._target, "normalizer": "exact"}
+        return (
+            self._decoder.score(rows, np.array(ids)[:, None], **target)
+            .log_probs[:, 0]
+            .astype(float)
+        )
 
     def _bent(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float

@@ -25,6 +25,7 @@ from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
 
 POSITIONS, BATCH = 4096, 512  # tokens that the cache holds, at most; and that are read at once
+CACHED = 256  # llama.cpp makes caches of a multiple; but it limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
 PROBED = 512  # ids whose logits are compared with llama.cpp's own
 NEARLY = 0.05  # of the logits' spread: what products with a quantised h differ by at most
@@ -33,10 +34,10 @@ NEARLY = 0.05  # of the logits' spread: what products with a quantised h differ 
 class LlamaContext(LlamaModel):
     """A model in a GGUF file, opened for decoding on the CPU; not for several threads at once.
 
-    `positions` tokens fit into its cache, all `sequences` together. A decode returns logits
-    [B, V] of llama.cpp's own output layer, or, while `headless`, the rows of hidden [B, D] that
-    would enter it, multiplied by the architecture's constant scale of logits. `llama` is another
-    build of llama.cpp than the installed wheel's (`library.load`).
+    `positions` tokens, rounded up to a multiple of 256, fit into its cache, all `sequences`
+    together. A decode returns logits [B, V] of llama.cpp's own output layer, or, while `headless`,
+    the rows of hidden [B, D] that would enter it, multiplied by the architecture's constant scale
+    of logits. `llama` is another build of llama.cpp than the installed wheel's (`library.load`).
 
     InvalidRequest names what is wrong with the file, the wheel or the model, or the argument.
     """
@@ -172,6 +173,7 @@ class LlamaContext(LlamaModel):
 
     def _make(self, positions: int, threads: int) -> Any:
         layout, parameters = self._library.context, self._api.llama_context_default_params()
+        positions = -(-positions // CACHED) * CACHED
         for place, size in enumerate((positions, BATCH, BATCH, self.sequences)):
             parameters.set("<i", layout.sizes + 4 * place, size)
         for place in range(2):

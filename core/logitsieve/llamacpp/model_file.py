@@ -106,6 +106,12 @@ class GgufModel:
         template = self._header.metadata.get("tokenizer.chat_template")
         return template if isinstance(template, str) else None
 
+    def special(self, name: str) -> str:
+        """The spelling of the special token `name`, "bos" or "eos"; "" where the file has none."""
+        token = self._header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        words = self.vocabulary or []
+        return words[token] if isinstance(token, int) and 0 <= token < len(words) else ""
+
     def sha256(self, dtype: str) -> str:
         """The identity (hex) that an index of this matrix and bias has, stored as `dtype`.
 
