@@ -80,6 +80,24 @@ def test_a_long_run_prints_each_stage_once(capsys: pytest.CaptureFixture[str]) -
     assert err == "build:     0 s  label (20,000)\nbuild:    30 s  fit\n"
 
 
+def test_a_long_stage_prints_its_share_and_the_time_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    lines = StageLines("build", clock)
+    for clock.now, done in ((4.0, 100), (13.9, 300), (14.0, 350), (20.0, 500), (24.5, 600)):
+        lines("label", done, 1000)
+    for clock.now, done in ((25.0, 5), (35.0, 6000)):
+        lines("capture", done, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        "build:     4 s  label (1,000)",
+        "build:    14 s  label 35%, 26 s left",
+        "build:    24 s  label 60%, 16 s left",
+        "build:    25 s  capture",
+        "build:    35 s  capture 6,000",
+    ]
+
+
 def test_options() -> None:
     assert isinstance(to_progress("auto", "build"), StageLines)
     assert to_progress(None, "build") is no_progress

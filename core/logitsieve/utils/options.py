@@ -44,32 +44,41 @@ def check_ranges(options: Any) -> None:
 
 
 QUIET_S = 2.0  # a run that is over by then prints nothing
+EVERY_S = 10.0  # between two lines of a stage
 
 ProgressOption: TypeAlias = Progress | Literal["auto"] | None
 """A callback, "auto" for `StageLines`, or None for silence."""
 
 
 class StageLines:
-    """Prints to stderr the name of each stage as it begins, and the seconds since the run began.
+    """Prints to stderr each stage as it begins, and about every EVERY_S seconds how far it is.
 
-    Nothing is printed in the first QUIET_S seconds; lines of that time come with the next ones.
+    Lines begin with the seconds since the run began. Nothing is printed in the first QUIET_S
+    seconds; lines of that time come with the next ones.
     """
 
     def __init__(self, title: str, clock: Callable[[], float] = monotonic) -> None:
         self._title, self._clock, self._began = title, clock, clock()
-        self._stages: set[str] = set()
+        self._stages: dict[str, tuple[float, int]] = {}  # seconds and steps at the first report
         self._waiting: list[str] = []
+        self._printed = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """A `Progress`: `done` of `total` steps of a stage, or of an unknown number (0)."""
         seconds = self._clock() - self._began
+        at = f"{self._title}: {seconds:5.0f} s  {stage}"
         if stage not in self._stages:
-            self._stages.add(stage)
-            size = f" ({total:,})" if total else ""
-            self._waiting.append(f"{self._title}: {seconds:5.0f} s  {stage}{size}")
+            self._stages[stage] = seconds, done
+            self._waiting.append(f"{at} ({total:,})" if total else at)
+        elif not self._waiting and seconds - self._printed >= EVERY_S:
+            first, before = self._stages[stage]
+            speed = (done - before) / (seconds - first) if seconds > first else 0.0
+            left = f", {(total - done) / speed:.0f} s left" if speed > 0 else ""
+            self._waiting.append(f"{at} {done / total:.0%}{left}" if total else f"{at} {done:,}")
         if seconds >= QUIET_S:
             while self._waiting:
                 print(self._waiting.pop(0), file=sys.stderr, flush=True)
+                self._printed = seconds
 
 
 def to_progress(option: ProgressOption, title: str) -> Progress:
