@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.api.errors import InvalidRequest, TargetNotReached
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import evaluate
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
@@ -199,10 +199,17 @@ def test_misses_of_a_head_without_a_target_are_warned_of(
     assert not caplog.text
 
 
-def test_a_target_out_of_reach_writes_nothing(softmax: Softmax, tmp_path: Path) -> None:
-    wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", target_precision={"p1": 1.0})
-    with pytest.raises(TargetNotReached, match="p1=1"):
+def test_a_target_that_cannot_be_shown_is_refused_before_labels(
+    softmax: Softmax, tmp_path: Path
+) -> None:
+    target, stages = {"p1": 0.998, "p5": 0.5}, list[str]()
+    wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", target_precision=target)
+    wanted["progress"] = lambda stage, done, total: stages.append(stage)
+    with pytest.raises(InvalidRequest, match=r"p1=0.998 with 150 held-out .* allowed: 2,703"):
         build(**wanted)
+    with pytest.raises(InvalidRequest, match="1,351 or more, in `heldout`: captured from about 5 "):
+        build(**wanted, heldout=make_contexts(100))
+    assert not stages
     assert not list(tmp_path.iterdir())
     index = build(**wanted, best_effort=True)
     assert index.heads == ("exact", "certified", "screen")

@@ -57,11 +57,12 @@ def build(
     the model has not seen; without them the last tenth of `contexts` judges, and each of its misses
     counts twice against a target. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
     labels, budget, probes and the rows left to the fallback for the least measured time;
-    TargetNotReached if that cannot be met, unless `best_effort`. `executor` makes the calls that do
-    not depend on each other: blocks of contexts against W, mostly; without one, `config.threads`
-    threads do. `progress` gets (stage, done, total); "auto" prints a line for each stage to stderr
-    once the build has taken two seconds, None nothing. InvalidRequest names the argument at fault,
-    also a `weight` that is written to meanwhile. If it raises, nothing is written.
+    unless `best_effort`, InvalidRequest if so few held-out contexts cannot show that, and
+    TargetNotReached if no screen meets it. `executor` makes the calls that do not depend on each
+    other: blocks of contexts against W, mostly; without one, `config.threads` threads do.
+    `progress` gets (stage, done, total); "auto" prints lines of `StageLines` to stderr, None
+    nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
+    meanwhile. If it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.heads import Softmax
@@ -104,10 +105,13 @@ def build(
                 logger.warning(SAME_TEXT, out, judged.rows)
         else:
             judged = open_contexts(heldout, softmax.dim, "heldout")
+        judged = judged.spread(config.heldout_rows, BLOCKS)
+        if target_precision is not None and not best_effort:
+            pipeline.refuse_unprovable(target_precision, judged.rows, heldout is not None)
         inputs = pipeline.BuildInputs(
             softmax=softmax,
             train=train,
-            heldout=judged.spread(config.heldout_rows, BLOCKS),
+            heldout=judged,
             config=config,
             target=target_precision,
             unseen=heldout is not None,

@@ -27,7 +27,12 @@ from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
 from logitsieve.index_builder.fit.ivf import fit_ivf
 from logitsieve.index_builder.fit.lsh import fit_lsh
-from logitsieve.index_builder.fit.screen import checked_target, fit_screen, label_depth
+from logitsieve.index_builder.fit.screen import (
+    checked_target,
+    fit_screen,
+    label_depth,
+    refuse_unprovable,
+)
 from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
     BuildInputs,
@@ -57,7 +62,7 @@ FITS: dict[
 EXACT = "exact"
 EVALUATED = 10  # answers at which held-out precision is judged, at most
 
-__all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "run"]
+__all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
 
 
 def run(

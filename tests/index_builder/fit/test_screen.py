@@ -10,7 +10,13 @@ import pytest
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.screen import Search, checked_target, depths
+from logitsieve.index_builder.fit.screen import (
+    Search,
+    checked_target,
+    depths,
+    least_rows,
+    refuse_unprovable,
+)
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen.cascade import UNREACHED
 from logitsieve.index_builder.screen.partition import Partition
@@ -134,6 +140,21 @@ def test_targets_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         checked_target(wrong, 1000)
     assert caught.value.field == "target_precision"
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("wanted", [1e-3, 0.5, 0.9, 0.95, 0.98, 0.998, 0.9999])
+def test_the_least_contexts_show_a_target_and_one_fewer_do_not(wanted: float, unseen: bool) -> None:
+    rows = least_rows(wanted, unseen)
+    refuse_unprovable({"p1": wanted, "p5": wanted / 2}, rows, unseen)
+    if rows > 1:
+        with pytest.raises(InvalidRequest, match=f"allowed: {rows:,} or more"):
+            refuse_unprovable({"p1": wanted / 2, "p5": wanted}, rows - 1, unseen)
+
+
+def test_no_number_of_contexts_shows_that_all_is_right() -> None:
+    with pytest.raises(InvalidRequest, match="less than 1"):
+        refuse_unprovable({"p1": 1.0}, 10**6, unseen=True)
 
 
 def test_no_target_beyond_the_vocabulary() -> None:

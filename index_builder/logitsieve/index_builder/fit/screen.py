@@ -9,6 +9,7 @@ Shape letters: D hidden size, C clusters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,13 +19,15 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
 from logitsieve.evaluation import us_per_row
-from logitsieve.evaluation.precision import lower_bound
+from logitsieve.evaluation.precision import Z95, lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import Head
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.calibrate import TIMED_ROWS
+from logitsieve.index_builder.data.contexts import HELD_OUT
 from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult, heads_of
 from logitsieve.index_builder.screen.cascade import (
+    MORE_MISSES,
     TARGETS,
     UNREACHED,
     Bound,
@@ -46,6 +49,7 @@ DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than the target counts gen
 TRAINED = 4  # partitions trained at least, the fastest of the plain ones
 TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load only ever adds
 PROMISED = 0.01  # guard of a screen that promises a precision
+BYTES_A_TOKEN = 4  # of English text, about
 
 
 def fit_screen(inputs: FitInputs) -> FitResult:
@@ -100,6 +104,40 @@ def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, fl
     return {name: float(value) for name, value in target.items()}
 
 
+def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> None:
+    """InvalidRequest where the bounds of so many held-out contexts, all right, miss the target."""
+    name, wanted = max(target.items(), key=lambda item: item[1])
+    if wanted <= _bound(unseen)(np.ones(rows)):
+        return
+    got = f"{name}={wanted:g} with {rows:,} held-out contexts"
+    if wanted == 1:
+        allowed = "less than 1, which no number of contexts shows"
+    else:
+        needed = least_rows(wanted, unseen)
+        read = needed if unseen else HELD_OUT * needed
+        where = "in `heldout`" if unseen else f"the last tenth of {read:,}"
+        size = max(1, round(read * BYTES_A_TOKEN / 1000))
+        allowed = f"{needed:,} or more, {where}: captured from about {size:,} kB of text"
+    raise InvalidRequest("target_precision", got, f"{allowed}; or best_effort (--best-effort)")
+
+
+def least_rows(wanted: float, unseen: bool) -> int:
+    """The least number of held-out contexts, all right, that show a precision below 1.
+
+    Wilson's bound of N of them is N / (N + z^2).
+    """
+    misses = 1.0 if unseen else MORE_MISSES
+    rows = max(1, math.ceil(Z95**2 * (misses / (1 - wanted) - 1)))
+    while _bound(unseen)(np.ones(rows)) < wanted:  # rounding
+        rows += 1
+    return rows
+
+
+def _bound(unseen: bool) -> Bound:
+    """The bound that has to meet a target: a stricter one where no unseen text judges."""
+    return lower_bound if unseen else same_text_bound
+
+
 class Start(NamedTuple):
     """A start of training: plain k-means [C, D], and the costs of its screens."""
 
@@ -125,8 +163,8 @@ class Search:
 
     @property
     def bound(self) -> Bound:
-        """The bound that has to meet the target: a stricter one where no unseen text judges."""
-        return lower_bound if self.inputs.unseen else same_text_bound
+        """The bound that has to meet the target."""
+        return _bound(self.inputs.unseen)
 
     def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train and time the fastest.
