@@ -12,7 +12,7 @@ from logitsieve.cli.app import app
 from tests.cli.conftest import Run
 from tests.client.tiny_models import DIM, VOCABULARY, gpt2
 from tests.index_builder.capture.test_huggingface import write_tokenizer
-from tests.llamacpp.small_model import Make
+from tests.llamacpp.small_model import CHAT, Make
 
 SOURCE = """
 import torch
@@ -117,6 +117,10 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
         (["--huggingface", "absent"], "text: got nothing"),
         (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
         (["--gguf", "absent"], "text: got nothing, allowed: a text file for --gguf"),
+        (
+            ["--huggingface", "a", "--text", "b", "--chat"],
+            "chat: got --huggingface, allowed: --gguf",
+        ),
         (["--gguf", "absent", "--module", "a.py:f"], "module: got module and gguf"),
     ],
 )
@@ -134,6 +138,9 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert f"Next: logitsieve build --weight {make_gguf()} --contexts {out}" in result.stdout
     assert np.load(out / "00000.npy").shape[1] == 64
+    chat = ("--gguf", make_gguf(chat_template=CHAT), "--chat", "--json")
+    made = run("capture", *chat, "--out", tmp_path / "chat", *options[:2])
+    assert json.loads(made.stdout)["chat"] is True
 
 
 def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ class CaptureOptions:
     text: Path | None = flag(
         None, "Text for --huggingface or --gguf to read: UTF-8, plain or gzipped."
     )
+    chat: bool = flag(
+        False,
+        "Each line of --text is a user's message to the --gguf model, and the contexts are of its"
+        " own answers.",
+        "--chat",
+    )
     window: int = flag(
         WINDOW,
         "Tokens that --huggingface or --gguf reads at a stretch, at most its positions.",
@@ -60,6 +66,8 @@ class CaptureOptions:
             raise InvalidRequest("module", " and ".join(given) or "nothing", f"one of {names}")
         if self.module is None and self.text is None:
             raise InvalidRequest("text", "nothing", f"a text file for --{given[0]}")
+        if self.chat and self.gguf is None:
+            raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
 
     def run(self, config: CaptureConfig) -> dict[str, Any]:
         """Capture from the source that is given; what `capture.json` holds."""
@@ -78,7 +86,8 @@ class CaptureOptions:
 
         assert self.text is not None
         threads = self.threads or (idle_cores() if self.ray is None else 1)
-        return capture_gguf(gguf, self.text, self.out, window=self.window, threads=threads, **more)
+        read: dict[str, Any] = {"window": self.window, "threads": threads, "chat": self.chat}
+        return capture_gguf(gguf, self.text, self.out, **read, **more)
 
     def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:
         """The model, its batches, and what loads the model in another process."""

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.llamacpp import generate
 from logitsieve.index_builder.capture.llamacpp import capture_gguf
 from logitsieve.index_builder.config import CaptureConfig
-from logitsieve.llamacpp import LlamaContext
-from tests.llamacpp.small_model import BEGIN, POSITIONS, Make
+from logitsieve.llamacpp import LlamaContext, chat_prompt
+from tests.llamacpp.small_model import BEGIN, CHAT, POSITIONS, Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
@@ -70,6 +71,40 @@ def test_workers_give_the_contexts_of_one_thread(
         {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("many", "one")
     )
     assert many == one
+
+
+def test_contexts_of_chats_are_of_the_models_own_answers(
+    make_gguf: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, text = make_gguf(chat_template=CHAT), tmp_path / "asked.txt"
+    text.write_text("go\n\nthe time of man\n" + LINE + "all " * 60 + "\n")
+    summary = capture_gguf(model, text, tmp_path / "out", window=48, chat=True, config=FLOATS)
+    expected = []
+    with LlamaContext(model) as context:
+        for line in filter(None, text.read_text().split("\n")[:-2]):
+            prompt = context.tokenize(chat_prompt(context, line))
+            made = generate(context, prompt, max_tokens=48 - len(prompt) or 1)
+            list(made)
+            answer = [token for token in made.ids[0] if not context.ends(token)]
+            context.headless = True
+            context.forget()
+            expected.append(context.read(prompt + answer, every=True)[len(prompt) - 1 :])
+            context.headless = False
+    found = np.load(tmp_path / "out" / "00000.npy")
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+    assert summary["chat"] is True
+    assert caplog.text.count("is left out: with its answer it has to fit into window, 48") == 1
+
+
+def test_a_text_without_messages_is_refused(make_gguf: Make, text: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n\n")
+    model = make_gguf(chat_template=CHAT)
+    with pytest.raises(InvalidRequest, match=r"text: got .*, of no message that fits"):
+        capture_gguf(model, empty, tmp_path / "out", chat=True)
+    with pytest.raises(InvalidRequest, match=r"chat: got .*, without a chat template"):
+        capture_gguf(make_gguf(), text, tmp_path / "out", chat=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_window_is_at_most_the_models_positions(

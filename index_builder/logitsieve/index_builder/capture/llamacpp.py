@@ -9,6 +9,7 @@ Shape letters: T tokens of a window, D hidden size.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,14 @@ from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
 from logitsieve.index_builder.capture.stream_sample import write_sample
-from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
+from logitsieve.index_builder.capture.text_chunks import TEXT, text_chunks, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers
-from logitsieve.llamacpp import LlamaContext
+from logitsieve.llamacpp import LlamaContext, chat_prompt
 from logitsieve.utils.options import ProgressOption, to_progress
 
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
+TOO_LONG = "a message of %d tokens is left out: with its answer it has to fit into window, %d"
 logger = logging.getLogger(__name__)
 
 
@@ -37,6 +39,7 @@ def capture_gguf(
     *,
     window: int = WINDOW,
     threads: int = 1,
+    chat: bool = False,
     config: CaptureConfig | None = None,
     progress: ProgressOption = "auto",
     executor: Executor | None = None,
@@ -46,9 +49,11 @@ def capture_gguf(
     The model reads the text once through, `window` tokens at a stretch, each begun with the token
     that its tokenizer begins text with. Contexts are multiplied by the architecture's scale of
     logits, so that W h + b are the model's logits but for a softcap. `progress` gets (stage, rows
-    seen, 0). `executor` reads the stretches side by side; other processes open `gguf` by its path,
-    each with `threads` threads. InvalidRequest names the argument at fault, also a `text` that
-    makes no tokens. If it raises, nothing is written.
+    seen, 0). With `chat` each line of the text is a user's message, put as the file's chat template
+    has it, and the contexts are of the model's own greedy answer, which ends where message and
+    answer have `window` tokens. `executor` reads the stretches side by side; other processes open
+    `gguf` by its path, each with `threads` threads. InvalidRequest names the argument at fault,
+    also a `text` that makes no tokens. If it raises, nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), Path(text)
@@ -63,23 +68,43 @@ def capture_gguf(
             logger.warning(SHORTER, window, context.trained_positions)
             window = context.trained_positions
         model, path = context.gguf, str(context.gguf.path.absolute())
-        shared = Shared(OneReader(context, Lock()), _open, (), (path, window, threads))
+        shared = Shared(OneReader(context, Lock(), window), _open, (), (path, window, threads))
         tokenize = partial(context.tokenize, begin=False, special=False)
         stretches = token_windows(text, tokenize, context.begin, window)
+        prompts = message_prompts(text, context, window)
         with new_folder(out) as folder:
-            calls = ((shared, tokens) for tokens in stretches)
+            calls = ((shared, tokens) for tokens in (prompts if chat else stretches))
             return write_sample(
                 folder,
                 model.dim,
                 config,
-                Workers(executor, folder).map(read_stretch, calls),
+                Workers(executor, folder).map(read_answer if chat else read_stretch, calls),
                 progress,
                 vocabulary_size=model.vocab_size,
                 dim=model.dim,
                 model=str(model.path),
                 output_layer=model.matrix.name,
                 window=window,
+                chat=chat,
             )
+
+
+def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[list[int]]:
+    """Yield the tokens of each line as a chat up to its answer; InvalidRequest names `text`.
+
+    Lines that leave no room for an answer are left out, with a warning.
+    """
+    none = True
+    for chunk in text_chunks(text):
+        for line in filter(str.strip, chunk.split("\n")):
+            tokens = context.tokenize(chat_prompt(context, line))
+            if len(tokens) >= window:
+                logger.warning(TOO_LONG, len(tokens), window)
+                continue
+            none = False
+            yield tokens
+    if none:
+        raise InvalidRequest("text", f"{text}, of no message that fits", "a message on each line")
 
 
 class OneReader(NamedTuple):
@@ -87,6 +112,7 @@ class OneReader(NamedTuple):
 
     context: LlamaContext
     lock: Lock
+    window: int
 
 
 def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
@@ -96,7 +122,22 @@ def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
         return reader.context.read(tokens, every=True)
 
 
+def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
+    """float32 [T, D]: the inputs of the output layer for each token of the answer, and its end."""
+    context, made = reader.context, list(tokens)
+    with reader.lock:
+        context.headless = False
+        context.forget()
+        logits = context.read(made)
+        while len(made) < reader.window and not context.ends(token := int(logits[0].argmax())):
+            made.append(token)
+            logits = context.step({0: token})
+        context.headless = True
+        context.forget()
+        return context.read(made, every=True)[len(tokens) - 1 :]
+
+
 def _open(gguf: str, window: int, threads: int) -> OneReader:
     context = LlamaContext(gguf, positions=window, threads=threads)
     context.headless = True
-    return OneReader(context, Lock())
+    return OneReader(context, Lock(), window)
