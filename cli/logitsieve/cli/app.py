@@ -55,9 +55,7 @@ COMMANDS: dict[str, Entry] = {
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
     "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
-    "generate": Entry(
-        "Look", "Continue a text by a GGUF model, with a head of an index.", "llamacpp"
-    ),
+    "generate": Entry("Look", "Continue a text or answer a chat by a GGUF model.", "llamacpp"),
     "admin": Entry("Serve", "Load, unload or name versions of a server.", ""),
 }
 

@@ -34,14 +34,14 @@ def text(tmp_path: Path) -> Path:
 def test_contexts_are_those_of_windows_of_the_text(
     make_gguf: Make, text: Path, tmp_path: Path
 ) -> None:
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     summary = capture_gguf(
         make_gguf(),
         text,
         tmp_path / "out",
         window=16,
         config=FLOATS,
-        progress=lambda stage, done, total: seen.append(done),
+        progress=lambda stage, done, total: seen.append((done, total)),
     )
     with LlamaContext(make_gguf(), positions=16) as context:
         context.headless = True
@@ -52,8 +52,9 @@ def test_contexts_are_those_of_windows_of_the_text(
     expected = np.concatenate(rows)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "00000.npy"), expected)
     assert summary == json.loads((tmp_path / "out" / "capture.json").read_text())
-    assert summary["rows"] == summary["rows_seen"] == len(expected) == seen[-1]
+    assert summary["rows"] == summary["rows_seen"] == len(expected) == seen[-1][0]
     assert summary["output_layer"] == "output.weight"
+    assert all(total == max(done, len(ids)) for done, total in seen)
 
 
 @pytest.mark.parametrize(

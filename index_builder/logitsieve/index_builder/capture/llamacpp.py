@@ -21,7 +21,12 @@ from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
 from logitsieve.index_builder.capture.stream_sample import write_sample
-from logitsieve.index_builder.capture.text_chunks import TEXT, text_chunks, token_windows
+from logitsieve.index_builder.capture.text_chunks import (
+    TEXT,
+    CountedText,
+    text_chunks,
+    token_windows,
+)
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.llamacpp import LlamaContext, chat_prompt
@@ -49,11 +54,12 @@ def capture_gguf(
     The model reads the text once through, `window` tokens at a stretch, each begun with the token
     that its tokenizer begins text with. Contexts are multiplied by the architecture's scale of
     logits, so that W h + b are the model's logits but for a softcap. `progress` gets (stage, rows
-    seen, 0). With `chat` each line of the text is a user's message, put as the file's chat template
-    has it, and the contexts are of the model's own greedy answer, which ends where message and
-    answer have `window` tokens. `executor` reads the stretches side by side; other processes open
-    `gguf` by its path, each with `threads` threads. InvalidRequest names the argument at fault,
-    also a `text` that makes no tokens. If it raises, nothing is written.
+    seen, rows of the whole text by an estimate). With `chat` each line of the text is a user's
+    message, put as the file's chat template has it, and the contexts are of the model's own greedy
+    answer, which ends where message and answer have `window` tokens; how many there will be is
+    then not known. `executor` reads the stretches side by side; other processes open `gguf` by its
+    path, each with `threads` threads. InvalidRequest names the argument at fault, also a `text`
+    that makes no tokens. If it raises, nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), Path(text)
@@ -69,8 +75,8 @@ def capture_gguf(
             window = context.trained_positions
         model, path = context.gguf, str(context.gguf.path.absolute())
         shared = Shared(OneReader(context, Lock(), window), _open, (), (path, window, threads))
-        tokenize = partial(context.tokenize, begin=False, special=False)
-        stretches = token_windows(text, tokenize, context.begin, window)
+        counted = CountedText(text, partial(context.tokenize, begin=False, special=False))
+        stretches = token_windows(text, counted.tokenize, context.begin, window)
         prompts = message_prompts(text, context, window)
         with new_folder(out) as folder:
             calls = ((shared, tokens) for tokens in (prompts if chat else stretches))
@@ -79,7 +85,9 @@ def capture_gguf(
                 model.dim,
                 config,
                 Workers(executor, folder).map(read_answer if chat else read_stretch, calls),
-                progress,
+                lambda stage, seen, _: progress(
+                    stage, seen, max(seen, counted.tokens) * (not chat)
+                ),
                 vocabulary_size=model.vocab_size,
                 dim=model.dim,
                 model=str(model.path),

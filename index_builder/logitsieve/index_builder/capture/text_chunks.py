@@ -24,6 +24,28 @@ def text_chunks(path: Path) -> Iterator[str]:
         raise InvalidRequest("text", f"{path}: {error}", TEXT) from error
 
 
+class CountedText:
+    """A tokenizer of the text in `path` that estimates the text's tokens by those made so far.
+
+    InvalidRequest names `text` if it cannot be read.
+    """
+
+    def __init__(self, path: Path, tokenize: Callable[[str], list[int]]) -> None:
+        self._tokenize, self._characters = tokenize, sum(map(len, text_chunks(path)))
+        self._read = self._made = 0
+
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a further piece of the text."""
+        ids = self._tokenize(text)
+        self._read, self._made = self._read + len(text), self._made + len(ids)
+        return ids
+
+    @property
+    def tokens(self) -> int:
+        """The estimated number of tokens of the whole text; 0 before the first piece."""
+        return round(self._made * self._characters / self._read) if self._read else 0
+
+
 def token_windows(
     path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
 ) -> Iterator[list[int]]:
