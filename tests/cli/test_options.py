@@ -11,7 +11,14 @@ import typer
 from typer.testing import CliRunner
 
 from logitsieve.api.errors import InvalidRequest, MissingExtra
-from logitsieve.cli.options import executor_at, numbers, read_options, with_options
+from logitsieve.cli.options import (
+    CORES,
+    executor_at,
+    idle_cores,
+    numbers,
+    read_options,
+    with_options,
+)
 from logitsieve.utils import environment
 
 
@@ -169,3 +176,7 @@ def test_an_absent_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         MissingExtra, match=r"ray is not installed: pip install 'logitsieve\[ray\]'"
     ):
         executor_at("auto")
+
+
+def test_idle_cores_are_some_of_all() -> None:
+    assert 1 <= idle_cores() <= CORES
