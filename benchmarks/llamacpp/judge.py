@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.llamacpp.contenders import PEER, heads_of
-from benchmarks.published.contexts import outputs, stretches
+from benchmarks.published.contexts import stretches
 from demo.truth import argmax
 from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
+from logitsieve.index_builder.capture.stretches import read_stretches
 
 AT_ONCE = 8  # texts
 
@@ -36,9 +37,11 @@ def judge(
             texts = stretches(context, kind, gguf.parents[1], tokens)
             for start in range(0, len(texts), AT_ONCE):
                 part = texts[start : start + AT_ONCE]
-                hidden = outputs(context, part)
+                hidden = read_stretches(context, part)
                 best = argmax(context.gguf.matrix, hidden)
-                chosen = [outputs(context, [text], headless=False).argmax(1) for text in part]
+                chosen = [
+                    read_stretches(context, [text], headless=False).argmax(1) for text in part
+                ]
                 count(found[PEER], np.concatenate(chosen) == best, np.zeros(len(best)))
                 for name, target in heads.items():
                     top = decoder.topk(hidden, 1, **target)

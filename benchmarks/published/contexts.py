@@ -1,9 +1,10 @@
 """Contexts of a published model on text of each kind, read once into the cache.
 
-A folder of a model holds `NAME.gguf`, `<kind>.npy` (float32 [N, D]) for each kind and for `fit` and
-`heldout`, which are other chapters of English prose, and `sequences.json`: for each of these the
-token ids that were read, and from which place on contexts were taken. Chat is by the model itself:
-its answers to `prompts.txt`, drawn from llama.cpp's own logits.
+A folder of a model holds `NAME.gguf`, `<kind>.npy` (float32 [N, D]) for each kind, `primer.npy`,
+and of other chapters of English prose `fit.npy`, which begins with the primer, as a user's contexts
+do, and `heldout.npy`. `sequences.json` has for each text the token ids that were read, and from
+which place on contexts were taken; for the primer the SHA-256 of its text. Chat is by the model
+itself: its answers to `prompts.txt`, drawn from llama.cpp's own logits.
 
 Shape letters: N contexts, D hidden size.
 """
@@ -12,21 +13,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.published.texts import TEXTS
 from demo.published import CACHE, model_file
 from logitsieve.api.results import Float32
+from logitsieve.index_builder.capture.primer import primer, read_primer
+from logitsieve.index_builder.capture.stretches import Stretch, read_stretches
 from logitsieve.llamacpp import LlamaContext, chat_prompt
 from logitsieve.utils.options import Progress, no_progress
 
 JUDGED = ("english", "german", "japanese", "python", "chat")  # kinds
-PARTS = (*JUDGED, "fit", "heldout")
+PARTS = (*JUDGED, "primer", "fit", "heldout")
 ROWS = {**dict.fromkeys(JUDGED, 1200), "fit": 4000, "heldout": 1000}
 WINDOW = 128  # tokens read at a stretch
 SKIPPED = 8  # places at the beginning of a stretch, too early to tell what the text is
@@ -35,31 +36,32 @@ TEMPERATURE, TOP_P, CONSIDERED = 0.8, 0.95, 1000
 PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
 
 
-class Stretch(NamedTuple):
-    """Token ids that are read from an empty cache; contexts are of the places from `first` on."""
-
-    tokens: list[int]
-    first: int
-
-
 def contexts_folder(name: str, cache: Path = CACHE, progress: Progress = no_progress) -> Path:
     """The folder of a model with its contexts, which are read if they are not there."""
     folder = cache / name
     path = model_file(name, cache)
     listed = folder / "sequences.json"
-    missing = [part for part in PARTS if not (folder / f"{part}.npy").exists()]
-    if not missing and listed.exists():
-        return folder
     sequences = json.loads(listed.read_text()) if listed.exists() else {}
+    mark = sha256("".join(primer()).encode()).hexdigest()
+    old = () if sequences.get("primer") == mark else ("primer", "fit")
+    missing = [part for part in PARTS if part in old or not (folder / f"{part}.npy").exists()]
+    if not missing and sequences:
+        return folder
     with LlamaContext(path, positions=2 * WINDOW, threads=os.cpu_count() or 1) as context:
         for part in missing:
-            if part not in sequences:
-                sequences[part] = stretches(context, part, cache, 2 * ROWS[part], progress)
-                listed.write_text(json.dumps(sequences))
-            found = [Stretch(*one) for one in sequences[part]]
-            rows = read(context, found, ROWS[part], part, progress)
+            if part == "primer":
+                rows = read_primer(context, progress)
+            else:
+                if part not in sequences:
+                    sequences[part] = stretches(context, part, cache, 2 * ROWS[part], progress)
+                    listed.write_text(json.dumps(sequences))
+                found = [Stretch(*one) for one in sequences[part]]
+                rows = read(context, found, ROWS[part], part, progress)
+            if part == "fit":
+                rows = np.concatenate([np.load(folder / "primer.npy"), rows])
             np.save(folder / f"{part}.reading.npy", rows)
             (folder / f"{part}.reading.npy").rename(folder / f"{part}.npy")
+    listed.write_text(json.dumps(sequences | {"primer": mark}))
     return folder
 
 
@@ -128,24 +130,6 @@ def read(
     context: LlamaContext, sequences: list[Stretch], count: int, part: str, progress: Progress
 ) -> Float32:
     """`count` contexts or fewer, spread evenly over the places of all sequences."""
-    report = partial(progress, f"read {part}")
-    found = outputs(context, sequences, progress=report)
+    found = read_stretches(context, sequences, progress=progress, stage=f"read {part}")
     places = np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)
     return np.ascontiguousarray(found[places])
-
-
-def outputs(
-    context: LlamaContext,
-    sequences: Sequence[Stretch],
-    *,
-    headless: bool = True,
-    progress: Callable[[int, int], None] = lambda *_: None,
-) -> Float32:
-    """Hidden states, or logits unless `headless`, after each token from a stretch's `first` on."""
-    context.headless, rows = headless, []
-    for number, (tokens, first) in enumerate(sequences):
-        context.forget()
-        rows.append(context.read(tokens, every=True)[first:])
-        progress(number + 1, len(sequences))
-    context.headless = False
-    return np.concatenate(rows)

@@ -189,7 +189,7 @@ def _published(name: str, shared: Path, cache: Path) -> Dataset:
     model = GgufModel(folder / f"{name}.gguf")
     return Dataset(
         name=name,
-        index=name,
+        index=f"{name}-primer",
         weight=model.matrix.dense(np.float32),
         bias=np.zeros(model.vocab_size, np.float32),
         fit=np.load(folder / "fit.npy"),
@@ -199,8 +199,8 @@ def _published(name: str, shared: Path, cache: Path) -> Dataset:
         only=RACED_ON_PUBLISHED,
         gguf=model.path,
         stored=model.matrix,
-        provenance=f"{name} as published, W in {model.matrix.kind}; fitted and tuned on English "
-        f"prose, judged on other text: {', '.join(JUDGED)}",
+        provenance=f"{name} as published, W in {model.matrix.kind}; fitted on the primer and "
+        f"English prose, tuned on English prose, judged on other text: {', '.join(JUDGED)}",
     )
 
 

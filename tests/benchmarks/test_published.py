@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,15 @@ import pytest
 from benchmarks.llamacpp.__main__ import speeds
 from benchmarks.llamacpp.contenders import BODY, DRAWN, PEER, Chain, contenders
 from benchmarks.llamacpp.judge import judge
-from benchmarks.published.contexts import PLAIN, Stretch, asked, drawn, read
+from benchmarks.published.contexts import JUDGED, PLAIN, asked, contexts_folder, drawn, read
 from benchmarks.published.texts import Paragraphs
 from benchmarks.tables import published
 from benchmarks.tables.results import ONE
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
+from logitsieve.index_builder.capture.primer import read_primer
+from logitsieve.index_builder.capture.stretches import Stretch
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.llamacpp.library import library
 from tests.client.test_llamacpp import write_gguf_index
@@ -62,6 +66,30 @@ def test_contexts_are_spread_over_the_places_of_all_stretches(gguf: Path) -> Non
         assert rows.shape == (3, context.gguf.dim)
         np.testing.assert_array_equal(rows[:2], whole[[1, 2]])
         assert asked(context, "why") == PLAIN.format(prompt="why")
+
+
+def test_what_an_index_is_fitted_on_begins_with_the_primer(gguf: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "smollm2-135m").mkdir()
+    shutil.copy(gguf, folder / "smollm2-135m.gguf")
+    parts = (*JUDGED, "fit", "heldout")
+    for part in parts:
+        np.save(folder / f"{part}.npy", np.zeros((1, 64), np.float32))
+    listed = folder / "sequences.json"
+    listed.write_text(json.dumps({part: [[[5, 6, 7], 1]] for part in parts}))
+    assert contexts_folder("smollm2-135m", tmp_path) == folder
+    with LlamaContext(gguf, positions=256) as context:
+        expected = read_primer(context)
+        prose = read(context, [Stretch([5, 6, 7], 1)], 2, "test", lambda *_: None)
+    np.testing.assert_array_equal(np.load(folder / "primer.npy"), expected)
+    np.testing.assert_array_equal(np.load(folder / "fit.npy"), np.concatenate([expected, prose]))
+    assert not any(np.load(folder / f"{part}.npy").any() for part in (*JUDGED, "heldout"))
+
+    np.save(folder / "fit.npy", prose)  # nothing is read again
+    contexts_folder("smollm2-135m", tmp_path)
+    np.testing.assert_array_equal(np.load(folder / "fit.npy"), prose)
+    listed.write_text(json.dumps(json.loads(listed.read_text()) | {"primer": "of another text"}))
+    contexts_folder("smollm2-135m", tmp_path)
+    assert len(np.load(folder / "fit.npy")) == len(expected) + len(prose)
 
 
 @pytest.mark.parametrize("draw", [False, True])

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.index_builder.capture.primer import LENGTH, SKIPPED, primer, read_primer
+from logitsieve.llamacpp import LlamaContext
+from tests.llamacpp.small_model import Make
+
+SCRIPTS = {  # first and last letter
+    "Latin": "az",
+    "Greek": "αω",
+    "Cyrillic": "ая",
+    "Hebrew": "את",
+    "Arabic": "اي",
+    "Devanagari": "अह",
+    "kana": "あん",
+    "Han": "一龥",
+    "Hangul": "가힣",
+}
+
+
+def test_passages_are_of_many_kinds() -> None:
+    passages = primer()
+    assert len(passages) == len(set(passages)) == 43
+    assert all(400 <= len(passage.encode()) <= 2000 for passage in passages)
+    assert all(passage == passage.strip() for passage in passages)
+    for script, (first, last) in SCRIPTS.items():
+        shares = [sum(first <= letter <= last for letter in one) / len(one) for one in passages]
+        assert max(shares) > 0.3, script
+
+
+@pytest.mark.usefixtures("llama_wheel")
+def test_contexts_are_of_each_passages_beginning_in_the_order_of_places(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), positions=LENGTH) as context:
+        rows = read_primer(context)
+        context.headless = True
+        per_passage = []
+        for passage in primer():
+            ids = context.begin + context.tokenize(passage, begin=False, special=False)
+            context.forget()
+            per_passage.append(context.read(ids[:LENGTH], every=True)[SKIPPED:])
+    count = len(per_passage)
+    assert len(rows) == sum(map(len, per_passage)) > 100 * count
+    np.testing.assert_array_equal(rows[:count], [one[0] for one in per_passage])
+    np.testing.assert_array_equal(rows[-1], per_passage[-1][-1])
