@@ -116,7 +116,8 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
         (["--module", "a.py:f", "--huggingface", "b"], "module: got module and huggingface"),
         (["--huggingface", "absent"], "text: got nothing"),
         (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
-        (["--gguf", "absent"], "text: got nothing, allowed: a text file for --gguf"),
+        (["--gguf", "absent"], "gguf: got absent"),
+        (["--gguf", "absent", "--chat"], "text: got nothing, allowed: a text of messages"),
         (
             ["--huggingface", "a", "--text", "b", "--chat"],
             "chat: got --huggingface, allowed: --gguf",
@@ -141,6 +142,18 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     chat = ("--gguf", make_gguf(chat_template=CHAT), "--chat", "--json")
     made = run("capture", *chat, "--out", tmp_path / "chat", *options[:2])
     assert json.loads(made.stdout)["chat"] is True
+
+
+@pytest.mark.usefixtures("llama_wheel")
+def test_a_gguf_model_without_a_text_reads_the_primer(
+    run: Run, make_gguf: Make, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    result = run("capture", "--gguf", make_gguf(), "--out", out)
+    assert result.exit_code == 0
+    assert result.stdout.count("primer") == 1
+    assert f"--contexts {out} --heads exact,certified --out" in result.stdout
+    assert json.loads((out / "capture.json").read_text())["primer"] is True
 
 
 def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+OF_PRIMER = (
+    "They are of the primer, a short text of many kinds: enough for exact and certified; a screen"
+    " needs text of its use (--text)."
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
     out: Path = flag(MISSING, "The folder to write, which must not exist.")
@@ -32,7 +38,9 @@ class CaptureOptions:
     )
     gguf: Path | None = flag(None, "A model as GGUF, run by llama.cpp, instead of --module.")
     text: Path | None = flag(
-        None, "Text for --huggingface or --gguf to read: UTF-8, plain or gzipped."
+        None,
+        "Text for --huggingface or --gguf to read: UTF-8, plain or gzipped. Without it --gguf reads"
+        " a short text of many kinds: enough for the heads exact and certified, not for a screen.",
     )
     chat: bool = flag(
         False,
@@ -64,8 +72,8 @@ class CaptureOptions:
         if len(given) != 1:
             names = ", ".join(f"--{name}" for name in sources)
             raise InvalidRequest("module", " and ".join(given) or "nothing", f"one of {names}")
-        if self.module is None and self.text is None:
-            raise InvalidRequest("text", "nothing", f"a text file for --{given[0]}")
+        if self.huggingface is not None and self.text is None:
+            raise InvalidRequest("text", "nothing", "a text file for --huggingface")
         if self.chat and self.gguf is None:
             raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
 
@@ -84,7 +92,6 @@ class CaptureOptions:
     def _run_gguf(self, gguf: Path, more: Mapping[str, Any]) -> dict[str, Any]:
         from logitsieve.index_builder.capture.llamacpp import capture_gguf
 
-        assert self.text is not None
         threads = self.threads or (idle_cores() if self.ray is None else 1)
         read: dict[str, Any] = {"window": self.window, "threads": threads, "chat": self.chat}
         return capture_gguf(gguf, self.text, self.out, **read, **more)
@@ -104,7 +111,7 @@ class CaptureOptions:
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
     """Run a model over data; keep what enters its output layer.
 
-    --module, or --huggingface or --gguf with --text, which download nothing.
+    --module, --huggingface with --text, or --gguf with or without; they download nothing.
 
     FUNCTION is yours: it loads the model (torch.load only with weights_only=True),
     and returns it with an iterable of batches. Each batch is the model's argument,
@@ -122,7 +129,11 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
         return
     print(f"{out}: {summary['rows']:,} contexts of {summary['rows_seen']:,}, D = {summary['dim']}")
     weight = f"{out}/weight.npy --bias {out}/bias.npy" if options.gguf is None else options.gguf
-    print(f"Next: logitsieve build --weight {weight} --contexts {out} --out models/NAME/1")
+    heads = ""
+    if summary.get("primer"):
+        print(OF_PRIMER)
+        heads = " --heads exact,certified"
+    print(f"Next: logitsieve build --weight {weight} --contexts {out}{heads} --out models/NAME/1")
 
 
 def _model_of(module: str) -> nn.Module:

@@ -14,6 +14,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import generate
 from logitsieve.index_builder.capture.llamacpp import capture_gguf
+from logitsieve.index_builder.capture.primer import read_primer
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.llamacpp import LlamaContext, chat_prompt
 from tests.llamacpp.small_model import BEGIN, CHAT, POSITIONS, Make
@@ -95,6 +96,24 @@ def test_contexts_of_chats_are_of_the_models_own_answers(
     np.testing.assert_array_equal(found, np.concatenate(expected))
     assert summary["chat"] is True
     assert caplog.text.count("is left out: with its answer it has to fit into window, 48") == 1
+
+
+def test_without_a_text_contexts_are_of_the_primer(make_gguf: Make, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    summary = capture_gguf(
+        make_gguf(),
+        None,
+        tmp_path / "out",
+        config=FLOATS,
+        progress=lambda *report: seen.append(report),
+    )
+    with LlamaContext(make_gguf(), positions=256) as context:
+        expected = read_primer(context)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "00000.npy"), expected)
+    assert summary["primer"] is True
+    assert seen[-2:] == [("read the primer", 43, 43), ("capture", len(expected), 0)]
+    with pytest.raises(InvalidRequest, match="text: got nothing, allowed: a text of messages"):
+        capture_gguf(make_gguf(), None, tmp_path / "chat", chat=True)
 
 
 def test_a_text_without_messages_is_refused(make_gguf: Make, text: Path, tmp_path: Path) -> None:

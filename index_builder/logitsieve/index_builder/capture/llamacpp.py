@@ -1,4 +1,4 @@
-"""Run a GGUF model in llama.cpp over a text and keep the inputs of its output layer.
+"""Run a GGUF model in llama.cpp over a text, or the primer; keep the inputs of its output layer.
 
 Its output layer is not computed: llama.cpp stops before it. The matrix stays in the file, which
 `build` takes as its `weight`.
@@ -9,7 +9,7 @@ Shape letters: T tokens of a window, D hidden size.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
+from logitsieve.index_builder.capture.primer import LENGTH, read_primer
 from logitsieve.index_builder.capture.stream_sample import write_sample
 from logitsieve.index_builder.capture.text_chunks import (
     TEXT,
@@ -30,7 +31,7 @@ from logitsieve.index_builder.capture.text_chunks import (
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.llamacpp import LlamaContext, chat_prompt
-from logitsieve.utils.options import ProgressOption, to_progress
+from logitsieve.utils.options import Progress, ProgressOption, to_progress
 
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
 TOO_LONG = "a message of %d tokens is left out: with its answer it has to fit into window, %d"
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 def capture_gguf(
     gguf: Path | str,
-    text: Path | str,
+    text: Path | str | None,
     out: Path | str,
     *,
     window: int = WINDOW,
@@ -60,40 +61,48 @@ def capture_gguf(
     then not known. `executor` reads the stretches side by side; other processes open `gguf` by its
     path, each with `threads` threads. InvalidRequest names the argument at fault, also a `text`
     that makes no tokens. If it raises, nothing is written.
+
+    Without a text, None, the model reads the primer (`primer.py`), by itself in seconds: enough for
+    the heads `exact` and `certified`; a screen needs text of its use. `window` and `executor` have
+    no part in that.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
-    out, text = Path(out), Path(text)
+    out, text = Path(out), None if text is None else Path(text)
     window = whole("window", window, 2, LONGEST_WINDOW)
     if out.exists():
         raise InvalidRequest("out", out, "a path that does not exist")
-    if not text.is_file():
+    if text is None and chat:
+        raise InvalidRequest("text", "nothing", "a text of messages, for chat")
+    if text is None:
+        window = LENGTH
+    elif not text.is_file():
         raise InvalidRequest("text", text, TEXT)
     with LlamaContext(gguf, positions=window, threads=threads) as context:
         context.headless = True
         if window > context.trained_positions:
             logger.warning(SHORTER, window, context.trained_positions)
             window = context.trained_positions
-        model, path = context.gguf, str(context.gguf.path.absolute())
-        shared = Shared(OneReader(context, Lock(), window), _open, (), (path, window, threads))
-        counted = CountedText(text, partial(context.tokenize, begin=False, special=False))
-        stretches = token_windows(text, counted.tokenize, context.begin, window)
-        prompts = message_prompts(text, context, window)
+        model = context.gguf
         with new_folder(out) as folder:
-            calls = ((shared, tokens) for tokens in (prompts if chat else stretches))
+            blocks: Iterable[Float32]
+            if text is None:
+                blocks = [read_primer(context, progress)]
+            else:
+                reader, workers = OneReader(context, Lock(), window), Workers(executor, folder)
+                blocks, progress = _read(text, reader, threads, chat, workers, progress)
             return write_sample(
                 folder,
                 model.dim,
                 config,
-                Workers(executor, folder).map(read_answer if chat else read_stretch, calls),
-                lambda stage, seen, _: progress(
-                    stage, seen, max(seen, counted.tokens) * (not chat)
-                ),
+                blocks,
+                progress,
                 vocabulary_size=model.vocab_size,
                 dim=model.dim,
                 model=str(model.path),
                 output_layer=model.matrix.name,
                 window=window,
                 chat=chat,
+                primer=text is None,
             )
 
 
@@ -143,6 +152,24 @@ def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
         context.headless = True
         context.forget()
         return context.read(made, every=True)[len(tokens) - 1 :]
+
+
+def _read(
+    text: Path, reader: OneReader, threads: int, chat: bool, workers: Workers, progress: Progress
+) -> tuple[Iterator[Float32], Progress]:
+    """Contexts of the text, stretch by stretch, and `progress` with the number there will be."""
+    context, _, window = reader
+    path = str(context.gguf.path.absolute())
+    shared = Shared(reader, _open, (), (path, window, threads))
+    if chat:
+        prompts = message_prompts(text, context, window)
+        return workers.map(read_answer, ((shared, tokens) for tokens in prompts)), progress
+    counted = CountedText(text, partial(context.tokenize, begin=False, special=False))
+    stretches = token_windows(text, counted.tokenize, context.begin, window)
+    return (
+        workers.map(read_stretch, ((shared, tokens) for tokens in stretches)),
+        lambda stage, seen, _: progress(stage, seen, max(seen, counted.tokens)),
+    )
 
 
 def _open(gguf: str, window: int, threads: int) -> OneReader:
