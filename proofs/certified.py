@@ -13,7 +13,7 @@ from logitsieve.index.sketch_rows import ROUNDED
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, SMALLEST, encode_planes
 from logitsieve.kernels.sketch import sketch
-from logitsieve.kernels.sketch.bounds import CoarseFactors, _bound_group
+from logitsieve.kernels.sketch.bounds import CoarseFactors, _bound_steep
 from logitsieve.kernels.sketch.certified import _above
 from logitsieve.kernels.sketch.thresholds import reached_by
 from proofs.expression import Symbol, assigned, traced
@@ -127,9 +127,9 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     most = number(magnitude)
     half = number(magnitude / 2)
     extras = {0: Symbol("s", "f"), LANES: Symbol("n", "f"), 2 * LANES: Symbol("b", "f")}
-    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), Symbol("f(R)", "f"))
+    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), Symbol("f(R)", "f"), None)
     dots: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
-    estimate, upper = traced(_bound_group, extras, query, "sums", fused=fused, **dots).returned
+    estimate, upper = traced(_bound_steep, extras, query, "sums", fused=fused, **dots).returned
     return f"""dot = f(dot_); s = f(s_); b = f(b_); n = f(n_);
     estimate = {estimate};
     upper = {upper};

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.heads._base.reduction import augmented
+from logitsieve.heads.certified import GRADES
+from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
+from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.kernels.retrieval.lsh import bucket_tables
+
+STEEP = Widths(16, 64)  # of a sketch without levels
 
 
 def make_softmax(
@@ -99,14 +106,36 @@ def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return basis
 
 
-def certified_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+def sketch_arrays(
+    softmax: Softmax,
+    rotation: np.ndarray,
+    widths: Widths | int = 16,
+    order: np.ndarray | None = None,
+    stretch: np.ndarray | None = None,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """The part `sketch`: of these widths, or with levels and so many coordinates in eight bits.
+
+    There are no levels where there are no other coordinates.
+    """
+    if isinstance(widths, int) and widths < len(rotation):
+        order = np.arange(softmax.vocab_size, dtype=np.int32) if order is None else order
+        turned = turn(softmax, factored(turned_at_random(rotation, widths, seed), stretch))
+        arrays = code_levels(turned, softmax.bias, widths, order)
+        return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
+    widths = STEEP if isinstance(widths, int) else widths
+    return encode(softmax, rotation, widths, order, stretch)
+
+
+def certified_arrays(softmax: Softmax, widths: Widths | int = STEEP) -> dict[str, np.ndarray]:
     finite = _finite(softmax)
-    directions, _ = narrow_rotation(finite, make_hidden(64, softmax.dim), softmax.dim)
-    return encode(finite, directions, Widths(16, 64))
+    rotation, _ = narrow_rotation(finite, make_hidden(64, softmax.dim), softmax.dim)
+    return sketch_arrays(finite, rotation, widths)
 
 
 ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
     "certified": certified_arrays,
+    **dict.fromkeys(GRADES, partial(certified_arrays, widths=16)),
     "screen": screen_arrays,
     "svd": svd_arrays,
     "lsh": lsh_arrays,

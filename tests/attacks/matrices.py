@@ -10,15 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from logitsieve.api.results import Float32, Float64
+from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.index.sketch_rows import _codings, spectral_norms
 from logitsieve.index_builder.fit.certified import Widths, code, narrow_rotation
+from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
+FIRST = 16  # coordinates in eight bits where there are levels
 WIDTHS = (Widths(16, 64), Widths(16, 128), Widths(32, 64), Widths(64, 192), Widths(128, 256))
 
 
@@ -36,17 +39,24 @@ class Sketched(NamedTuple):
     def with_bias(self, bias: Float32) -> Sketched:
         """The same rows with other biases, of which a sketch holds nothing but copies."""
         coarse = self.arrays["coarse"].copy()
-        extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32).reshape(-1, 3, LANES)
-        ordered = np.full(extras.shape[0] * LANES, -np.inf, np.float32)
+        ordered = np.full(len(coarse) * LANES, -np.inf, np.float32)
         ordered[: len(bias)] = bias[self.arrays["order"]]
-        extras[:, 2] = ordered.reshape(-1, LANES)
-        coarse[:, -LANES * COARSE_EXTRA :] = extras.reshape(len(coarse), -1).view(np.uint8)
+        coarse[:, -4 * LANES :] = ordered.reshape(-1, LANES).view(np.uint8)
         return Sketched(
             Softmax(self.softmax.weight, bias), self.turned, self.arrays | {"coarse": coarse}
         )
 
     def decoded(self, fine: bool) -> tuple[Float64, Float64]:
-        """(s_i q_i [V, M], s_i [V]) of either coding, in the order of the ids."""
+        """(s_i q_i [V, M], s_i [V]) of either coding, in the order of the ids.
+
+        With levels, of the first or the last, and of the coordinates before them.
+        """
+        if "middle" in self.arrays:
+            order = self.arrays["order"]
+            rows, places = np.arange(len(order)), np.argsort(order)
+            first, *levels = _codings(self.arrays, rows, places)
+            pair = first, levels[2 if fine else 0]
+            return np.hstack([each.codes * each.scales[:, None] for each in pair]), pair[1].scales
         M = min(self.turned.rows.shape[1], self.arrays["fine"].shape[1] - EXTRA)
         if fine:
             codes = self.arrays["fine"][:, :M].astype(np.float64) - 128
@@ -64,15 +74,26 @@ class Sketched(NamedTuple):
 
 def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
     """A sketch of random widths, over any coordinates, for the proof holds for all of them."""
-    widths = widths or WIDTHS[random.integers(len(WIDTHS))]
     turned = turn(softmax, turning_of(softmax, random))
     order = random.permutation(softmax.vocab_size).astype(np.int32)
+    if widths is None and turned.rows.shape[1] > FIRST and random.random() < 0.4:
+        return Sketched(softmax, turned, with_levels(softmax, turned, order))
+    widths = widths or WIDTHS[random.integers(len(WIDTHS))]
     return Sketched(softmax, turned, code(softmax, turned, widths, order))
+
+
+def with_levels(softmax: Softmax, turned: Turned, order: Int32) -> dict[str, np.ndarray]:
+    """A sketch with levels of which `norms` are true, too."""
+    arrays = code_levels(turned, softmax.bias, FIRST, order)
+    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
 
 
 def other_sketch(victim: Sketched, weight: Float32) -> Sketched:
     """The victim's softmax with the sketch of another matrix."""
     other = Softmax(weight, victim.softmax.bias)
+    if "middle" in victim.arrays:
+        turned = turn(other, victim.turned.turning)
+        return victim._replace(arrays=with_levels(other, turned, victim.arrays["order"]))
     fine, coarse = victim.arrays["fine"].shape[1], victim.arrays["coarse"].shape[1]
     widths = Widths(coarse // LANES - COARSE_EXTRA, fine)
     turned = turn(other, victim.turned.turning)

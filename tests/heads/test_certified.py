@@ -15,14 +15,14 @@ from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import best, logits64
-from tests.synthetic import basis_of, make_hidden, make_softmax
+from tests.synthetic import STEEP, basis_of, make_hidden, make_softmax, sketch_arrays
 
-WIDTHS = [Widths(16, 64), Widths(32, 64), Widths(48, 128)]
+WIDTHS: list[Widths | int] = [Widths(16, 64), Widths(32, 64), Widths(48, 128), 16, 32]
 
 
 def certified(
     softmax: Softmax,
-    widths: Widths = WIDTHS[0],
+    widths: Widths | int = WIDTHS[0],
     seen: np.ndarray | None = None,
     share: float = 1,
 ) -> CertifiedHead:
@@ -32,7 +32,7 @@ def certified(
     order = np.random.default_rng(8).permutation(softmax.vocab_size).astype(np.int32)
     count = max(1, int(share * softmax.dim))
     turning, stretch = narrow_rotation(softmax, seen, count)
-    return CertifiedHead(softmax, encode(softmax, turning, widths, order, stretch))
+    return CertifiedHead(softmax, sketch_arrays(softmax, turning, widths, order, stretch))
 
 
 def low_rank(random: np.random.Generator, V: int, D: int) -> np.ndarray:
@@ -125,7 +125,7 @@ def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
     dim: int,
     bias: str,
     exponent: int,
-    widths: Widths,
+    widths: Widths | int,
     k: int,
     share: float,
     seed: int,
@@ -161,6 +161,7 @@ def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
     weight_exponent=st.integers(-60, 40),
     hidden_exponent=st.integers(-60, 40),
     threads=st.sampled_from([1, 2]),
+    widths=st.sampled_from(WIDTHS),
     data=st.data(),
 )
 def test_every_k_at_every_scale_equals_the_exact_head(
@@ -170,12 +171,13 @@ def test_every_k_at_every_scale_equals_the_exact_head(
     weight_exponent: int,
     hidden_exponent: int,
     threads: int,
+    widths: Widths | int,
     data: st.DataObject,
 ) -> None:
     k = data.draw(st.one_of(st.integers(1, min(8, vocab_size)), st.integers(1, vocab_size)))
     softmax = make_softmax(vocab_size, dim, scale=2.0**weight_exponent)
     hidden = make_hidden(rows, dim, scale=2.0**hidden_exponent)
-    arrays = encode(softmax, narrow_rotation(softmax, hidden, softmax.dim)[0], WIDTHS[1])
+    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, dim)[0], widths)
     head, exact = CertifiedHead(softmax, arrays, threads=threads), ExactHead(softmax)
     for got, wanted in zip(head.topk(hidden, k)[:3], exact.topk(hidden, k)[:3], strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -233,17 +235,22 @@ def decaying(vocab_size: int, dim: int, length: float = 1 / 8) -> tuple[Softmax,
     return Softmax(weight.astype(np.float32), bias.astype(np.float32)), hidden.astype(np.float32)
 
 
-@pytest.mark.parametrize("share", [0.5, 1])
-def test_few_rows_are_computed_where_the_spectrum_decays(share: float) -> None:
+@pytest.mark.parametrize(("widths", "share"), [(Widths(32, 64), 0.5), (Widths(32, 64), 1), (32, 1)])
+def test_few_rows_are_computed_where_the_spectrum_decays(
+    widths: Widths | int, share: float
+) -> None:
     softmax, hidden = decaying(4000, 128)
-    top = certified(softmax, Widths(32, 64), hidden, share).topk(hidden, 5)
+    top = certified(softmax, widths, hidden, share).topk(hidden, 5)
     assert top.scanned.mean() < 200
     np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
 
 
-def test_candidates_are_the_rows_computed_and_upper_bounds_the_others() -> None:
+@pytest.mark.parametrize("widths", [Widths(32, 64), 32])
+def test_candidates_are_the_rows_computed_and_upper_bounds_the_others(
+    widths: Widths | int,
+) -> None:
     softmax, hidden = decaying(2000, 96)
-    head = certified(softmax, Widths(32, 64), hidden)
+    head = certified(softmax, widths, hidden)
     true = logits64(softmax.weight, softmax.bias, hidden)
     for k in (1, 7, 400):
         found = head.candidates(hidden, k)
@@ -270,9 +277,10 @@ def test_many_draws_by_all_logits_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert (scanned < 2000).any()
 
 
+@pytest.mark.parametrize("widths", [Widths(32, 64), 16])
 @pytest.mark.parametrize("by_all", [False, True])
 def test_noise_is_that_of_ids_from_the_first_id_on(
-    monkeypatch: pytest.MonkeyPatch, by_all: bool
+    monkeypatch: pytest.MonkeyPatch, by_all: bool, widths: Widths | int
 ) -> None:
     """Rows 960 .. 1919 of W draw what the whole draws of them."""
     softmax, hidden = decaying(2000, 64)
@@ -280,7 +288,7 @@ def test_noise_is_that_of_ids_from_the_first_id_on(
     own = slice(960, 1920)
     part = Softmax(softmax.weight[own].copy(), softmax.bias[own].copy())
     options = DrawOptions(20, np.arange(len(hidden), dtype=np.uint64), 3, 0.7, first_id=960)
-    ids, _, _ = certified(part, Widths(32, 64), hidden).draw(hidden, options)
+    ids, _, _ = certified(part, widths, hidden).draw(hidden, options)
     others = np.delete(np.arange(2000, dtype=np.int32), own)
     ends, none = np.arange(len(hidden) + 1) * others.size, np.full(others.size, -np.inf)
     edits = ends, np.tile(others, len(hidden)), np.tile(none, len(hidden))
@@ -333,8 +341,34 @@ SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 @pytest.mark.parametrize("name", SPOILED)
 def test_arrays_that_a_kernel_could_not_follow_are_refused(name: str) -> None:
     softmax = make_softmax()
-    arrays = encode(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0], WIDTHS[0])
-    part, spoil = SPOILED[name]
+    arrays = encode(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0], STEEP)
+    _refused(softmax, arrays, SPOILED[name])
+
+
+SPOILED_LEVELS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    **{name: SPOILED[name] for name in SPOILED if "fine codes of 65" not in name},
+    "no middle codes": ("middle", lambda array: array[:, :0]),
+    "a middle group too few": ("middle", lambda array: array[1:]),
+    "middle codes of another width": ("middle", lambda array: array[:, 16:]),
+    "a piece too many": ("fine", lambda array: np.pad(array, ((0, 0), (0, 16)))),
+    "eight bits of no coordinate": ("coarse", lambda array: array[:, 256:]),
+    "too few directions": ("directions", lambda array: array[:16]),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED_LEVELS)
+def test_levels_that_a_kernel_could_not_follow_are_refused(name: str) -> None:
+    softmax = make_softmax()
+    arrays = sketch_arrays(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0])
+    _refused(softmax, arrays, SPOILED_LEVELS[name])
+
+
+def _refused(
+    softmax: Softmax,
+    arrays: dict[str, np.ndarray],
+    spoiled_by: tuple[str, Callable[[np.ndarray], np.ndarray]],
+) -> None:
+    part, spoil = spoiled_by
     spoiled = {**arrays, part: np.ascontiguousarray(spoil(arrays[part]))}
     with pytest.raises(InvalidRequest, match="arrays"):
         CertifiedHead.from_arrays(softmax, spoiled, fallback=None, threads=1, knobs={})

@@ -17,9 +17,9 @@ from logitsieve.index.sketch_rows import (
     sampled_rows,
     spectral_norms,
 )
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths, narrow_rotation
 from logitsieve.utils.floats import narrowed
-from tests.synthetic import basis_of, make_hidden, make_softmax
+from tests.synthetic import basis_of, make_hidden, make_softmax, sketch_arrays
 
 Sketch = dict[str, np.ndarray]
 V, D = 300, 90
@@ -27,13 +27,13 @@ WIDTHS = Widths(32, 64)
 
 
 def sketch_of(
-    softmax: Softmax, widths: Widths = WIDTHS, seed: int = 0, count: int | None = None
+    softmax: Softmax, widths: Widths | int = WIDTHS, seed: int = 0, count: int | None = None
 ) -> Sketch:
     random = np.random.default_rng(seed)
     hidden = make_hidden(64, softmax.dim) * np.geomspace(1, 0.01, softmax.dim, dtype=np.float32)
     order = random.permutation(softmax.vocab_size).astype(np.int32)
     turning, stretch = narrow_rotation(softmax, hidden, count or softmax.dim)
-    return encode(softmax, turning, widths, order, stretch)
+    return sketch_arrays(softmax, turning, widths, order, stretch)
 
 
 def check(softmax: Softmax, sketch: Sketch, rows: Any = None) -> int:
@@ -74,7 +74,7 @@ KINDS = (
 def test_what_the_builder_makes_passes(kind: str, size: tuple[int, int]) -> None:
     bias = np.arange(size[0], dtype=np.float32)
     softmax = Softmax(matrix(kind, *size), bias)
-    for widths in (Widths(16, 64), Widths(64, 64), Widths(32, 128)):
+    for widths in (Widths(16, 64), Widths(64, 64), Widths(32, 128), 16):
         for count in {size[1], -(-size[1] // 2)}:
             assert check(softmax, sketch_of(softmax, widths, count=count)) == size[0]
 

@@ -31,7 +31,7 @@ from logitsieve.decoding.normalizers import (
     narrowed,
 )
 from logitsieve.heads._base.head import offsets_of, refuse_first
-from logitsieve.heads.certified import WIDEST_LOG_Z
+from logitsieve.heads.certified import GRADES, WIDEST_LOG_Z
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import cut_lists, list_sample
@@ -146,7 +146,10 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
 
 
 Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
-DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}
+DRAWS: dict[str, Draw] = {
+    "exact": _draw_exactly,
+    **dict.fromkeys(("certified", *GRADES), _draw_by_bounds),
+}
 
 
 class Shortlist(NamedTuple):

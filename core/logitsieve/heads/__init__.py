@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.certified import AssuredHead, CertifiedHead, EstimatedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.frequency import FrequencyHead
 from logitsieve.heads.graph import GraphHead
@@ -18,6 +18,8 @@ from logitsieve.heads.svd import SvdHead
 HEADS: dict[str, type[Head]] = {
     "exact": ExactHead,
     "certified": CertifiedHead,
+    "assured": AssuredHead,
+    "estimated": EstimatedHead,
     "screen": ScreenHead,
     "svd": SvdHead,
     "lsh": LshHead,
@@ -60,7 +62,9 @@ def make_heads(
 
 __all__ = [
     "HEADS",
+    "AssuredHead",
     "CertifiedHead",
+    "EstimatedHead",
     "ExactHead",
     "FrequencyHead",
     "GraphHead",

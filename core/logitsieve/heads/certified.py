@@ -46,11 +46,18 @@ from logitsieve.kernels.sketch.certified import (
     certified_candidates,
     certified_topk,
 )
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
+from logitsieve.kernels.sketch.levels import TAIL_QUANTUM
+from logitsieve.kernels.sketch.sketch import (
+    COARSE_EXTRA,
+    EXTRA,
+    LEVELS_EXTRA,
+    sketch_descriptor,
+)
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes
 WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
+WIDEST_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
 # Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3,
 # from DRAM half as many do.
 PRODUCTS_A_DRAW = 1 << 16
@@ -62,17 +69,45 @@ def _check_arrays(arrays: Arrays) -> None:
     count, dim = arrays["directions"].shape
     if count > dim:
         raise ValueError(f"directions has {count} rows, allowed: 1 .. {dim}")
-    groups, size = arrays["coarse"].shape
-    fine = arrays["fine"].shape[1]
+    if "middle" in arrays:
+        _check_levels(arrays)
+    else:
+        _check_widths(arrays)
+    groups = len(arrays["coarse"])
+    if groups != -(-len(arrays["fine"]) // LANES):
+        raise ValueError(f"coarse has {groups} groups of 16 rows, not those of fine")
+    if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
+        raise ValueError("norms are not all finite and 0 or more")
+
+
+def _check_widths(arrays: Arrays) -> None:
+    size, fine = arrays["coarse"].shape[1], arrays["fine"].shape[1]
     coarse = size // LANES - COARSE_EXTRA
     if fine % 64 or fine > WIDEST:
         raise ValueError(f"fine has {fine} bytes a row, needed: 64, 128, ... {WIDEST}")
     if size % (LANES * LANES) != LANES * COARSE_EXTRA or not 0 < coarse <= fine:
         raise ValueError(f"coarse has {size} bytes a group, needed: 16 (12 + 16, 32, ... {fine})")
-    if groups != -(-len(arrays["fine"]) // LANES):
-        raise ValueError(f"coarse has {groups} groups of 16 rows, not those of fine")
-    if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
-        raise ValueError("norms are not all finite and 0 or more")
+
+
+def _check_levels(arrays: Arrays) -> None:
+    size, fine, count = (
+        arrays["coarse"].shape[1],
+        arrays["fine"].shape[1],
+        len(arrays["directions"]),
+    )
+    padded = 4 * (fine - EXTRA)
+    if not 0 < padded <= WIDEST_TAIL or padded % TAIL_QUANTUM:
+        allowed = f"8 + 16, 32, ... {WIDEST_TAIL // 4}"
+        raise ValueError(f"fine has {fine} bytes a row, needed beside middle: {allowed}")
+    coarse = size // LANES - LEVELS_EXTRA - padded // 8
+    if size % LANES or coarse % LANES or not 0 < coarse <= WIDEST:
+        allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {WIDEST})"
+        raise ValueError(f"coarse has {size} bytes a group, needed beside middle: {allowed}")
+    if not padded - TAIL_QUANTUM < count - coarse <= padded:
+        raise ValueError(f"directions has {count} rows, not the {coarse} and {padded} of the codes")
+    needed = [len(arrays["coarse"]), LANES * (padded // 8 + EXTRA)]
+    if list(arrays["middle"].shape) != needed:
+        raise ValueError(f"middle is {list(arrays['middle'].shape)}, needed: {needed}")
 
 
 SKETCH = PartSpec(
@@ -82,6 +117,7 @@ SKETCH = PartSpec(
         "stretch": TensorSpec("float32", ("D",), "factors"),
         "triangle": TensorSpec("float32", ("P", "P")),
         "coarse": TensorSpec("uint8", ("G", "S"), "codes"),
+        "middle": TensorSpec("uint8", ("G", "M"), "codes", optional=True),
         "fine": TensorSpec("uint8", ("V", "T"), "codes"),
         "order": TensorSpec("int32", ("V",), "ids", "V"),
         "limits": TensorSpec("float64", (5,)),
@@ -102,16 +138,22 @@ class CertifiedHead(KernelHead):
     name: ClassVar[str] = "certified"
     part: ClassVar[PartSpec | None] = SKETCH
     proves: ClassVar[bool] = True
+    chance: ClassVar[float] = 0.0  # of a wrong top k, over the rotation of the index
 
     def _prepare(self) -> None:
-        self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays))
+        self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays, self.chance))
         self._kernel = certified_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """The rows that `topk` computes; `upper` is a proven bound of all other logits."""
+        """The rows that `topk` computes; `upper` is a proven bound of all other logits.
+
+        It is infinite where the head proves nothing.
+        """
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         bad, *candidates = certified_candidates(self._address, hidden, k)
         refuse_first([bad])
+        if not self.proves:
+            candidates[-1].fill(np.inf)
         return Candidates(*candidates)
 
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
@@ -211,3 +253,25 @@ class CertifiedHead(KernelHead):
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
         self.draw(zeros, DrawOptions(1, seeds))
         self.log_z(zeros, 1.0)
+
+
+class AssuredHead(CertifiedHead):
+    """The same by bounds of which each may fail: a top k is wrong with a chance of 1e-15 at most.
+
+    The chance is over the random rotation of the index, for contexts that do not depend on it:
+    docs/levels.md. The sketch has levels. Draws, bounds and log Z are those of `certified`.
+    """
+
+    name: ClassVar[str] = "assured"
+    proves: ClassVar[bool] = False
+    chance: ClassVar[float] = 1e-15
+
+
+class EstimatedHead(AssuredHead):
+    """The same, wrong with a chance of 1e-3 at most."""
+
+    name: ClassVar[str] = "estimated"
+    chance: ClassVar[float] = 1e-3
+
+
+GRADES = (AssuredHead.name, EstimatedHead.name)  # heads of a sketch with levels, beside `certified`

@@ -57,12 +57,16 @@ class ScreenHead(ClusteredHead):
     }
     limits: ClassVar[Limits] = {
         "probes": lambda arrays, _: len(arrays["centroids"]),
-        "prescreen": lambda arrays, _: int("sketch.fine" in arrays),
+        "prescreen": lambda arrays, _: int(
+            "sketch.fine" in arrays and "sketch.middle" not in arrays
+        ),
     }
 
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:
             return None
-        arrays = {name: self._arrays[f"sketch.{name}"] for name in SKETCH.tensors}
+        arrays = {
+            name: self._arrays[f"sketch.{name}"] for name in SKETCH.tensors if name != "middle"
+        }
         require_part(SKETCH, arrays, self._softmax)
         return sketch_descriptor(self._softmax.descriptor, arrays)

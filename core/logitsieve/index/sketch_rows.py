@@ -20,7 +20,8 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.contents import Report
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, SUMMED, SpanNorms, span_of
+from logitsieve.kernels.sketch.levels import APART
+from logitsieve.kernels.sketch.sketch import EXTRA, SUMMED, SpanNorms, span_of, widths_of
 
 SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
@@ -28,21 +29,36 @@ ROUNDED = 1 + 2.0**-24  # coordinates of a sketch are float32: a step of the ker
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 MIDDLE = 128  # the code that stands for 0
 GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
+SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # the same of float32 sums of a block, and of its rows
+LEAST_SHORT = 1e-15  # of numbers whose products are normal in float32
 ROOM = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates, for a check that rounds otherwise
+LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
 NORMS = tuple(
     f"{coding} {kind}" for coding in ("coarse", "fine") for kind in ("errors", "lengths", "rests")
 )
 
 
 class _Coding(NamedTuple):
-    """Rows of one coding in float64, and the limits that they are to keep to."""
+    """Rows of one coding in float64, and the limits that they are to keep to.
+
+    A level of the tail has norms of its errors and no other limits, but for its longest codes.
+    """
 
     name: str
-    codes: Float64  # [R, F]
+    codes: Float64  # [R, F] of the coordinates from `first` on
     scales: Float64  # [R]
-    rests: Float64  # [R]
+    rests: Float64  # [R] of what is not coded; of a level, the norms of errors
     kappa: float
     most: float
+    first: int = 0
+
+    def coded(self, turned: Float64) -> Float64:
+        """The coordinates of rows that these codes are of."""
+        return turned[:, self.first : self.first + self.codes.shape[1]]
+
+    def errors(self, turned: Float64) -> Float64:
+        """[R, F] what codes leave of them."""
+        return self.coded(turned) - self.codes * self.scales[:, None]
 
 
 class Residuals(NamedTuple):
@@ -105,7 +121,7 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     places[sketch["order"]] = np.arange(V)
     _check_biases(softmax.bias, sketch, places)
     solver, stretch = solve(sketch), sketch["stretch"].astype(np.float64)
-    grams, left = Grams(solver), float(limits[4])
+    grams, left = grams_of(sketch, solver), float(limits[4])
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
@@ -125,7 +141,7 @@ def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
     """
     stretch, left = sketch["stretch"].astype(np.float64), float(sketch["limits"][4])
     solver, places = solve(sketch), np.argsort(sketch["order"])
-    grams = Grams(solver)
+    grams = grams_of(sketch, solver)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, softmax.vocab_size))
         weight = softmax.rows(rows).astype(np.float64) / stretch
@@ -133,6 +149,11 @@ def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
         report(len(rows))
     share, floor = ROOM
     return grams.norms(roundings=2) * share + floor * grams.length
+
+
+def grams_of(sketch: Arrays, solver: Solver) -> Grams | LevelGrams:
+    """Empty Gram matrices for the rows of a sketch."""
+    return LevelGrams(solver) if "middle" in sketch else Grams(solver)
 
 
 class Grams:
@@ -149,7 +170,7 @@ class Grams:
         self._turned_PP += turned.T @ turned
         self._others_DD += residuals.rows.T @ residuals.rows
         for coding in codings:
-            off = turned[:, : coding.codes.shape[1]] - coding.codes * coding.scales[:, None]
+            off = coding.errors(turned)
             self._errors[coding.name] = self._errors.get(coding.name, 0.0) + off.T @ off
 
     @property
@@ -172,14 +193,57 @@ class Grams:
         return np.array(norms)
 
 
-def _spectral_norm(gram: Float64) -> float:
+class LevelGrams:
+    """The same with levels: Gram matrices of tails, of what two levels leave, of first coordinates.
+
+    They are products in float32, whose rounding `SHORT_SPARE` bounds: norms grow by a percent.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self._rounding = solver.rounding
+        self._grams: dict[str, Float64] = {}
+        self._squares = 0.0  # of all coordinates
+        self._outside = 0.0  # and of residuals
+
+    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[_Coding]) -> None:
+        """Take in a block of rows."""
+        head, _, *levels = codings
+        rows = {"first": head.coded(turned), "first errors": head.errors(turned)}
+        rows["tail"] = levels[0].coded(turned)
+        rows |= {level.name: level.errors(turned) for level in levels}
+        for name, each in rows.items():
+            largest = np.abs(each).max(initial=0)
+            short = each.astype(np.float32) if LEAST_SHORT < largest < 1 / LEAST_SHORT else each
+            self._grams[name] = self._grams.get(name, 0.0) + (short.T @ short).astype(np.float64)
+        self._squares += float(np.einsum("rp,rp->", turned, turned))
+        self._outside += float(np.square(residuals.outside).sum())
+
+    @property
+    def length(self) -> float:
+        """The Frobenius norm of all coordinates."""
+        return float(np.sqrt(self._squares)) * SUMMED
+
+    def norms(self, roundings: float = 1) -> Float64:
+        """[6]: the errors of the first coordinates; the longer of these and of coded tails; what
+        the level leaves, and what no coordinate has. Of the second level, then of the last."""
+        first, errors, tail, *left = (
+            _spectral_norm(gram, SHORT_SPARE) for gram in self._grams.values()
+        )
+        outside = APART * (
+            np.sqrt(self._outside) * SUMMED + roundings * self._rounding * self.length
+        )
+        each = [[errors, max(first, tail + level), level + outside] for level in left]
+        return np.concatenate(each)
+
+
+def _spectral_norm(gram: Float64, spare: float = GRAM_SPARE) -> float:
     """At least the largest singular value of a matrix with this Gram matrix, but for rounding."""
     if not gram.size:
         return 0.0
     if not np.isfinite(gram).all():
         return np.inf
     # A sum of products is off by a share of the sum of squares: so is the matrix, by its trace.
-    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + GRAM_SPARE * float(np.trace(gram))
+    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + spare * float(np.trace(gram))
     return float(np.sqrt(largest)) * SUMMED
 
 
@@ -199,19 +263,59 @@ def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:
 
 
 def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
-    """Both codings of these rows, which lie at `places` of `coarse`."""
+    """All codings of these rows, which lie at `places` of `coarse`."""
+    if "middle" in sketch:
+        yield from _levels(sketch, places)
+        return
     limits, fine = sketch["limits"].tolist(), sketch["fine"][rows]
     coded = min(len(sketch["directions"]), fine.shape[1] - EXTRA)
-    groups, lane = sketch["coarse"][places // LANES], (np.arange(len(rows)), places % LANES)
-    width = groups.shape[1] // LANES - COARSE_EXTRA
-    quads = groups[:, : LANES * width].reshape(len(rows), width // 4, LANES, 4)
-    coarse = quads[lane[0], :, lane[1]].reshape(len(rows), width)[:, :coded]
-    extras = groups[:, LANES * width :].copy().view(np.float32).reshape(len(rows), 3, LANES)
-    scales, rests, _ = extras[lane[0], :, lane[1]].T.astype(np.float64)
-    yield _Coding("coarse", coarse.astype(np.float64) - MIDDLE, scales, rests, *limits[:2])
+    width = widths_of(sketch).coarse
+    codes, (scales, rests, _) = _coarse(sketch, places, width, 3)
+    yield _Coding("coarse", codes[:, :coded], scales, rests, *limits[:2])
     scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
     codes = fine[:, :coded].astype(np.float64) - MIDDLE
     yield _Coding("fine", codes, scales, rests, *limits[2:4])
+
+
+def _coarse(
+    sketch: Arrays, places: Int64, width: int, extras: int
+) -> tuple[Float64, tuple[Float64, ...]]:
+    """Codes [R, F] and so many numbers [R] of the rows at these places of `coarse`."""
+    groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
+    quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
+    codes = quads[lane[0], :, lane[1]].reshape(len(places), width)
+    ends = groups[:, -4 * extras * LANES :].copy().view(np.float32)
+    numbers = ends.reshape(len(places), extras, LANES)[lane[0], :, lane[1]].astype(np.float64)
+    return codes.astype(np.float64) - MIDDLE, tuple(numbers.T)
+
+
+def _levels(sketch: Arrays, places: Int64) -> Iterator[_Coding]:
+    """The first coordinates in eight bits, then the levels of the tail."""
+    widths, limits = widths_of(sketch), sketch["limits"].tolist()
+    F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
+    codes, (scales, *first, _) = _coarse(sketch, places, F, 4)
+    yield _Coding("coarse", codes, scales, np.full(len(places), np.inf), *limits[:2])
+    coarse, middle = sketch["coarse"][groups], sketch["middle"][groups]
+    size = LANES * widths.padded // 8
+    bits = [_bits(each[:, :size], lanes) for each in (coarse[:, LANES * F :], middle)]
+    ends = middle[:, -8 * LANES :].copy().view(np.float32).reshape(len(places), 2, LANES)
+    second = ends[np.arange(len(places)), :, lanes].astype(np.float64).T
+    fine = sketch["fine"][places]
+    last = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
+    pieces = fine[:, :-EXTRA].reshape(len(places), -1, 1, LANES)
+    crumbs = (pieces >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(len(places), -1)
+    nibbles = (8 * bits[0] + 4 * bits[1] + crumbs)[:, :T]
+    most = float(np.sqrt(T)), *limits[2:4]
+    extras = tuple(first), tuple(second), tuple(last)
+    for name, (scales, norms), kept, longest in zip(LEVELS, extras, LEVEL_BITS, most, strict=True):
+        codes = 2.0 * (nibbles >> (4 - kept)) - ((1 << kept) - 1)
+        yield _Coding(name, codes, scales, norms, np.inf, longest, F)
+
+
+def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:
+    """uint8 [R, W] the bits of one row each of sixteen: kernels/simd/tables.py has their order."""
+    bytes_of = planes.reshape(len(planes), -1, LANES)[np.arange(len(planes)), :, lanes]
+    return np.unpackbits(bytes_of, axis=1, bitorder="little")
 
 
 def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64, Residuals]:
@@ -257,16 +361,29 @@ def _broken(
     span = solver.span
     spare = np.maximum(left - residuals.within, 0) / (3 * (1 + span.gain) * (1 + span.skew))
     sure = {"left is below its residual": residuals.within <= left}
-    for name, codes, scales, rests, kappa, most in codings:
-        coded = turned[:, : codes.shape[1]]
-        errors = np.linalg.norm(coded - codes * scales[:, None], axis=1)
+    for coding in codings:
+        name, coded = coding.name, coding.coded(turned)
+        errors = np.linalg.norm(coding.errors(turned), axis=1)
         lengths = np.linalg.norm(coded, axis=1)
-        others = np.hypot(np.linalg.norm(turned[:, codes.shape[1] :], axis=1), residuals.outside)
         slack = (ROUNDED - 1) * lengths + spare
-        sure |= {
-            f"{name} has no such scale": scales >= LEAST_SCALE,
-            f"{name} codes are farther off than kappa": errors <= scales * kappa + slack,
-            f"{name} coordinates are longer than Q": lengths <= scales * most + slack,
-            f"{name} rest is below its norm": others <= rests * ROUNDED + spare,
-        }
+        sure[f"{name} has no such scale"] = coding.scales >= LEAST_SCALE
+        if coding.first:
+            along = np.einsum("rt,rt->r", coding.errors(turned), coded)
+            apart = np.abs(along) / np.maximum(lengths, LEAST_SCALE) + residuals.outside
+            held = np.maximum(errors, APART * apart) <= coding.rests + slack
+            sure[f"{name} norm is below its error"] = held
+            longest = np.linalg.norm(coding.codes, axis=1)
+            sure[f"{name} codes are longer than their limit"] = longest <= coding.most
+            continue
+        sure[f"{name} codes are farther off than kappa"] = (
+            errors <= coding.scales * coding.kappa + slack
+        )
+        sure[f"{name} coordinates are longer than Q"] = (
+            lengths <= coding.scales * coding.most + slack
+        )
+        if np.isfinite(coding.rests).all():
+            others = turned[:, coded.shape[1] :]
+            others = np.hypot(np.linalg.norm(others, axis=1), residuals.outside)
+            held = others <= coding.rests * ROUNDED + spare
+            sure[f"{name} rest is below its norm"] = held
     return {reason: ~held for reason, held in sure.items()}

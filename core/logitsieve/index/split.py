@@ -18,6 +18,7 @@ from logitsieve.index.manifest import SHARD_ALIGNED, ShardOf
 from logitsieve.index.reader import verify_index
 from logitsieve.index.writer import new_path, write_index
 from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
@@ -89,25 +90,35 @@ def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
 
     `limits` and `norms` hold for all rows, so for some; the basis of the codes stays the same.
     """
-    order = sketch["order"]
+    order, widths = sketch["order"], widths_of(sketch)
     places = np.flatnonzero((order >= rows.start) & (order < rows.stop))
-    return {
-        **sketch,
-        "order": order[places] - np.int32(rows.start),
-        "fine": np.ascontiguousarray(sketch["fine"][rows]),
-        "coarse": _regrouped(sketch["coarse"], places),
-    }
+    taken = {"order": order[places] - np.int32(rows.start)}
+    if not widths.tail:
+        taken["fine"] = np.ascontiguousarray(sketch["fine"][rows])
+        taken["coarse"] = _regrouped(sketch["coarse"], places, widths.coarse, 0)
+    else:
+        taken["fine"] = np.ascontiguousarray(sketch["fine"][places])
+        bits = widths.padded // 8
+        taken["coarse"] = _regrouped(sketch["coarse"], places, widths.coarse, bits)
+        taken["middle"] = _regrouped(sketch["middle"], places, 0, bits, bias=0.0)
+    return {**sketch, **taken}
 
 
-def _regrouped(coarse: np.ndarray, places: Int64) -> np.ndarray:
+def _regrouped(
+    groups: np.ndarray, places: Int64, codes: int, bits: int, bias: float = -np.inf
+) -> np.ndarray:
     """Groups of 16 of the rows at these places, filled up as docs/index-format.md says.
 
-    A group has codes of 16 rows by fours, then their scales, rests and biases as float32: all of
-    its rows by four bytes each.
+    A group has codes of 16 rows by fours, then bytes of bits one by one, then float32 numbers.
     """
-    fours, groups = coarse.reshape(len(coarse), -1, LANES, 4), -(-len(places) // LANES)
-    rows = np.full((groups * LANES, fours.shape[1], 4), NO_CODE, np.uint8)
-    rows[:, -3:] = np.array([[0.0], [0.0], [-np.inf]], np.float32).view(np.uint8)
-    rows[: len(places)] = fours[places // LANES, :, places % LANES]
-    grouped = rows.reshape(groups, LANES, -1, 4).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(grouped).reshape(groups, -1)
+    ends = [0, LANES * codes, LANES * (codes + bits), groups.shape[1]]
+    pieces = []
+    for begin, end, unit, fill in zip(ends, ends[1:], (4, 1, 4), (NO_CODE, 0, 0), strict=False):
+        fields = groups[:, begin:end].reshape(len(groups), -1, LANES, unit)
+        rows = np.full((-(-len(places) // LANES) * LANES, fields.shape[1], unit), fill, np.uint8)
+        if end == ends[-1]:
+            rows[:, -1] = np.frombuffer(np.float32(bias).tobytes(), np.uint8)
+        rows[: len(places)] = fields[places // LANES, :, places % LANES]
+        grouped = rows.reshape(-1, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
+        pieces.append(np.ascontiguousarray(grouped).reshape(len(grouped), -1))
+    return np.concatenate(pieces, axis=1)

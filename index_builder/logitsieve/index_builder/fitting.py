@@ -44,6 +44,10 @@ class FitResult:
     summary: Mapping[str, float]
     knobs: Mapping[str, float]
 
+    def shared(self) -> FitResult:
+        """The same arrays for another head, which adds nothing to the manifest's summary."""
+        return FitResult(self.arrays, {}, {})
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BuildInputs:

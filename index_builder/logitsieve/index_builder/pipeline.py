@@ -5,11 +5,12 @@ Shape letters: D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import faiss
 import numpy as np
@@ -19,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.timing import TIMED_K
+from logitsieve.heads.certified import GRADES
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
@@ -26,6 +28,7 @@ from logitsieve.index_builder.fit.certified import fit_certified
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
 from logitsieve.index_builder.fit.ivf import fit_ivf
+from logitsieve.index_builder.fit.levels import fit_levels
 from logitsieve.index_builder.fit.lsh import fit_lsh
 from logitsieve.index_builder.fit.screen import (
     checked_target,
@@ -111,11 +114,14 @@ def _fit(
     inputs: BuildInputs, names: Sequence[str], scratch: Path
 ) -> tuple[dict[str, FitResult], str]:
     """Return the fitted heads, and the name of the proving one that answers what others leave."""
-    learned = [name for name in FITS if name in names]
     fitted: dict[str, FitResult] = {}
     fallback = ""
+    if "certified" in names and (levels := fit_levels(inputs)):
+        fitted = {"certified": levels} | {grade: levels.shared() for grade in GRADES}
+        fallback = "certified"
+    learned = [name for name in FITS if name in names and name not in fitted]
     if learned:
-        basis = prepare(inputs, label_depth(inputs), scratch)
+        basis = prepare(inputs, label_depth(inputs), scratch, fitted)
         hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
         for name in learned:
             fitted[name] = FITS[name](replace(basis, fitted=dict(fitted), fallback=fallback))
@@ -141,12 +147,22 @@ def _threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before[1])
 
 
-def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
-    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
+def prepare(
+    inputs: BuildInputs,
+    depth: int,
+    scratch: Path,
+    fitted: Mapping[str, FitResult] = MappingProxyType({}),
+) -> FitInputs:
+    """Label every context with its exact top `depth`, and draw the sample that fits in memory.
+
+    Labels are those of `certified` if it is fitted by now, and of `exact` otherwise.
+    """
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
-    exact = shared_head(EXACT, heads_of(inputs.softmax, {})[EXACT], inputs.softmax)
+    name = "certified" if "certified" in fitted else EXACT
+    head = heads_of(inputs.softmax, fitted)[name]
+    exact = shared_head(name, head, inputs.softmax, fitted)
 
     def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
         report, path = partial(inputs.progress, stage), scratch / file

@@ -1,21 +1,14 @@
-"""Every type of blocks by the formulas of docs/index-format.md, and tables of sixteen bytes."""
+"""Every type of blocks by the formulas of docs/index-format.md."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.blocks import LOOK_UP, READERS, look_up, look_up_of
+from logitsieve.kernels.rows.blocks import READERS
 from logitsieve.kernels.rows.decode import decoded
-from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.stored import KINDS
 from tests.stored import BLOCKS, random_blocks
 
@@ -109,64 +102,3 @@ def test_numbers_are_as_the_format_defines_them(kind: str) -> None:
 
 def test_every_type_has_a_reader() -> None:
     assert set(READERS) == set(BLOCKS)
-
-
-def _looker(name: str) -> Any:
-    vector = ir.VectorType(ir.IntType(8), 16)
-
-    @intrinsic
-    def look(typing_context, table, codes, found):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            table, codes, found = (builder.bitcast(x, vector.as_pointer()) for x in arguments)
-            operands = (builder.load(x, align=1) for x in (table, codes))
-            builder.store(look_up(builder, *operands, name), found, align=1)
-            return context.get_dummy_value()
-
-        return types.void(table, codes, found), codegen
-
-    return look
-
-
-look_here, look_anywhere = _looker(LOOK_UP), _looker("")
-
-
-@kernel("(uint8[::1], uint8[::1], uint8[::1], int64)")
-def look(table, codes, found, here):
-    if here:
-        look_here(pointer(table), pointer(codes), pointer(found))
-    else:
-        look_anywhere(pointer(table), pointer(codes), pointer(found))
-
-
-@pytest.mark.parametrize("here", [0, 1])
-def test_tables_are_looked_up_on_every_target(here: int) -> None:
-    random = np.random.default_rng(1)
-    for _ in range(20):
-        table = random.integers(0, 256, 16, np.uint8)
-        codes, found = random.integers(0, 16, 16, np.uint8), np.empty(16, np.uint8)
-        look(table, codes, found, here)
-        np.testing.assert_array_equal(found, table[codes])
-
-
-def test_a_target_without_the_instruction_has_none() -> None:
-    assert not look_up_of("x86_64-unknown-linux-gnu", lambda _: False)
-    assert not look_up_of("riscv64-unknown-linux-gnu", lambda _: True)
-
-
-@pytest.mark.parametrize(
-    ("triple", "instruction"),
-    [("aarch64-unknown-linux-gnu", "tbl"), ("x86_64-unknown-linux-gnu", "vpshufb")],
-)
-def test_a_table_is_one_instruction(triple: str, instruction: str) -> None:
-    vector = ir.VectorType(ir.IntType(8), 16)
-    module = ir.Module()
-    module.triple = triple
-    function = ir.Function(module, ir.FunctionType(vector, [vector, vector]), "look")
-    builder = ir.IRBuilder(function.append_basic_block())
-    builder.ret(look_up(builder, *function.args, look_up_of(triple, lambda _: True)))
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    features = "+avx2" if triple.startswith("x86") else "+neon"
-    machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3)
-    assembly = machine.emit_assembly(llvm.parse_assembly(str(module)))
-    assert instruction in assembly

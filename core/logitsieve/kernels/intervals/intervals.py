@@ -34,7 +34,7 @@ from logitsieve.kernels.sketch.bounds import (
     REFINED_ROOM,
     bound_four,
     coarse_factors,
-    refine,
+    refine_places,
     refined_at,
 )
 from logitsieve.kernels.sketch.sketch import (
@@ -167,9 +167,10 @@ def compute(descriptor, intervals, row):
 def refine_listed(descriptor, intervals, count):
     """Narrow the intervals of the rows at the places listed[:count] by their fine codes."""
     sketch, factors = sketch_at(descriptor), intervals.factors
-    for i in range(count):
-        intervals.rows[i] = sketch.order[intervals.listed[i]]
-    refine(sketch, intervals.planes, factors, intervals.rows, count, intervals.refined)
+    refine_places(
+        sketch, intervals.planes, factors, intervals.listed, count, intervals.rows,
+        intervals.refined,
+    )  # fmt: skip
     for i in range(count):
         place, upper = intervals.listed[i], float(intervals.refined.uppers[i])
         intervals.estimates[place] = intervals.refined.estimates[i]

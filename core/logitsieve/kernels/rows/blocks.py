@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.extending import register_model
 
@@ -19,7 +18,6 @@ from logitsieve.kernels.rows.stored_types import (
     BYTES,
     FLOATS,
     INT16,
-    INT32,
     StoredModel,
     bits_of,
     block_of,
@@ -29,7 +27,8 @@ from logitsieve.kernels.rows.stored_types import (
     moved,
     times,
 )
-from logitsieve.kernels.simd.lanes import LANES, StoredType, cpu_has, spread
+from logitsieve.kernels.simd.lanes import LANES, StoredType, spread
+from logitsieve.kernels.simd.tables import look_up
 from logitsieve.utils.stored import KINDS
 
 _FLOAT, _WORDS = ir.FloatType(), ir.VectorType(INT16, LANES // 2)
@@ -107,29 +106,6 @@ def _above(low: Emit, high: Emit) -> Emit:
 
 def _less(codes: Emit, by: int) -> Emit:
     return lambda place: place.builder.sub(codes(place), ir.Constant(BYTES, [by] * LANES))
-
-
-def look_up_of(triple: str, has: Callable[[str], bool]) -> str:
-    """LLVM's name of the instruction of a target that looks up bytes; empty if there is none."""
-    if triple.startswith("x86_64"):
-        return "llvm.x86.ssse3.pshuf.b.128" if has("ssse3") else ""
-    return "llvm.aarch64.neon.tbl1.v16i8" if triple.startswith(("aarch64", "arm64")) else ""
-
-
-LOOK_UP = look_up_of(llvm.get_process_triple(), cpu_has)
-
-
-def look_up(builder: Any, table: Any, codes: Any, name: str = LOOK_UP) -> Any:
-    """LLVM: the bytes of a table of sixteen at codes of four bits."""
-    if name:
-        function = ir.FunctionType(BYTES, [BYTES, BYTES])
-        return builder.call(builder.module.declare_intrinsic(name, fnty=function), [table, codes])
-    found = ir.Constant(BYTES, None)
-    for place in range(LANES):
-        lane = spread(builder, builder.extract_element(table, ir.Constant(INT32, place)), BYTES)
-        equal = builder.icmp_signed("==", codes, ir.Constant(BYTES, [place] * LANES))
-        found = builder.select(equal, lane, found)
-    return found
 
 
 def _looked_up(codes: Emit, values: tuple[int, ...]) -> Emit:

@@ -165,12 +165,26 @@ def _sixty_four(builder, plane, piece):
     return builder.bitcast(_load_bytes(builder, plane, piece), _SUMS)
 
 
-def _multiply(form, load_plane):
+def _load_crumbs(builder, start, place):
+    """LLVM: 64 codes of two bits from 16 * place on, one after the other of each byte's first."""
+    offset = builder.mul(place, ir.Constant(place.type, LANES))
+    vector = ir.VectorType(_BYTE, LANES)
+    address = builder.bitcast(builder.gep(start, [offset]), vector.as_pointer())
+    codes, three = builder.load(address, align=1), ir.Constant(vector, [3] * LANES)
+    parts = [
+        builder.and_(builder.lshr(codes, ir.Constant(vector, [bits] * LANES)), three)
+        for bits in range(0, 8, 2)
+    ]
+    halves = [builder.shuffle_vector(*parts[i : i + 2], _order(range(2 * LANES))) for i in (0, 2)]
+    return builder.shuffle_vector(*halves, _order(range(4 * LANES)))
+
+
+def _multiply(form, load_plane, load_rows=_load_bytes):
     @intrinsic
     def multiply(typing_context, sums, rows, first, second, place):
         def codegen(context, builder, signature, arguments):
             sums, rows, *query, place = arguments
-            rows = _load_bytes(builder, rows, place)
+            rows = load_rows(builder, rows, place)
             query = [load_plane(builder, plane, place) for plane in query]
             if signature.return_type == SUMS:
                 return form.products(builder, sums, rows, *query)
@@ -201,6 +215,15 @@ def multiply_row_by(form):
     return _multiply(form, _sixty_four)
 
 
+def multiply_crumbs_by(form):
+    """multiply(sums, row, first, second, piece): products with 64 codes of two bits, 0 .. 3.
+
+    Byte i of the sixteen of a piece has codes i, 16 + i, 32 + i and 48 + i, the first lowest. A sum
+    exceeds that of products by `offset` - 128 times the sum of the query's codes.
+    """
+    return _multiply(form, _sixty_four, _load_crumbs)
+
+
 def join_planes_by(form):
     """join(sums): sixteen sums of what `multiply` has added up in two."""
 
@@ -218,7 +241,7 @@ def join_planes_by(form):
 
 
 multiply_bytes, multiply_row = multiply_bytes_by(FORM), multiply_row_by(FORM)
-join_planes = join_planes_by(FORM)
+multiply_crumbs, join_planes = multiply_crumbs_by(FORM), join_planes_by(FORM)
 
 
 @intrinsic

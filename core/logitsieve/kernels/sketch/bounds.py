@@ -9,11 +9,12 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.byte_lanes import (
     AVX_VNNI,
     FORM,
     NEON_DOT,
+    OFFSET,
     join_planes,
     multiply_bytes,
     multiply_row,
@@ -24,16 +25,29 @@ from logitsieve.kernels.simd.byte_lanes import (
 from logitsieve.kernels.simd.dots import four_from
 from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat32, store, zeros32
 from logitsieve.kernels.simd.pointers import as_float32, shift
+from logitsieve.kernels.sketch.levels import (
+    LevelFactors,
+    first_level,
+    last_bounds,
+    last_level,
+    level_room_at,
+    middle_estimate,
+    middle_level,
+    middle_upper,
+)
 from logitsieve.kernels.sketch.sketch import (
-    COARSE_EXTRA,
     ERROR,
     EXTRA,
     FINE_ERROR,
     FINE_REST,
     FINE_SUM,
+    FIRST_ERROR,
+    MIDDLE_ERROR,
     REST,
     SCALE,
     SUM,
+    TAIL_ADDED,
+    TAIL_SCALE,
 )
 from logitsieve.kernels.topk.queries import CHUNK
 
@@ -42,7 +56,7 @@ IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # whose sums of four fill all registers
 AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that are refined at once
 REFINED_ROOM = 2 * AT_MOST
 
-CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest")
+CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
 # float32 [AT_MOST] each; rests and biases are the work of `refine`.
 Refined = namedtuple("Refined", "estimates uppers rests biases")
 
@@ -55,6 +69,23 @@ def coarse_factors(factors):
         splat32(np.float32(factors[SCALE])),
         splat32(np.float32(factors[ERROR])),
         splat32(np.float32(factors[REST])),
+        _level_factors(factors),
+    )
+
+
+@inline
+def _level_factors(factors):
+    total, added = int(factors[FINE_SUM]), int(factors[TAIL_ADDED])
+    return LevelFactors(
+        total + 2 * added,
+        3 * total + 6 * added,
+        (OFFSET - 128) * total,
+        np.float32(3 * total),
+        splat32(np.float32(factors[TAIL_SCALE])),
+        splat32(np.float32(factors[REST])),
+        splat32(np.float32(factors[FIRST_ERROR])),
+        splat32(np.float32(factors[MIDDLE_ERROR])),
+        splat32(np.float32(factors[FINE_ERROR])),
     )
 
 
@@ -62,9 +93,23 @@ def coarse_factors(factors):
 def bound_four(sketch, planes, query, group, end):
     """(estimates, bounds) of four groups, which share what is loaded of the query.
 
-    Groups from `end` on are the last before it again. Rows beyond V have bounds of -inf.
+    They are those of the second level, where the sketch has levels. Groups from `end` on are the
+    last before it again. Rows beyond V have bounds of -inf.
     """
-    size, low = LANES * (sketch.coarse_width + COARSE_EXTRA), shift(planes, sketch.fine_width)
+    sums = sum_four(sketch, planes, group, end)
+    group, second, third, fourth = four_from(group, end)
+    return (
+        _bound_group(sketch, planes, query, group, sums[0]),
+        _bound_group(sketch, planes, query, second, sums[1]),
+        _bound_group(sketch, planes, query, third, sums[2]),
+        _bound_group(sketch, planes, query, fourth, sums[3]),
+    )
+
+
+@inline
+def sum_four(sketch, planes, group, end):
+    """Sums of products of the coarse codes of four groups."""
+    size, low = sketch.group_bytes, shift(planes, sketch.plane)
     group, second, third, fourth = four_from(group, end)
     a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
     c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
@@ -79,22 +124,48 @@ def bound_four(sketch, planes, query, group, end):
     for quad in range(sketch.coarse_width // 4 if IN_PAIRS else 0):
         c = multiply_bytes(c, c_rows, planes, low, quad)
         e = multiply_bytes(e, e_rows, planes, low, quad)
-    codes = LANES * sketch.coarse_width
-    return (
-        _bound_group(shift(a_rows, codes), query, join_planes(a)),
-        _bound_group(shift(b_rows, codes), query, join_planes(b)),
-        _bound_group(shift(c_rows, codes), query, join_planes(c)),
-        _bound_group(shift(e_rows, codes), query, join_planes(e)),
-    )
+    return join_planes(a), join_planes(b), join_planes(c), join_planes(e)
 
 
 @inline
-def _bound_group(rows, query, sums):
-    extras = as_float32(rows)
+def _bound_group(sketch, planes, query, group, sums):
+    if sketch.tail_width > 0:
+        base, above = base_of(sketch, query, group, sums)
+        twice, _ = first_level(sketch, planes, query.levels, above, group)
+        middle = middle_level(sketch, planes, twice, group)
+        return (
+            middle_estimate(query.levels, middle, base),
+            middle_upper(query.levels, middle, above),
+        )
+    return _bound_steep(_extras_of(sketch, group), query, sums)
+
+
+@inline
+def _extras_of(sketch, group):
+    codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
+    return as_float32(shift(sketch.coarse, group * sketch.group_bytes + codes))
+
+
+@inline
+def _bound_steep(extras, query, sums):
+    """(Estimates, bounds) of a group without levels."""
     scales, rests, bias = load(extras, 0), load(extras, LANES), load(extras, 2 * LANES)
     estimates = multiply_add(scales, scale_sums(sums, query.sum, query.scale), bias)
     upper = multiply_add(rests, query.rest, estimates)
     return estimates, multiply_add(scales, query.error, upper)
+
+
+@inline
+def base_of(sketch, query, group, sums):
+    """(Estimates, bounds) of a group without the tails of a sketch with levels."""
+    return base_bounds(_extras_of(sketch, group), query, sums)
+
+
+@inline
+def base_bounds(extras, query, sums):
+    scales, bias = load(extras, 0), load(extras, 3 * LANES)
+    base = multiply_add(scales, scale_sums(sums, query.sum, query.scale), bias)
+    return base, multiply_add(scales, query.error, base)
 
 
 @inline
@@ -107,9 +178,49 @@ def refined_at(scratch):
 
 
 @inline
+def refine_places(sketch, planes, factors, places, count, ids, refined):
+    """Write the rows at places[:count] to `ids`; estimates and bounds of them, by their fine codes.
+
+    With levels, a place alone in its group costs nearly what all of the group do.
+    """
+    for i in range(count):
+        ids[i] = sketch.order[places[i]]
+    if sketch.tail_width > 0:
+        _refine_levels(sketch, planes, factors, places, count, refined)
+    else:
+        refine(sketch, planes, factors, ids, count, refined)
+
+
+@splice
+def _refine_levels(sketch, planes, factors, places, count, refined):
+    """Places that rise within a group are refined together."""
+    query, room, first = coarse_factors(factors), level_room_at(refined.rests), 0
+    while first < count:
+        group, mask, last = np.int64(places[first]) // LANES, np.int64(0), first
+        while last < count and np.int64(places[last]) // LANES == group:
+            bit = np.int64(1) << (np.int64(places[last]) % LANES)
+            if bit <= mask:
+                break
+            mask |= bit
+            last += 1
+        sums = sum_four(sketch, planes, group, group + 1)
+        base = base_of(sketch, query, group, sums[0])
+        twice, _ = first_level(sketch, planes, query.levels, base[1], group)
+        middle = middle_level(sketch, planes, twice, group)
+        last_level(sketch, planes, query.levels, middle, base, group, mask, room)
+        estimate, upper = last_bounds(query.levels, room)
+        store(room.bases, 0, estimate)
+        store(room.uppers, 0, upper)
+        for i in range(last - first):
+            refined.estimates[first + i] = room.bases[i]
+            refined.uppers[first + i] = room.uppers[i]
+        first = last
+
+
+@inline
 def refine(sketch, planes, factors, ids, count, refined):
-    """Estimates and bounds of the logits of the rows ids[:count], by their fine codes."""
-    width, low = sketch.fine_width, shift(planes, sketch.fine_width)
+    """Estimates and bounds of the rows ids[:count], by their fine codes; not with levels."""
+    width, low = sketch.fine_width, shift(planes, sketch.plane)
     query_sum = int(factors[FINE_SUM])
     pieces = width // (4 * LANES)
     for i in range(0, count, FOUR):

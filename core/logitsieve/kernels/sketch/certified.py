@@ -18,7 +18,7 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
-from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine, refined_at
+from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine_places, refined_at
 from logitsieve.kernels.sketch.sieve import (
     DONE,
     FORGET,
@@ -172,6 +172,7 @@ def certified_bounds(address, hidden, lowers, uppers):
     rotated = shift(factors, FACTORS)
     place = shift(rotated, rotated_room(descriptor))
     refined, ids = refined_at(place), as_int32(shift(place, REFINED_ROOM))
+    places = shift(ids, CHUNK)
     norm, bad = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), 0
     if norm >= 0:
         bad = -1
@@ -179,12 +180,12 @@ def certified_bounds(address, hidden, lowers, uppers):
         for first in range(0, sketch.rows, CHUNK):
             count = min(CHUNK, sketch.rows - first)
             for i in range(count):
-                ids[i] = first + i
-            refine(sketch, planes, factors, ids, count, refined)
+                places[i] = first + i
+            refine_places(sketch, planes, factors, places, count, ids, refined)
             for i in range(count):
                 estimate = np.float64(refined.estimates[i])
                 upper = np.float64(refined.uppers[i])
-                lowers[first + i] = -_above(upper - 2.0 * estimate, factors[MARGIN])
-                uppers[first + i] = _above(upper, factors[MARGIN])
+                lowers[ids[i]] = -_above(upper - 2.0 * estimate, factors[MARGIN])
+                uppers[ids[i]] = _above(upper, factors[MARGIN])
     keep_alive(scratch)
     return bad

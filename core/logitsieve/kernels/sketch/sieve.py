@@ -15,17 +15,28 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.dots import four_from, row_of
-from logitsieve.kernels.simd.lanes import LANES, load, store
+from logitsieve.kernels.simd.lanes import LANES, load, prefetch, smaller, store
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.sketch.bounds import (
     AT_MOST,
     FOUR,
     REFINED_ROOM,
+    base_of,
     bound_four,
     coarse_factors,
     refine,
     refined_at,
+    sum_four,
+)
+from logitsieve.kernels.sketch.levels import (
+    first_level,
+    last_bounds,
+    last_level,
+    level_room_at,
+    middle_bytes,
+    middle_level,
+    middle_upper,
 )
 from logitsieve.kernels.sketch.sketch import FACTORS, MARGIN, codes_room, encode_query, sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
@@ -35,6 +46,8 @@ from logitsieve.kernels.topk.scan import LISTED, scan_one
 
 FIRST = 32  # groups that give the threshold, at least
 FIRST_ROWS = 8  # rows of theirs for each answer wanted, at least
+AHEAD = 8  # groups from whose bytes on the CPU is asked to fetch what is needed
+LINE = 64  # bytes
 TILE = 64  # groups whose codes stay in the cache while all queries go through them
 
 # One query's scratch: codes and factors; what refining finds; estimates and bounds float32 of the
@@ -90,9 +103,14 @@ def sieve(descriptor, queries, sieving, room, groups, rotated, count, keep):
                     row_of(queries.hidden, q, descriptor[DIM]),
                     queries.states[STATE * q + NORM],
                 )
-                encode_query(descriptor, h, norm, rotated, sieved.planes, sieved.factors)
+                encode_query(
+                    descriptor, h, norm, rotated, sieved.planes, sieved.factors, queries.limit
+                )
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
-            _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep)
+            if sketch.tail_width > 0:
+                _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep)
+            else:
+                _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep)
         first, last = last, min(last + TILE, sketch.groups)
 
 
@@ -150,6 +168,79 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
     sieved.counts[PASSED] = passed
 
 
+@splice
+def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
+    """The same through the levels of a sketch: each is read of what has passed the one before.
+
+    Where nothing may be wrong one bit rules out so few groups that two are read at once.
+    """
+    sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
+    levels, room = query.levels, level_room_at(sieved.refined.rests)
+    threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
+    middles = rows = 0
+    for four in range(first, last, FOUR):
+        _fetch_ahead(sketch, four + AHEAD, middles, rows)
+        middles = rows = 0
+        sums = sum_four(sketch, sieved.planes, four, last)
+        _store_bases(sketch, sieved, query, four, last, sums)
+        for group in range(four, min(four + FOUR, last)):
+            at = 2 * LANES * (group - four)
+            base = load(sieved.refined.biases, at), load(sieved.refined.biases, at + LANES)
+            twice, upper = first_level(sketch, sieved.planes, levels, base[1], group)
+            if group < groups:  # rows that were computed have bounds of -inf
+                upper = smaller(upper, load(sieved.uppers, group * LANES))
+            mask = lanes_not_below(upper, threshold)
+            if mask == 0:
+                continue
+            middles += 1
+            middle = middle_level(sketch, sieved.planes, twice, group)
+            mask &= lanes_not_below(middle_upper(levels, middle, base[1]), threshold)
+            if group == sketch.groups - 1:
+                mask = first_lanes(mask, sketch.rows - group * LANES)
+            if mask == 0:
+                continue
+            count = last_level(sketch, sieved.planes, levels, middle, base, group, mask, room)
+            rows += count
+            store(room.uppers, 0, last_bounds(levels, room)[1])
+            for i in range(count):
+                sieved.passed[passed] = group * LANES + room.lanes[i]
+                passed += not room.uppers[i] < threshold
+        if passed >= CHUNK or (four + FOUR >= last and (first == 0 or last == sketch.groups)):
+            sieved.counts[PASSED] = passed
+            threshold, passed = _compute_passed(descriptor, sieved, queries, q, keep), 0
+    sieved.counts[PASSED] = passed
+
+
+@inline
+def _fetch_ahead(sketch, group, middles, rows):
+    """Ask for what four groups ahead will need, as the last four did: `middles` groups, `rows`."""
+    if group + FOUR > sketch.groups:
+        return
+    for line in range(0, FOUR * sketch.group_bytes, LINE):
+        prefetch(sketch.coarse, group * sketch.group_bytes + line)
+    if middles >= FOUR // 2:
+        size = middle_bytes(sketch)
+        for line in range(0, FOUR * size, LINE):
+            prefetch(sketch.middle, group * size + line)
+    if rows >= FOUR * LANES // 2:
+        size = LANES * sketch.fine_width
+        for line in range(0, FOUR * size, LINE):
+            prefetch(sketch.fine, group * size + line)
+
+
+@inline
+def _store_bases(sketch, sieved, query, group, end, sums):
+    """Write the sums of four groups without their tails, and these with the error of their codes.
+
+    They are in `biases`, which nothing else needs.
+    """
+    places = four_from(group, end)
+    for i in range(FOUR):
+        base = base_of(sketch, query, places[i], sums[i])
+        store(sieved.refined.biases, 2 * LANES * i, base[0])
+        store(sieved.refined.biases, 2 * LANES * i + LANES, base[1])
+
+
 @inline
 def _stored_four(sieved, group, end):
     """The bounds of four of the first groups; groups from `end` on are the last before it again."""
@@ -192,6 +283,22 @@ def _refine_passed(descriptor, sieved, queries, q, keep):
     for i in range(passed):
         sieved.listed[end] = sieved.passed[i]
         end += not sieved.refined.uppers[i] < threshold
+    return _compute_listed(descriptor, sieved, queries, q, begin, end, keep)
+
+
+@inline
+def _compute_passed(descriptor, sieved, queries, q, keep):
+    """Compute what passed all levels; the threshold then."""
+    sketch, passed = sketch_at(descriptor), int(sieved.counts[PASSED])
+    begin = int(sieved.counts[BEGIN])
+    for i in range(passed):
+        sieved.listed[begin + i] = sketch.order[sieved.passed[i]]
+    return _compute_listed(descriptor, sieved, queries, q, begin, begin + passed, keep)
+
+
+@splice
+def _compute_listed(descriptor, sieved, queries, q, begin, end, keep):
+    """Compute the rows listed[begin:end]; the threshold then."""
     scan_one(matrix_at(descriptor, 0), LISTED, sieved.listed, begin, end, queries, q)
     sieved.counts[PASSED], sieved.counts[BEGIN] = 0, end if keep else 0
     sieved.counts[DONE] += end - begin

@@ -47,12 +47,14 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.planes import encode_planes, plane_scale
 from logitsieve.kernels.simd.pointers import (
+    as_uint8,
     float32_pointer,
     float64_of_bits,
     int32_pointer,
     shift,
     uint8_pointer,
 )
+from logitsieve.kernels.sketch.levels import APART, encode_tail, reach_of
 from logitsieve.kernels.topk.descriptor import (
     BIAS,
     DIM,
@@ -68,16 +70,23 @@ from logitsieve.kernels.topk.descriptor import (
 (
     DIRECTIONS, STRETCH, TRIANGLE, COARSE, FINE, ORDER, SPAN, COARSE_WIDTH, FINE_WIDTH,
     KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, SIZE, SKEW, GAIN, SPREAD, MOST_SCALE, MOST_REST,
+    MIDDLE, TAIL, TAIL_WIDTH, MOST_TAIL, CHANCE,
     ERRORS, LENGTHS, RESTS, FINE_ERRORS, FINE_LENGTHS, FINE_RESTS,
-) = range(MATRIX_FIELDS, MATRIX_FIELDS + 26)  # fmt: skip
-SKETCH_FIELDS = MATRIX_FIELDS + 26
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 31)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 31
+MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # what `limits` holds in their place where there are levels
 
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
+LEVELS_EXTRA = 16  # and with levels: the scale of the first coordinates, then those three
 
 # What a query is to the sketch: float64 values, its factors.
-SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL = range(10)
-FACTORS = 10
+# With levels the last ones, and FINE_SUM and FINE_ERROR, are of the tail.
+(
+    SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL,
+    TAIL_SCALE, TAIL_ADDED, FIRST_ERROR, MIDDLE_ERROR,
+) = range(14)  # fmt: skip
+FACTORS = 14
 NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
 
 # What proofs/certified.py proves to be enough.
@@ -91,7 +100,12 @@ SUMMED = 1 + 1e-9  # of norms in float64, summed in any order
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` beside D
 LEAST_MARGIN = 1e-30  # for underflow
 
-Sketch = namedtuple("Sketch", "rows groups coarse_width fine_width bias coarse fine order")
+# `plane`: bytes of each of the query's two planes of codes of eight-bit coordinates.
+Sketch = namedtuple(
+    "Sketch",
+    "rows groups coarse_width group_bytes fine_width plane bias coarse middle fine order"
+    " tail_width",
+)
 
 
 class SpanNorms(NamedTuple):
@@ -121,13 +135,50 @@ def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
     return SpanNorms(directions, size, skew, gain, spread)
 
 
-def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
-    """The descriptor of a sketch whose `arrays` are those of the part, which the caller keeps."""
-    coarse, fine, span = arrays["coarse"], arrays["fine"], span_of(arrays)
-    # Scales, then rests, of sixteen rows; those of one row.
-    extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32).reshape(-1, 3, LANES)
-    fine_extras = fine[:, -EXTRA:].copy().view(np.float32)
-    most = np.maximum(extras.max(axis=(0, 2))[:2], fine_extras.max(axis=0))
+class Widths(NamedTuple):
+    """Coordinates as they are coded: those in eight bits in `coarse`, and those of levels."""
+
+    coarse: int
+    tail: int  # T; 0 without levels
+    padded: int  # T up to whole quanta
+
+
+def widths_of(arrays: Mapping[str, np.ndarray]) -> Widths:
+    """The widths of a sketch whose `arrays` are those of the part."""
+    size = arrays["coarse"].shape[1] // LANES
+    if "middle" not in arrays:
+        return Widths(size - COARSE_EXTRA, 0, 0)
+    padded = 4 * (arrays["fine"].shape[1] - EXTRA)
+    coarse = size - LEVELS_EXTRA - padded // 8
+    return Widths(coarse, len(arrays["directions"]) - coarse, padded)
+
+
+def sketch_descriptor(
+    softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray], chance: float = 0.0
+) -> Int64:
+    """The descriptor of a sketch whose `arrays` are those of the part, which the caller keeps.
+
+    With levels, a top k may be wrong with that chance: levels.py.
+    """
+    coarse, fine, span, widths = (
+        arrays["coarse"],
+        arrays["fine"],
+        span_of(arrays),
+        widths_of(arrays),
+    )
+    extra = LEVELS_EXTRA if widths.tail else COARSE_EXTRA
+    # The largest scale and norm of `coarse`, without and with levels; of a row of `fine`.
+    extras = coarse[:, -LANES * extra :].copy().view(np.float32).reshape(len(coarse), -1, LANES)
+    first = extras.max(axis=(0, 2))
+    last = fine[:, -EXTRA:].copy().view(np.float32).max(axis=0)
+    if widths.tail:
+        middle = arrays["middle"][:, -LANES * EXTRA :].copy().view(np.float32)
+        second = middle.reshape(len(middle), 2, LANES).max(axis=(0, 2))
+        longest = np.sqrt(widths.tail), arrays["limits"][2], arrays["limits"][3]
+        most_tail = float(max(np.array([first[1], second[0], last[0]]) * longest))
+        most_scale, most_rest = float(first[0]), float(max(first[2], second[1], last[1]))
+    else:
+        most_scale, most_rest, most_tail = *(float(x) for x in np.maximum(first[:2], last)), 0.0
     fields = {
         DIRECTIONS: arrays["directions"],
         STRETCH: arrays["stretch"],
@@ -136,15 +187,21 @@ def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray
         FINE: fine,
         ORDER: arrays["order"],
         SPAN: len(span.directions),
-        COARSE_WIDTH: coarse.shape[1] // LANES - COARSE_EXTRA,
+        COARSE_WIDTH: widths.coarse,
         FINE_WIDTH: fine.shape[1],
+        TAIL: widths.tail,
+        TAIL_WIDTH: widths.padded,
+        MOST_TAIL: most_tail,
+        CHANCE: chance,
         SIZE: span.size,
         SKEW: span.skew,
         GAIN: span.gain,
         SPREAD: span.spread,
-        MOST_SCALE: float(most[0]),
-        MOST_REST: float(most[1]),
+        MOST_SCALE: most_scale,
+        MOST_REST: most_rest,
     }
+    if widths.tail:
+        fields[MIDDLE] = arrays["middle"]
     limits = zip((KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT), arrays["limits"].tolist(), strict=True)
     norms = zip(range(ERRORS, SKETCH_FIELDS), arrays["norms"].tolist(), strict=True)
     descriptor = np.zeros(SKETCH_FIELDS, np.int64)
@@ -158,30 +215,60 @@ def sketch_at(descriptor):
         descriptor[ROWS],
         (descriptor[ROWS] + LANES - 1) // LANES,
         descriptor[COARSE_WIDTH],
+        group_bytes(descriptor),
         descriptor[FINE_WIDTH],
+        plane_bytes(descriptor),
         float32_pointer(descriptor[BIAS]),
         uint8_pointer(descriptor[COARSE]),
+        uint8_pointer(descriptor[MIDDLE]),
         uint8_pointer(descriptor[FINE]),
         int32_pointer(descriptor[ORDER]),
+        descriptor[TAIL_WIDTH],
     )
 
 
 @inline
+def group_bytes(descriptor):
+    """Bytes of sixteen rows in `coarse`."""
+    tail = descriptor[TAIL_WIDTH]
+    extra = LEVELS_EXTRA if tail > 0 else COARSE_EXTRA
+    return LANES * (descriptor[COARSE_WIDTH] + tail // 8 + extra)
+
+
+@inline
+def plane_bytes(descriptor):
+    """Bytes of each of the two planes of a query's codes for coordinates in eight bits."""
+    return descriptor[COARSE_WIDTH] if descriptor[TAIL_WIDTH] > 0 else descriptor[FINE_WIDTH]
+
+
+@inline
 def codes_room(descriptor):
-    """float64 values of scratch for the codes of a query: two planes as wide as `fine`."""
-    return descriptor[FINE_WIDTH] // 4
+    """float64 values of scratch for the codes of a query: planes, those of a tail, its tables."""
+    return (2 * plane_bytes(descriptor) + 6 * descriptor[TAIL_WIDTH]) // 8
 
 
 @inline
 def rotated_room(descriptor):
     """float64 values of scratch for U h and the coordinates of a query."""
-    span = padded(descriptor[SPAN])
-    return (span + max(span, descriptor[FINE_WIDTH])) // 2 + LANES
+    span, tail = padded(descriptor[SPAN]), descriptor[TAIL_WIDTH]
+    width = descriptor[COARSE_WIDTH] + tail if tail > 0 else descriptor[FINE_WIDTH]
+    return (span + max(span, width)) // 2 + LANES
 
 
 @inline
-def encode_query(descriptor, h, norm, rotated, planes, factors):
-    """Write the codes and factors of a row of hidden of that norm; `rotated` is scratch."""
+def encode_query(descriptor, h, norm, rotated, planes, factors, rows=0):
+    """Write the codes and factors of a row of hidden of that norm; `rotated` is scratch.
+
+    Bounds of so many rows may fail, all together with the chance of the descriptor; none if 0.
+    """
+    if descriptor[TAIL_WIDTH] > 0:
+        _encode_levels(descriptor, h, norm, rotated, planes, factors, rows)
+    else:
+        _encode_steep(descriptor, h, norm, rotated, planes, factors)
+
+
+@inline
+def _encode_steep(descriptor, h, norm, rotated, planes, factors):
     span, coarse, fine = descriptor[SPAN], descriptor[COARSE_WIDTH], descriptor[FINE_WIDTH]
     products, turned = rotated, shift(rotated, padded(span) + LANES)
     off, outside, reach = _turn(descriptor, h, products, turned)
@@ -204,13 +291,58 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     factors[FINE_ALL] = _error_of_all(descriptor, FINE_ERRORS, off, both, fine_rest)
     # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
     terms = max(terms, fine_terms) + 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
+    _set_margin(descriptor, norm, reach, BOUND_MARGIN, terms, factors)
+
+
+@inline
+def _encode_levels(descriptor, h, norm, rotated, planes, factors, rows):
+    span, coarse, width = descriptor[SPAN], descriptor[COARSE_WIDTH], descriptor[TAIL_WIDTH]
+    products, turned = rotated, shift(rotated, padded(span) + LANES)
+    off, outside, reach = _turn(descriptor, h, products, turned)
+    squares = _squares(turned, coarse, span)
+    for place in range(span, coarse + width):
+        turned[place] = np.float32(0)
+    scale = plane_scale(turned, coarse)
+    first = encode_planes(turned, scale, 0, coarse, planes, shift(planes, coarse))
+    tail = shift(planes, 2 * coarse)
+    tables = as_uint8(shift(tail, 2 * width))
+    tail_scale, total, added, coded, errors = encode_tail(
+        shift(turned, coarse), width, tail, tables
+    )
+    error, terms = _error(descriptor, KAPPA, off, first)
+    length, away = np.sqrt(squares) * NORM_SPARE + off, np.sqrt(errors) * NORM_SPARE + off
+    chance = float64_of_bits(descriptor[CHANCE]) if rows > 0 else 0.0
+    least = reach_of(chance, rows, descriptor[TAIL])
+    apart = (length + np.sqrt(outside) * NORM_SPARE + off) / APART
+    middle_q, last_q = (
+        float64_of_bits(descriptor[MIDDLE_Q]),
+        float64_of_bits(descriptor[LAST_Q]),
+    )
+    factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, OFFSET * first[0], total
+    factors[TAIL_SCALE], factors[TAIL_ADDED] = tail_scale, added
+    factors[ERROR], factors[REST] = error + NORMAL, least * length + apart + NORMAL
+    factors[FINE_REST] = factors[REST]
+    factors[FIRST_ERROR] = np.sqrt(descriptor[TAIL]) * away + NORMAL
+    factors[MIDDLE_ERROR], factors[FINE_ERROR] = middle_q * away + NORMAL, last_q * away + NORMAL
+    rest = length + apart
+    together = (first[0], first[1], (np.sqrt(first[2]) + away) ** 2)
+    factors[ALL] = _error_of_all(descriptor, ERRORS, off, together, rest)
+    factors[FINE_ALL] = _error_of_all(descriptor, FINE_ERRORS, off, together, rest)
+    terms += float64_of_bits(descriptor[MOST_TAIL]) * (np.sqrt(coded) + 2.0 * away)
+    terms += 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
+    _set_margin(descriptor, norm, reach, 2 * BOUND_MARGIN, terms, factors)
+
+
+@inline
+def _set_margin(descriptor, norm, reach, share, terms, factors):
+    """Write the margin of bounds whose terms without biases add up to `terms` at most."""
     terms += float64_of_bits(descriptor[LARGEST_BIAS])
     # What is left of a row within the span of U, and dot64 beside the real number.
     exact = LEFT_SPARE * float64_of_bits(descriptor[LEFT]) * reach
     exact += (
         (descriptor[DIM] + EXACT_STEPS) * UNIT64 * norm * float64_of_bits(descriptor[LARGEST_NORM])
     )
-    factors[MARGIN] = BOUND_MARGIN * terms + exact + LEAST_MARGIN
+    factors[MARGIN] = share * terms + exact + LEAST_MARGIN
     if not terms <= LARGEST_LOGIT:
         _bound_nothing(factors)
 
@@ -268,6 +400,7 @@ def _bound_nothing(factors):
     for place in range(FACTORS):
         factors[place] = np.inf
     factors[SCALE], factors[SUM], factors[FINE_SUM] = 0.0, 0.0, 0.0
+    factors[TAIL_SCALE], factors[TAIL_ADDED] = 0.0, 0.0
 
 
 @inline

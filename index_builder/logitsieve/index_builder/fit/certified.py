@@ -66,7 +66,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     with. InvalidRequest if W is no longer what it was at first.
     """
     softmax, share = inputs.softmax, inputs.config.certified_memory
-    moments = _moments(softmax.weight), _moments(inputs.sample)
+    moments = second_moments(softmax.weight), second_moments(inputs.sample)
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
     measured: dict[tuple[Widths, int], float] = {}
@@ -137,7 +137,7 @@ def _allowed(widths: Widths, dim: int, share: float) -> bool:
     return fits and widths.coarse <= widths.fine
 
 
-def _balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
+def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
     """Return B [P, P]: contexts become B h and rows w B^-1, with one covariance, largest first.
 
     Of all changes of coordinates that keep w.h, this one makes the norms that are left out least.
@@ -156,15 +156,15 @@ def narrow_rotation(softmax: Softmax, hidden: Float32, count: int) -> tuple[Floa
 
     E brings rows over E and contexts times E near to one covariance. The span is the one outside
     which the mean of ||w / E||^2 times that of ||E h||^2 is least; coordinates within it are
-    `_balanced`, and in proportion to what is outside.
+    `balanced`, and in proportion to what is outside.
     """
-    return _narrow(_moments(softmax.weight), _moments(hidden), count)
+    return _narrow(second_moments(softmax.weight), second_moments(hidden), count)
 
 
 def _narrow(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
     """The same, of second moments."""
     if count >= len(rows_DD):
-        return _balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
+        return balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
     stretch_D = (np.diag(rows_DD) / np.diag(contexts_DD)) ** 0.25
     rows_DD = rows_DD / np.outer(stretch_D, stretch_D)
     contexts_DD = contexts_DD * np.outer(stretch_D, stretch_D)
@@ -176,11 +176,11 @@ def _narrow(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64
         totals = np.trace(rows_DD), np.trace(contexts_DD)
         outside = np.array([t - np.trace(each) for t, each in zip(totals, inside, strict=True)])
     ratio = (outside[1] / outside[0]) ** 0.25
-    balanced_PP = _balanced(*inside) * ratio
+    balanced_PP = balanced(*inside) * ratio
     return balanced_PP @ span_DP.T * stretch_D, stretch_D
 
 
-def _moments(matrix: Float32) -> Float64:
+def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
     """Second moments [D, D] over their trace, plus a little of the identity."""
     dim = matrix.shape[1]
     sum_DD = np.zeros((dim, dim))
@@ -188,7 +188,7 @@ def _moments(matrix: Float32) -> Float64:
     for rows_RD in _blocks(matrix):
         sum_DD += (rows_RD / scale).T @ (rows_RD / scale)
     identity_DD = np.eye(dim) / dim
-    moments_DD: Float64 = sum_DD / max(float(np.trace(sum_DD)), 1e-30) + RIDGE * identity_DD
+    moments_DD: Float64 = sum_DD / max(float(np.trace(sum_DD)), 1e-30) + ridge * identity_DD
     return moments_DD
 
 
@@ -234,8 +234,8 @@ def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> di
     for number, turned_RP in enumerate(_blocks(turned.rows)):
         here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(turned_RP))
         norms_R = np.linalg.norm(turned_RP, axis=1)
-        coarse = _encode_rows(turned_RP[:, :F], norms_R)
-        fine = _encode_rows(turned_RP[:, :M], norms_R)
+        coarse = encode_rows(turned_RP[:, :F], norms_R)
+        fine = encode_rows(turned_RP[:, :M], norms_R)
         coarse_VF[here, :F], scales_V[here] = coarse.codes, coarse.scales
         rests_V[here] = _rounded_up(turned_RP[:, F:], turned.outside[here])
         fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
@@ -265,12 +265,19 @@ def _grouped(
     extras[2] = -np.inf
     codes[:V] = coarse_VF[order_V]
     extras[:, :V] = np.stack([scales_V, rests_V, bias_V])[:, order_V]
-    quads = codes.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3).reshape(groups, -1)
+    quads = quads_of(codes)
     columns = [values.reshape(groups, LANES).view(np.uint8) for values in extras]
     return np.concatenate([quads, *columns], axis=1)
 
 
-def _encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
+def quads_of(codes_VF: np.ndarray) -> np.ndarray:
+    """[V/16, 16 F] codes of whole groups of rows: four of each row, then the next four."""
+    groups, F = len(codes_VF) // LANES, codes_VF.shape[1]
+    quads = codes_VF.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(quads).reshape(groups, -1)
+
+
+def encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
     """Codes of some coordinates of rows of such norms; errors are those of the codes as stored."""
     most_R = np.abs(turned_Rm).max(axis=1) / MOST
     scales_R = np.maximum(np.maximum(most_R, SHARE * norms_R), LEAST_SCALE).astype(np.float32)

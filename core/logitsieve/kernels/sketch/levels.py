@@ -1,0 +1,284 @@
+"""Bounds from codes of one, two and four bits that refine each other: the levels of a sketch.
+
+docs/levels.md derives them. Of the P coordinates of a row the first F are coded in eight bits, as
+in a sketch without levels. The T others, the tail x, are turned at random and coded in four bits.
+A level reads the first 1, 2 or 4 bits of each: odd whole numbers q, with a scale s and a norm n of
+the level, so that for the tail y of a query
+
+    x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
+
+`reach` is 1 where nothing may be wrong; less where every bound may fail with a chance of `chance`
+over all rotations: `reach_of`. Tails of queries have codes g of eight bits, and sums are exact:
+
+    q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 2 L - 15 S
+
+with B and C the sums of g where the first and second bits are set, L those of the last two times
+g, and S that of all.
+
+Shape letters: V vocabulary, P coordinates, F of them in `coarse`, T others, G groups of 16 rows.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from math import log, pi, sqrt
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.simd.byte_lanes import (
+    WORDS,
+    multiply_crumbs,
+    scale_sums,
+    store_bytes,
+    store_totals,
+    store_words,
+    zero_sums,
+)
+from logitsieve.kernels.simd.dots import four_from
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    multiply_add,
+    pair_sum,
+    rounded,
+    splat32,
+    splat64,
+    store,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.simd.masks import lowest_bit
+from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
+from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, as_uint8, shift
+from logitsieve.kernels.simd.tables import (
+    CHUNK_BYTES,
+    CHUNK_COORDINATES,
+    CHUNKS_AT_ONCE,
+    LARGEST_SUM,
+    TABLE_BYTES,
+    add_bits,
+    combine_sums,
+    sums_of_words,
+    zero_words,
+)
+
+LEVELS = 3
+TAIL_QUANTUM = 64  # coordinates: a tail is padded to whole ones
+LARGEST_TAIL_CODE = 126.0  # but for rounding, so that a code is a signed byte
+LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before they are rounded
+# What is not of a uniform direction is this small a share of what is: stored norms hold so many
+# times it, and a query's reach one of so many parts more.
+APART = 1024.0
+CONSTANT = np.sqrt(2 * pi)
+
+# What a query is to the levels: whole numbers to subtract from sums, then float32 in every lane.
+LevelFactors = namedtuple(
+    "LevelFactors", "first middle last thrice scale rest first_error middle_error last_error"
+)
+# Room for a group: float32 [16] each, but for `lanes`, int32.
+LevelRoom = namedtuple("LevelRoom", "lanes sums bases uppers totals scales rests")
+
+
+@inline
+def reach_of(chance, rows, dim):
+    """The reach beyond which a bound of any of some rows at any level has at most that chance.
+
+    The coordinate of a uniform direction in n dimensions is above f with a chance of at most
+    (1 - f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))): docs/levels.md. Here n is dim - 1.
+    """
+    if chance <= 0.0 or dim < 4:
+        return 1.0
+    wanted, n, low, high = log(chance / (LEVELS * rows)), dim - 1.0, 0.0, 1.0
+    for _ in range(40):
+        f = (low + high) / 2
+        least = (n - 1) / 2 * log(1 - f * f) - log(f * CONSTANT * sqrt(n - 1))
+        if least > wanted:
+            low = f
+        else:
+            high = f
+    return high
+
+
+@inline
+def encode_tail(turned, width, planes, tables):
+    """Write the codes of turned[:width], and their tables; whole quanta, zeros at the end.
+
+    Returns (scale, the sum of the codes, the sum of what tables add, ||scale g||^2 and
+    ||y - scale g||^2). `turned` holds codes afterwards.
+    """
+    largest, fours = np.float32(0), np.float32(0)
+    for d in range(0, width, 4):
+        four = abs(turned[d]) + abs(turned[d + 1]) + abs(turned[d + 2]) + abs(turned[d + 3])
+        fours = max(fours, four)
+        for i in range(d, d + 4):
+            largest = max(largest, abs(turned[i]))
+    scale = max(largest / np.float32(LARGEST_TAIL_CODE), fours / np.float32(LARGEST_FOUR))
+    if not SMALLEST < scale < LARGEST:
+        scale = np.float32(0)
+    factor = np.float32(1) / scale if scale > 0 else np.float32(0)
+    step, one, low = splat64(float(scale)), splat64(1.0), shift(planes, width)
+    total, squares, errors = zeros64(), zeros64(), zeros64()
+    for d in range(0, width, LANES):
+        x = load(turned, d)
+        r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
+        if WORDS:
+            store_words(planes, low, d, r)
+        else:
+            store_bytes(planes, d, r)
+        wide, g = widen(x), multiply_add(widen(r), step, zeros64())
+        error = multiply_add(g, splat64(-1.0), wide)
+        total = multiply_add(widen(r), one, total)
+        squares = multiply_add(g, g, squares)
+        errors = multiply_add(error, error, errors)
+        store(turned, d, r)
+    added = _fill_tables(turned, width, tables)
+    return scale, int(pair_sum(total)), added, pair_sum(squares), pair_sum(errors)
+
+
+@inline
+def _fill_tables(codes, width, tables):
+    """Write the tables of whole numbers codes[:width]; returns the sum of what each begins with."""
+    added = 0
+    for four in range(width // 4):
+        chunk, within = four // 8, four % 8
+        table = shift(tables, TABLE_BYTES * chunk + CHUNK_BYTES * (within % 2) + 8 * (within & 6))
+        begin = 0
+        for bit in range(4):
+            begin -= min(int(codes[4 * four + bit]), 0)
+        table[0] = begin
+        added += begin
+        for bit in range(4):
+            code, size = int(codes[4 * four + bit]), 1 << bit
+            for n in range(size):
+                table[size + n] = int(table[n]) + code
+    return added
+
+
+@inline
+def level_room_at(start):
+    """Room in 10 x 16 float32 values."""
+    return LevelRoom(
+        as_int32(start), shift(start, LANES), shift(start, 2 * LANES), shift(start, 4 * LANES),
+        shift(start, 6 * LANES), shift(start, 7 * LANES), shift(start, 8 * LANES),
+    )  # fmt: skip
+
+
+@inline
+def _bits(rows, tables, chunks):
+    """For each of sixteen rows, what the tables have at its bits."""
+    total = zero_sums()
+    for first in range(0, chunks, CHUNKS_AT_ONCE):
+        sums = zero_words()
+        for chunk in range(first, min(first + CHUNKS_AT_ONCE, chunks)):
+            sums = add_bits(sums, rows, tables, chunk)
+        total = combine_sums(total, 1, sums_of_words(sums))
+    return total
+
+
+@inline
+def first_level(sketch, planes, query, base, group):
+    """(Twice the sums by the first bits, upper bounds by them) of a group."""
+    rows = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
+    chunks = sketch.tail_width // CHUNK_COORDINATES
+    bits = _bits(rows, tables_of(sketch, planes), chunks)
+    twice = combine_sums(bits, 1, bits)
+    extras = as_float32(shift(rows, chunks * CHUNK_BYTES))
+    sums = scale_sums(twice, query.first, query.scale)
+    rests = load(extras, 2 * LANES)
+    upper = bounded(load(extras, LANES), sums, query.first_error, rests, query.rest, base)
+    return twice, upper
+
+
+@inline
+def bounded(scales, sums, error, rests, rest, base):
+    """Upper bounds by a level: base + scales (sums + error) + rests rest."""
+    upper = multiply_add(scales, multiply_add(sums, splat32(np.float32(1)), error), base)
+    return multiply_add(rests, rest, upper)
+
+
+@inline
+def tables_of(sketch, planes):
+    """The tables of a query, which follow its planes."""
+    return as_uint8(shift(planes, 2 * sketch.coarse_width + 2 * sketch.tail_width))
+
+
+@inline
+def middle_bytes(sketch):
+    """Bytes of sixteen rows in `middle`."""
+    return LANES * (sketch.tail_width // 8 + 8)
+
+
+@inline
+def middle_level(sketch, planes, twice, group):
+    """(Sums by two bits, their scales, norms) of a group with so many by one."""
+    chunks = sketch.tail_width // CHUNK_COORDINATES
+    rows = shift(sketch.middle, group * middle_bytes(sketch))
+    bits = _bits(rows, tables_of(sketch, planes), chunks)
+    sums = combine_sums(twice, 2, combine_sums(bits, 1, bits))
+    extras = as_float32(shift(rows, chunks * CHUNK_BYTES))
+    return sums, load(extras, 0), load(extras, LANES)
+
+
+@inline
+def middle_upper(query, middle, base):
+    """Upper bounds by two bits."""
+    sums, scales, rests = middle
+    sums = scale_sums(sums, query.middle, query.scale)
+    return bounded(scales, sums, query.middle_error, rests, query.rest, base)
+
+
+@inline
+def middle_estimate(query, middle, base):
+    sums, scales, _ = middle
+    return multiply_add(scales, scale_sums(sums, query.middle, query.scale), base)
+
+
+@splice
+def last_level(sketch, planes, query, middle, base, group, mask, room):
+    """Put the lanes in `mask` into `room`, and what four bits say of them; returns their number.
+
+    `base` are sums of the group without a tail, and these with the error of their codes.
+    """
+    sums, _, _ = middle
+    store(room.sums, 0, scale_sums(sums, query.middle, splat32(np.float32(1))))
+    store(room.bases, LANES, base[0])
+    store(room.uppers, LANES, base[1])
+    first, count = as_int8(shift(planes, 2 * sketch.plane)), 0
+    second, rows = shift(first, sketch.tail_width), group * LANES
+    while mask:
+        room.lanes[count] = lowest_bit(mask)
+        mask &= mask - 1
+        count += 1
+    for i in range(0, count, 4):
+        i_a, i_b, i_c, i_e = four_from(i, count)
+        a_row = shift(sketch.fine, (rows + room.lanes[i_a]) * sketch.fine_width)
+        b_row = shift(sketch.fine, (rows + room.lanes[i_b]) * sketch.fine_width)
+        c_row = shift(sketch.fine, (rows + room.lanes[i_c]) * sketch.fine_width)
+        e_row = shift(sketch.fine, (rows + room.lanes[i_e]) * sketch.fine_width)
+        a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+        for piece in range(sketch.tail_width // TAIL_QUANTUM):
+            a = multiply_crumbs(a, a_row, first, second, piece)
+            b = multiply_crumbs(b, b_row, first, second, piece)
+            c = multiply_crumbs(c, c_row, first, second, piece)
+            e = multiply_crumbs(e, e_row, first, second, piece)
+        store_totals(room.totals, i, a, b, c, e, query.last)
+    for i in range(count):
+        lane = room.lanes[i]
+        row = shift(sketch.fine, (rows + lane) * sketch.fine_width)
+        extras = as_float32(shift(row, sketch.tail_width // 4))
+        # Whole numbers below 2^24.
+        room.totals[i] = 4 * room.sums[lane] + 2 * room.totals[i] - query.thrice
+        room.scales[i], room.rests[i] = extras[0], extras[1]
+        room.bases[i], room.uppers[i] = room.bases[LANES + lane], room.uppers[LANES + lane]
+    return count
+
+
+@inline
+def last_bounds(query, room):
+    """(Estimates, upper bounds) by four bits of the rows in `room`."""
+    sums, scales = multiply_add(load(room.totals, 0), query.scale, zeros32()), load(room.scales, 0)
+    rests, above = load(room.rests, 0), load(room.uppers, 0)
+    upper = bounded(scales, sums, query.last_error, rests, query.rest, above)
+    return multiply_add(scales, sums, load(room.bases, 0)), upper

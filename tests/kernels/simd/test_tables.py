@@ -1,0 +1,146 @@
+"""Bytes by tables: looked up on every target, and added up exactly by every width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from logitsieve.index_builder.fit.levels import bit_planes
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.byte_lanes import scale_sums
+from logitsieve.kernels.simd.lanes import splat32, store
+from logitsieve.kernels.simd.pointers import pointer
+from logitsieve.kernels.simd.tables import (
+    CHUNKS_AT_ONCE,
+    LOOK_UP,
+    SHORT_LOOK_UP,
+    add_bits_by,
+    combine_sums,
+    look_up,
+    look_up_of,
+    sums_of_words,
+    zero_words,
+)
+
+WAYS = list({LOOK_UP, SHORT_LOOK_UP, ("", 16)})
+
+
+def sums_by(way: tuple[str, int]) -> Callable[..., None]:
+    """Twice the sums that sixteen rows' bits find, less seven."""
+    add_bits = add_bits_by(way)
+
+    @numba.njit
+    def sums_of(rows: Any, tables: Any, out: Any) -> None:
+        sums = zero_words()
+        for chunk in range(rows.size // 64):
+            sums = add_bits(sums, pointer(rows), pointer(tables), chunk)
+        total = sums_of_words(sums)
+        twice = combine_sums(total, 1, total)
+        store(pointer(out), 0, scale_sums(twice, 7, splat32(np.float32(1))))
+
+    return sums_of
+
+
+SUMS = [sums_by(way) for way in WAYS]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chunks=st.integers(1, CHUNKS_AT_ONCE),
+    largest=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_sums_of_bits_are_exact(chunks: int, largest: bool, seed: int) -> None:
+    """Up to the most chunks of the largest sums, which fit a word just so."""
+    random = np.random.default_rng(seed)
+    bits = random.integers(0, 2, (16, 32 * chunks)).astype(np.uint8)
+    codes = random.integers(0, 64, 32 * chunks)
+    if largest:
+        codes[:] = [64, 64, 64, 63] * (8 * chunks)
+        bits[seed % 16] = 1
+    subsets = np.array([[n >> bit & 1 for bit in range(4)] for n in range(16)])
+    found = (codes.reshape(-1, 4) @ subsets.T).astype(np.uint8)  # [8 chunks, 16]
+    halves = found.reshape(chunks, 4, 2, 16).transpose(0, 2, 1, 3)
+    tables, out = np.ascontiguousarray(halves).ravel(), np.empty(16, np.float32)
+    for sums_of in SUMS:
+        sums_of(bit_planes(bits).ravel(), tables, out)
+        np.testing.assert_array_equal(out, 2 * (bits @ codes) - 7)
+
+
+def _looker(name: str) -> Any:
+    vector = ir.VectorType(ir.IntType(8), 16)
+
+    @intrinsic
+    def look(typing_context, table, codes, found):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            table, codes, found = (builder.bitcast(x, vector.as_pointer()) for x in arguments)
+            operands = (builder.load(x, align=1) for x in (table, codes))
+            builder.store(look_up(builder, *operands, name), found, align=1)
+            return context.get_dummy_value()
+
+        return types.void(table, codes, found), codegen
+
+    return look
+
+
+look_here, look_anywhere = _looker(SHORT_LOOK_UP[0]), _looker("")
+
+
+@kernel("(uint8[::1], uint8[::1], uint8[::1], int64)")
+def look(table, codes, found, here):
+    if here:
+        look_here(pointer(table), pointer(codes), pointer(found))
+    else:
+        look_anywhere(pointer(table), pointer(codes), pointer(found))
+
+
+@pytest.mark.parametrize("here", [0, 1])
+def test_tables_are_looked_up_on_every_target(here: int) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        table = random.integers(0, 256, 16, np.uint8)
+        codes, found = random.integers(0, 16, 16, np.uint8), np.empty(16, np.uint8)
+        look(table, codes, found, here)
+        np.testing.assert_array_equal(found, table[codes])
+
+
+def test_a_target_without_the_instruction_has_none() -> None:
+    assert look_up_of("x86_64-unknown-linux-gnu", lambda _: False) == ("", 16)
+    assert look_up_of("riscv64-unknown-linux-gnu", lambda _: True) == ("", 16)
+
+
+@pytest.mark.parametrize(
+    ("triple", "instruction"),
+    [("aarch64-unknown-linux-gnu", "tbl"), ("x86_64-unknown-linux-gnu", "vpshufb")],
+)
+def test_a_table_is_one_instruction(triple: str, instruction: str) -> None:
+    vector = ir.VectorType(ir.IntType(8), 16)
+    module = ir.Module()
+    module.triple = triple
+    function = ir.Function(module, ir.FunctionType(vector, [vector, vector]), "look")
+    builder = ir.IRBuilder(function.append_basic_block())
+    name, _ = look_up_of(triple, lambda feature: feature == "ssse3")
+    builder.ret(look_up(builder, *function.args, name))
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    features = "+avx2" if triple.startswith("x86") else "+neon"
+    machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3)
+    assembly = machine.emit_assembly(llvm.parse_assembly(str(module)))
+    assert instruction in assembly
+
+
+def test_wide_registers_are_used_where_a_cpu_has_them() -> None:
+    triple = "x86_64-unknown-linux-gnu"
+    assert look_up_of(triple, lambda _: True) == ("llvm.x86.avx512.pshuf.b.512", 64)
+    assert look_up_of(triple, lambda name: name == "avx2") == ("llvm.x86.avx2.pshuf.b", 32)
+    assert look_up_of("aarch64-unknown-linux-gnu", lambda _: True)[1] == 16
