@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,6 +97,10 @@ def port() -> Iterator[int]:
     server.start()
     yield port
     server.stop(None).wait()
+
+
+def test_the_wheel_has_the_primer(wheel: Path) -> None:
+    assert "logitsieve/index_builder/capture/primer.txt" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_nothing_heavy_is_installed(programs: Path) -> None:
