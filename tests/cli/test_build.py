@@ -9,6 +9,7 @@ import pytest
 
 from logitsieve.index import open_index
 from tests.cli.conftest import Run
+from tests.llamacpp.small_model import Make
 from tests.synthetic import make_hidden, make_softmax
 
 QUICK = ("--clusters", 4, "--rounds", 1, "--steps", 3, "--kmeans-iterations", 2)
@@ -140,3 +141,32 @@ def test_an_index_that_exists(run: Run, inputs: dict[str, Any]) -> None:
     result = run("build", *flat(inputs))
     assert result.exit_code == 2
     assert result.stderr.startswith("error: out: got")
+
+
+def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
+    del inputs["--contexts"]
+    result = run("build", *flat(inputs))
+    assert result.exit_code == 0, result.stderr
+    assert "bounds are for contexts of any direction" in result.stderr
+    index = open_index(inputs["--out"])
+    assert (index.heads, index.calibration) == (("exact", "certified"), None)
+    refused = run("build", *flat(inputs | {"--heads": "screen"}))
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: contexts: got nothing, allowed: contexts to fit")
+
+
+def test_a_gguf_model_reads_the_primer(
+    run: Run, make_gguf: Make, llama_wheel: None, tmp_path: Path
+) -> None:
+    out = tmp_path / "lm" / "1"
+    options = ("--threads", 1, "--heldout-rows", 20)
+    result = run("build", "--weight", make_gguf(), "--out", out, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "the model reads the primer first" in result.stderr
+    index = open_index(out)
+    assert index.heads == ("exact", "certified")
+    assert index.calibration is not None
+    assert index.calibration["heldout_rows"] == 20
+    again = run("build", "--weight", make_gguf(), "--out", out)
+    assert again.stderr.splitlines()[-1].startswith("error: out: got")
+    assert "primer" not in again.stderr

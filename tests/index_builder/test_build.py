@@ -15,8 +15,10 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation import evaluate
 from logitsieve.heads import Softmax
+from logitsieve.heads.certified import GRADES
 from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import BuildConfig, build
@@ -368,3 +370,35 @@ def test_a_promise_without_unseen_text_is_warned_of(
         "no `heldout` contexts of unseen text are given. The last 150 contexts judge" in caplog.text
     )
     assert said != unseen
+
+
+@pytest.mark.parametrize(("dim", "heads"), [(16, 2), (208, 4)])
+def test_a_build_without_contexts(tmp_path: Path, dim: int, heads: int) -> None:
+    """Rows of 208 numbers have levels, and with them the grades `assured` and `estimated`."""
+    softmax = make_softmax(vocab_size=300, dim=dim)
+    out, again = tmp_path / "lm" / "1", tmp_path / "lm" / "2"
+    index = build(softmax.weight, softmax.bias, None, out, progress=None)
+    assert index.heads == ("exact", "certified", *GRADES)[:heads]
+    assert (index.default_head, index.calibration) == ("certified", None)
+    hidden = make_contexts(20, dim)
+    best = LocalDecoder(index).topk(hidden, 3)
+    assert best.answer.head == "certified"
+    assert best.answer.exact.all()
+    np.testing.assert_array_equal(best.ids, index.head("exact").topk(hidden, 3).ids)
+    assert build(softmax.weight, softmax.bias, None, again, progress=None).digest == index.digest
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"heads": ("exact", "screen")}, "contexts: got nothing, .*head screen"),
+        ({"heldout": np.ones((5, D), np.float32)}, "heldout: got"),
+        ({"target_precision": {"p1": 0.9}}, "target_precision: got no head to search"),
+    ],
+)
+def test_what_needs_contexts(
+    softmax: Softmax, tmp_path: Path, given: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        build(softmax.weight, softmax.bias, None, tmp_path / "lm" / "1", **given)
+    assert not (tmp_path / "lm").exists()

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logitsieve.api.errors import MissingExtra
 from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.data.gguf import is_gguf
+from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
+    from logitsieve.api.results import Float32
     from logitsieve.index import Index
+    from logitsieve.utils.options import Progress
 
 ALL_CORES = BuildConfig(threads=CORES)
+ANY_DIRECTION = (
+    "No --contexts are given: bounds are for contexts of any direction,"
+    " wider than for a model's own."
+)
+PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
 MUCH = 0.5  # share of rows left to the fallback above which a screen saves little
 
 
@@ -23,8 +34,11 @@ class BuildOptions:
     weight: str = flag(
         MISSING, "The matrix W [V, D]: W.npy, W.npz:NAME, W.safetensors:NAME or MODEL.gguf."
     )
-    contexts: str = flag(
-        MISSING, "Context vectors [N, D]: a file like --weight, or a folder of shards."
+    contexts: str | None = flag(
+        None,
+        "Context vectors [N, D]: a file like --weight, or a folder of shards. Without them a GGUF"
+        " model reads the primer of capture --gguf first, if llama.cpp is installed, and only"
+        " exact and certified can be built.",
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
     bias: str | None = flag(None, "The bias [V]; zeros if absent.")
@@ -34,7 +48,11 @@ class BuildOptions:
     vocabulary: Path | None = flag(
         None, "Text file of the words by id, one per line, kept in the index."
     )
-    heads: str = flag("exact,screen,certified", "Heads to build, separated by commas.")
+    heads: str | None = flag(
+        None,
+        "Heads to build, separated by commas; exact,screen,certified if absent, or"
+        " exact,certified without --contexts.",
+    )
     target_precision: tuple[str, ...] = flag(
         (),
         "Search for the fastest screen whose P@1, P@5 (or p10) reach these.",
@@ -54,14 +72,23 @@ def command(
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
     target = numbers("target_precision", options.target_precision)
+    heads = None
+    if options.heads is not None:
+        heads = [name.strip() for name in options.heads.split(",")]
     with executor_at(options.ray) as executor, bars("build") as progress:
+        contexts: str | Float32 | None = options.contexts
+        if contexts is None:
+            from logitsieve.index_builder.pipeline import check_heads
+
+            heads = list(check_heads(heads, bool(target), contexts=False))
+            contexts = _of_primer(options, config.threads, progress)
         index = build(
             options.weight,
             options.bias,
-            options.contexts,
+            contexts,
             options.out,
             vocabulary=read_words(options.vocabulary) if options.vocabulary else None,
-            heads=[name.strip() for name in options.heads.split(",")],
+            heads=heads,
             target_precision=target or None,
             config=config,
             progress=progress,
@@ -75,6 +102,25 @@ def command(
         print_json({**facts, "bytes": _bytes(index), "calibration": measured})
     else:
         show(index)
+
+
+def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float32 | None:
+    """Contexts of a GGUF model that reads the primer, where llama.cpp is installed; or None."""
+    from logitsieve.index import new_path
+
+    if not is_gguf(options.weight):
+        print(ANY_DIRECTION, file=sys.stderr)
+        return None
+    try:
+        require("llamacpp", "gguf", "xllamacpp")
+    except MissingExtra as error:
+        print(f"{ANY_DIRECTION} ({error})", file=sys.stderr)
+        return None
+    from logitsieve.index_builder.capture.llamacpp import gguf_primer
+
+    new_path(options.out)  # refused before the model is run
+    print(PRIMER, file=sys.stderr)
+    return gguf_primer(options.weight, threads, progress)
 
 
 def _bytes(index: Index) -> dict[str, int]:

@@ -14,7 +14,7 @@ from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.arrays import stored_matrix, vector
-from logitsieve.index_builder.data.contexts import Source, open_contexts
+from logitsieve.index_builder.data.contexts import Contexts, Source, open_contexts
 from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 def build(
     weight: ArrayLike | StoredMatrix,
     bias: ArrayLike | None,
-    contexts: Source,
+    contexts: Source | None,
     out: Path | str,
     vocabulary: Sequence[str] | None = None,
-    heads: Sequence[str] = ("exact", "screen", "certified"),
+    heads: Sequence[str] | None = None,
     target_precision: Mapping[str, float] | None = None,
     config: BuildConfig | None = None,
     progress: ProgressOption = "auto",
@@ -50,6 +50,9 @@ def build(
 ) -> Index:
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
+    `heads` are exact, screen and certified unless named. Without `contexts`, None, they are exact
+    and certified, with bounds for contexts of any direction (wider than those for contexts like
+    yours), no other can be built, and nothing is measured.
     `out` is <name>/<version> and must not exist. `bias` None is zeros. Inputs are arrays, or files
     as arrays.py names them; `weight` may be a GGUF file, which holds the bias and the vocabulary. A
     `weight` of a half type, or in blocks (a StoredMatrix), is kept as it is unless `config.dtype`
@@ -72,7 +75,9 @@ def build(
     from logitsieve.index_builder.workers import Workers, in_threads
 
     config, progress = config or BuildConfig(), to_progress(progress, "build")
-    names = pipeline.check_heads(heads, targeted=target_precision is not None)
+    names = pipeline.check_heads(heads, target_precision is not None, contexts is not None)
+    if contexts is None and heldout is not None:
+        raise InvalidRequest("heldout", "contexts that judge", "`contexts` to fit to as well")
     if best_effort and target_precision is None:
         raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
     out = new_path(out)  # refused before hours of fitting, not after
@@ -98,12 +103,14 @@ def build(
         in_threads(executor, config.threads) as pool,
     ):
         scratch = Path(folder)
-        train = open_contexts(contexts, softmax.dim)
-        if heldout is None:
+        train = judged = Contexts([])
+        if contexts is not None:
+            train = open_contexts(contexts, softmax.dim)
+        if contexts is not None and heldout is None:
             train, judged = train.split()
             if target_precision is not None:
                 logger.warning(SAME_TEXT, out, judged.rows)
-        else:
+        elif heldout is not None:
             judged = open_contexts(heldout, softmax.dim, "heldout")
         judged = judged.spread(config.heldout_rows, BLOCKS)
         if target_precision is not None and not best_effort:

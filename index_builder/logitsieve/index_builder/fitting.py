@@ -51,7 +51,10 @@ class FitResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BuildInputs:
-    """The softmax and the contexts of a build, checked, and its options."""
+    """The softmax and the contexts of a build, checked, and its options.
+
+    A build without contexts has none of either kind.
+    """
 
     softmax: Softmax
     train: Contexts

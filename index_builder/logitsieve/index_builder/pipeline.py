@@ -24,7 +24,7 @@ from logitsieve.heads.certified import GRADES
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.fit.certified import fit_certified
+from logitsieve.index_builder.fit.certified import fit_certified, fit_without_contexts
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
 from logitsieve.index_builder.fit.ivf import fit_ivf
@@ -63,6 +63,8 @@ FITS: dict[
 }
 
 EXACT = "exact"
+HEADS_BUILT = (EXACT, "screen", "certified")
+WITHOUT_CONTEXTS = (EXACT, "certified")
 EVALUATED = 10  # answers at which held-out precision is judged, at most
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
@@ -85,7 +87,9 @@ def run(
         heads = heads_of(softmax, fitted, fallback=fallback)
         shared = [shared_head(name, heads[name], softmax, fitted, fallback) for name in heads]
         each = each_by(inputs.workers, shared)
-        calibration = calibrate(heads, inputs.heldout, softmax.vocab_size, progress, each)
+        calibration = None
+        if inputs.heldout.rows:
+            calibration = calibrate(heads, inputs.heldout, softmax.vocab_size, progress, each)
     entries = {EXACT: HeadEntry()}
     for name, result in fitted.items():
         entries[name] = HeadEntry(part_name(name), heads[name].knobs, result.summary)
@@ -119,6 +123,8 @@ def _fit(
     if "certified" in names and (levels := fit_levels(inputs)):
         fitted = {"certified": levels} | {grade: levels.shared() for grade in GRADES}
         fallback = "certified"
+    elif "certified" in names and not inputs.train.rows:
+        fitted, fallback = {"certified": fit_without_contexts(inputs)}, "certified"
     learned = [name for name in FITS if name in names and name not in fitted]
     if learned:
         basis = prepare(inputs, label_depth(inputs), scratch, fitted)
@@ -178,11 +184,20 @@ def prepare(
     )
 
 
-def check_heads(heads: Sequence[str], targeted: bool) -> tuple[str, ...]:
-    """`exact` and then `heads`, each once; InvalidRequest names an unknown one."""
+def check_heads(
+    heads: Sequence[str] | None, targeted: bool, contexts: bool = True
+) -> tuple[str, ...]:
+    """`exact` and then `heads`, each once; None are those of a build with or without contexts.
+
+    InvalidRequest names an unknown one, or one that contexts are needed for.
+    """
+    if heads is None:
+        heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS
     for name in heads:
         if name != EXACT and name not in FITS:
             raise InvalidRequest("heads", repr(name), ", ".join([EXACT, *FITS]))
+        if not contexts and name not in WITHOUT_CONTEXTS:
+            raise InvalidRequest("contexts", "nothing", f"contexts to fit the head {name} to")
     if targeted and "screen" not in heads:
         raise InvalidRequest("target_precision", "no head to search", "heads with 'screen'")
     return tuple(dict.fromkeys([EXACT, *heads]))

@@ -106,6 +106,16 @@ def capture_gguf(
             )
 
 
+def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:
+    """Contexts [N, D] of the primer, read by a model in a GGUF file.
+
+    InvalidRequest names what llama.cpp cannot run.
+    """
+    with LlamaContext(gguf, positions=LENGTH, threads=threads) as context:
+        context.headless = True
+        return read_primer(context, progress)
+
+
 def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[list[int]]:
     """Yield the tokens of each line as a chat up to its answer; InvalidRequest names `text`.
 

@@ -22,7 +22,7 @@ from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index.verify import counter
 from logitsieve.index.writer import matrix_changed
 from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, Turning, factored, turn
-from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
+from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
@@ -77,10 +77,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
 
     @lru_cache(maxsize=2)
     def turned(count: int) -> Turned:
-        made = turn(softmax, turning(count), inputs.workers)
-        if made.sha256 != softmax.sha256:
-            raise matrix_changed()
-        return made
+        return _turned(inputs, turning(count))
 
     def time(widths: Widths, count: int) -> float:
         if (widths, count) not in measured:
@@ -98,10 +95,35 @@ def fit_certified(inputs: FitInputs) -> FitResult:
         count = min(counts, key=lambda count: time(best, count))
     if count != first:
         best = fastest(lambda widths: time(widths, count), softmax.dim, share)
-    arrays = code(softmax, turned(count), best, order_V)
+    return _result(inputs, turned(count), best, order_V)
+
+
+def fit_without_contexts(inputs: BuildInputs) -> FitResult:
+    """The sketch that a search begins with, for contexts of any direction; nothing is measured.
+
+    InvalidRequest if W is no longer what it was at first.
+    """
+    softmax = inputs.softmax
+    counts = _counts(softmax.dim)
+    moments = second_moments(softmax.weight), any_direction(softmax.dim)
+    turned = _turned(inputs, factored(*_narrow(*moments, counts[len(counts) // 2])))
+    widths = _first(softmax.dim, inputs.config.certified_memory)
+    return _result(inputs, turned, widths, np.arange(softmax.vocab_size, dtype=np.int32))
+
+
+def _turned(inputs: BuildInputs, turning: Turning) -> Turned:
+    made = turn(inputs.softmax, turning, inputs.workers)
+    if made.sha256 != inputs.softmax.sha256:
+        raise matrix_changed()
+    return made
+
+
+def _result(inputs: BuildInputs, turned: Turned, widths: Widths, order_V: Int32) -> FitResult:
+    softmax = inputs.softmax
+    arrays = code(softmax, turned, widths, order_V)
     report = counter(inputs.progress, "norms", softmax.vocab_size)
     arrays["norms"] = spectral_norms(softmax, arrays, report)
-    return FitResult(arrays, {**best._asdict(), "coordinates": count}, {})
+    return FitResult(arrays, {**widths._asdict(), "coordinates": turned.rows.shape[1]}, {})
 
 
 def _counts(dim: int) -> list[int]:
@@ -190,6 +212,11 @@ def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
     identity_DD = np.eye(dim) / dim
     moments_DD: Float64 = sum_DD / max(float(np.trace(sum_DD)), 1e-30) + ridge * identity_DD
     return moments_DD
+
+
+def any_direction(dim: int) -> Float64:
+    """Second moments [D, D] of contexts that point anywhere alike, over their trace."""
+    return np.eye(dim) / dim
 
 
 def _power(matrix_DD: Float64, power: float) -> Float64:

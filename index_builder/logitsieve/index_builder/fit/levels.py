@@ -27,6 +27,7 @@ from logitsieve.index_builder.fit.certified import (
     LARGEST_NORM,
     LEAST_SCALE,
     ROUNDED,
+    any_direction,
     balanced,
     encode_rows,
     quads_of,
@@ -42,6 +43,7 @@ STEP = 0.29  # of four-bit codes, in deviations: the least error of sixteen leve
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
 RIDGE = 0.02  # of the identity in second moments: contexts of other text have other directions
 FIRST = (32, 64, 96, 128)  # coordinates tried in eight bits
+UNTRIED = 64  # so many without contexts to try them on
 LEAST_DIM = 192  # of a row whose codes are much shorter than the row
 MOMENT_ROWS = 8192  # contexts that choose the basis
 JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate what is read
@@ -66,18 +68,22 @@ def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
     """The sketch with levels; None where a sketch without them has less to read.
 
-    What either reads is estimated from a sample of rows and held-out contexts, not timed.
+    What either reads is estimated from a sample of rows and held-out contexts, not timed. Without
+    contexts it is made for any direction of h, wherever rows are long enough.
     """
     softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
     if softmax.dim < LEAST_DIM:
         return None
-    sampled = inputs.train.take(sample_rows(inputs.train.rows, MOMENT_ROWS, seed))
-    moments = [second_moments(each, RIDGE) for each in (softmax.weight, sampled)]
-    basis_DD = balanced(*moments)
-    steep, level = costs(softmax, basis_DD, inputs.heldout)
-    first = min(level, key=level.__getitem__)
-    if steep < level[first]:
-        return None
+    contexts_DD, first = any_direction(softmax.dim), UNTRIED
+    if inputs.train.rows:
+        sampled = inputs.train.take(sample_rows(inputs.train.rows, MOMENT_ROWS, seed))
+        contexts_DD = second_moments(sampled, RIDGE)
+    basis_DD = balanced(second_moments(softmax.weight, RIDGE), contexts_DD)
+    if inputs.heldout.rows:
+        steep, level = costs(softmax, basis_DD, inputs.heldout)
+        first = min(level, key=level.__getitem__)
+        if steep < level[first]:
+            return None
     progress("basis", 1, 1)
     turned = turn(softmax, factored(turned_at_random(basis_DD, first, seed)), inputs.workers)
     if turned.sha256 != softmax.sha256:
