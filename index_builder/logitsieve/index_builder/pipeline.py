@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import faiss
 import numpy as np
@@ -122,21 +121,29 @@ def _fit(
     fallback = ""
     if "certified" in names and (levels := fit_levels(inputs)):
         fitted = {"certified": levels} | {grade: levels.shared() for grade in GRADES}
-        fallback = "certified"
+        fallback = _proving(inputs, fitted)
     elif "certified" in names and not inputs.train.rows:
         fitted, fallback = {"certified": fit_without_contexts(inputs)}, "certified"
     learned = [name for name in FITS if name in names and name not in fitted]
     if learned:
-        basis = prepare(inputs, label_depth(inputs), scratch, fitted)
-        hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
+        basis = prepare(inputs, label_depth(inputs), scratch)
         for name in learned:
             fitted[name] = FITS[name](replace(basis, fitted=dict(fitted), fallback=fallback))
-            if name == "certified" and inputs.config.reproducible:
-                fallback = name
-            elif name == "certified":
-                heads = heads_of(inputs.softmax, fitted)
-                fallback = fastest_proving(heads, lambda head: us_per_row(head, hidden, k, 1))
+            if name == "certified":
+                fallback = _proving(inputs, fitted)
     return fitted, fallback
+
+
+def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
+    """The head that answers what others leave: the fastest on held-out contexts, if there are any.
+
+    A reproducible build takes `certified`.
+    """
+    if inputs.config.reproducible or not inputs.heldout.rows:
+        return "certified"
+    hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
+    heads = heads_of(inputs.softmax, fitted)
+    return fastest_proving(heads, lambda head: us_per_row(head, hidden, k, 1))
 
 
 @contextmanager
@@ -153,22 +160,12 @@ def _threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before[1])
 
 
-def prepare(
-    inputs: BuildInputs,
-    depth: int,
-    scratch: Path,
-    fitted: Mapping[str, FitResult] = MappingProxyType({}),
-) -> FitInputs:
-    """Label every context with its exact top `depth`, and draw the sample that fits in memory.
-
-    Labels are those of `certified` if it is fitted by now, and of `exact` otherwise.
-    """
+def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
+    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
-    name = "certified" if "certified" in fitted else EXACT
-    head = heads_of(inputs.softmax, fitted)[name]
-    exact = shared_head(name, head, inputs.softmax, fitted)
+    exact = shared_head(EXACT, heads_of(inputs.softmax, {})[EXACT], inputs.softmax)
 
     def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
         report, path = partial(inputs.progress, stage), scratch / file
