@@ -7,6 +7,7 @@ from proofs import (
     exponential,
     gumbel,
     intervals,
+    levels,
     log_z,
     route,
     scan,
@@ -14,6 +15,7 @@ from proofs import (
 
 THEOREMS = [
     *certified.THEOREMS,
+    *levels.THEOREMS,
     *scan.THEOREMS,
     *route.THEOREMS,
     *exponential.THEOREMS,

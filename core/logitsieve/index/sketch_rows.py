@@ -27,6 +27,7 @@ SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
 ROUNDED = 1 + 2.0**-24  # coordinates of a sketch are float32: a step of the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
+LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided by
 MIDDLE = 128  # the code that stands for 0
 GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
 SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # the same of float32 sums of a block, and of its rows
@@ -226,8 +227,9 @@ class LevelGrams:
     def norms(self, roundings: float = 1) -> Float64:
         """[6]: the errors of the first coordinates; the longer of these and of coded tails; what
         the level leaves, and what no coordinate has. Of the second level, then of the last."""
+        # A check may sum up in another order: what the builder stores has room for both.
         first, errors, tail, *left = (
-            _spectral_norm(gram, SHORT_SPARE) for gram in self._grams.values()
+            _spectral_norm(gram, roundings * SHORT_SPARE) for gram in self._grams.values()
         )
         outside = APART * (
             np.sqrt(self._outside) * SUMMED + roundings * self._rounding * self.length
@@ -369,9 +371,10 @@ def _broken(
         sure[f"{name} has no such scale"] = coding.scales >= LEAST_SCALE
         if coding.first:
             along = np.einsum("rt,rt->r", coding.errors(turned), coded)
-            apart = np.abs(along) / np.maximum(lengths, LEAST_SCALE) + residuals.outside
-            held = np.maximum(errors, APART * apart) <= coding.rests + slack
-            sure[f"{name} norm is below its error"] = held
+            apart = np.abs(along) / np.maximum(lengths, LEAST_LENGTH) + residuals.outside
+            sure[f"{name} norm is below its error"] = errors <= coding.rests + slack
+            held = APART * apart <= coding.rests * ROUNDED + spare
+            sure[f"{name} norm is below what is apart"] = held
             longest = np.linalg.norm(coding.codes, axis=1)
             sure[f"{name} codes are longer than their limit"] = longest <= coding.most
             continue

@@ -95,6 +95,7 @@ ROTATION_UNDERFLOW = 2.0**-140  # for each of D products
 CANCELLED = 2.0**-38  # of two squared norms, for the difference of their float64 sums
 NORM_SPARE = 1.000001  # of a norm in float64
 BOUND_MARGIN = 2.0**-20  # of the largest magnitude that a bound is summed from
+LEVELS_MARGIN = 2.0**-19  # the same with levels, which take more sums
 LEFT_SPARE = 1.01
 SUMMED = 1 + 1e-9  # of norms in float64, summed in any order
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` beside D
@@ -330,7 +331,7 @@ def _encode_levels(descriptor, h, norm, rotated, planes, factors, rows):
     factors[FINE_ALL] = _error_of_all(descriptor, FINE_ERRORS, off, together, rest)
     terms += float64_of_bits(descriptor[MOST_TAIL]) * (np.sqrt(coded) + 2.0 * away)
     terms += 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
-    _set_margin(descriptor, norm, reach, 2 * BOUND_MARGIN, terms, factors)
+    _set_margin(descriptor, norm, reach, LEVELS_MARGIN, terms, factors)
 
 
 @inline

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.heads import ExactHead, Softmax
-from logitsieve.index.sketch_rows import LEVEL_BITS, spectral_norms
+from logitsieve.index.sketch_rows import LEAST_LENGTH, LEVEL_BITS, spectral_norms
 from logitsieve.index.verify import counter
 from logitsieve.index.writer import matrix_changed
 from logitsieve.index_builder.data.contexts import Contexts
@@ -38,6 +38,7 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, LEVELS_EXTRA
 
+ROTATION = 1  # the stream of random numbers that draws it
 STEP = 0.29  # of four-bit codes, in deviations: the least error of sixteen levels of a normal law
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
 RIDGE = 0.02  # of the identity in second moments: contexts of other text have other directions
@@ -142,8 +143,8 @@ def encode_tails(tails_VT: Float32, outside_V: Float64, threads: int = 1) -> Tai
         here = slice(start, min(start + BLOCK_ROWS, V))
         x_RT = tails_VT[here].astype(np.float64)
         squares_R = np.einsum("rt,rt->r", x_RT, x_RT)
-        lengths_R = np.maximum(np.sqrt(squares_R), LEAST_SCALE)
-        step_R1 = (STEP / np.sqrt(T) * lengths_R)[:, None]
+        lengths_R = np.sqrt(squares_R)
+        step_R1 = (STEP / np.sqrt(T) * np.maximum(lengths_R, LEAST_SCALE))[:, None]
         codes_RT = np.clip(np.floor(x_RT / step_R1) + 8, 0, 15).astype(np.uint8)
         made.codes[here, :T] = codes_RT
         for level, bits in enumerate(LEVEL_BITS):
@@ -152,7 +153,7 @@ def encode_tails(tails_VT: Float32, outside_V: Float64, threads: int = 1) -> Tai
             scales_R = np.maximum(squares_R / np.maximum(along_R, LEAST_SCALE), LEAST_SCALE)
             scales_R = scales_R.astype(np.float32)
             e_RT = x_RT - q_RT * scales_R.astype(np.float64)[:, None]
-            off_R = np.abs(np.einsum("rt,rt->r", e_RT, x_RT)) / lengths_R
+            off_R = np.abs(np.einsum("rt,rt->r", e_RT, x_RT)) / np.maximum(lengths_R, LEAST_LENGTH)
             norms_R = np.linalg.norm(e_RT, axis=1) + APART * (off_R + outside_V[here])
             norms_R = np.nextafter((norms_R * ROUNDED).astype(np.float32), np.float32(np.inf))
             made.scales[level, here], made.norms[level, here] = scales_R, norms_R
@@ -181,9 +182,12 @@ def crumbs(codes_VW: np.ndarray) -> np.ndarray:
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
-    """The change of coordinates with all but the `first` turned by a uniform (Haar) rotation."""
+    """The change of coordinates with all but the `first` turned by a uniform (Haar) rotation.
+
+    It is drawn apart from the sample that the seed draws, on which the coordinates depend.
+    """
     count = len(rotation_PD) - first
-    gauss = np.random.default_rng(seed).standard_normal((count, count))
+    gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
     axes, upper = np.linalg.qr(gauss)
     return np.vstack([rotation_PD[:first], (axes * np.sign(np.diag(upper))) @ rotation_PD[first:]])
 

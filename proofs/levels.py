@@ -1,0 +1,196 @@
+"""Bounds by the levels of a sketch (docs/levels.md), on the host."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
+from logitsieve.kernels.simd.tables import LARGEST_SUM
+from logitsieve.kernels.sketch.bounds import CoarseFactors, base_bounds
+from logitsieve.kernels.sketch.levels import (
+    encode_tail,
+    first_level,
+    last_bounds,
+    middle_estimate,
+    middle_upper,
+)
+from proofs.certified import ACCEPTED, BINADES, SPARED, TWICE
+from proofs.expression import Symbol, assigned, traced
+from proofs.theorem import MOST32, Checks, Theorem, growth, multiplied, number
+
+WHOLE = 1 << 24  # below it every whole number is a float32, and below twice it every even one
+
+
+# The codes of a tail, and what is summed of them
+
+
+def codes(largest: float) -> Checks:
+    """A code is a signed byte: x factor rounds to a whole number of 127 at most.
+
+    The scale may be larger, for the sake of four codes together: then codes are smaller.
+    """
+    most, limit = number(float(np.float32(largest))), 127
+    scale, x = Symbol("scale", "f"), Symbol("x", "f")
+    factor = assigned(encode_tail, "factor", scale=scale)
+    code = assigned(encode_tail, "r", x=x, factor=Symbol("factor", "f"), scale=scale)
+    yield f"""m = f(m_); x = f(x_); scale = f(m / {most}); factor = {factor};
+    {{ m in [{number(SMALLEST)}, {number(LARGEST)}] /\\ x / m in [-1, 1] -> |{code}| <= {limit} }}
+    x * factor -> x / m * (m * factor) {{ m <> 0 }};
+    m * factor -> {most} * (1 + (factor - 1 / scale) / (1 / scale))
+    / (1 + (scale - m / {most}) / (m / {most})) {{ m <> 0, scale <> 0 }};"""
+
+
+def fours(largest: float) -> Checks:
+    """Magnitudes of four codes add up to a byte: each is a whole number half a unit away at most.
+
+    Three sums, two quotients and a product round.
+    """
+    yield Fraction(float(np.float32(largest))) * (1 + growth(6)) + 4 * Fraction(1, 2) < (
+        LARGEST_SUM + 1
+    )
+
+
+def words(chunks: float) -> Checks:
+    """A chunk adds two bytes of tables to those of a row in a word."""
+    yield 2 * int(chunks) * LARGEST_SUM < 1 << 16
+
+
+def whole_tails(widest: float) -> Checks:
+    """q.g is a whole number of float32, |q| <= 15, and so is what it is summed from.
+
+    4 (4 B + 2 C - 3 S) + 2 L is even, and the sum of codes of a query times -12 .. 18.
+    """
+    total = int(widest) // 4 * LARGEST_SUM
+    yield 15 * total < WHOLE
+    yield 12 * total < WHOLE
+    yield 18 * total < 2 * WHOLE
+
+
+# The bounds
+
+
+def scaled_sums() -> Checks:
+    """A sum of codes times the scale of a query is within TWICE of the product."""
+    yield f"""scale = f(scale_); tail = f(S * scale);
+    {{ @FIX(S, 0) /\\ |S| in [1, {WHOLE}] /\\ scale in [{number(SMALLEST)}, {number(LARGEST)}]
+    -> tail -/ (S * scale) in [{number(-TWICE)}, {number(TWICE)}] }}"""
+
+
+def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
+    """Bounds that are summed from at most `magnitude`: X and Y are sums q.g of the codes of the
+    first coordinates and of the tail, `dot` and `tail` these but for TWICE.
+
+    R, K and E are the factors in float64: REST, ERROR, and that of the level; NORMAL at least.
+    """
+    most, half = number(magnitude), number(magnitude / 2)
+    extras = {0: Symbol("s", "f"), 3 * LANES: Symbol("b", "f")}
+    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)
+    dot: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
+    base, above = traced(base_bounds, extras, query, "sums", fused=fused, **dot).returned
+    estimate, upper = _last(fused)
+    inner, error = "f(error + tail)", "(n * R + s * K + t * E)"
+    return f"""dot = f(dot_); tail = f(tail_); error = f(E);
+    s = f(s_); t = f(t_); b = f(b_); n = f(n_);
+    base = {base};
+    above = {above};
+    estimate = {estimate};
+    upper = {upper};
+    A = b + s * X;
+    B = A + t * Y;
+    {{ dot -/ X in [{number(-TWICE)}, {number(TWICE)}]
+    /\\ tail -/ Y in [{number(-TWICE)}, {number(TWICE)}]
+    /\\ R in [1b-125, 1b126] /\\ K in [1b-125, 1b126] /\\ E in [1b-125, 1b126]
+    /\\ |n * R| <= {half} /\\ |s * K| <= {half} /\\ |t * E| <= {half}
+    /\\ |s * X| <= {most} /\\ |A| <= {most} /\\ |A + s * K| <= {most}
+    /\\ |t * Y| <= {most} /\\ |t * Y + t * E| <= {most} /\\ |B| <= {most}
+    /\\ |A + s * K + (t * Y + t * E)| <= {most} /\\ |B + {error}| <= {most} -> {goal} }}
+    t * (error + tail) -> t * error + t * tail;
+    t * {inner} - (t * Y + t * E) -> (t * {inner} - t * (error + tail))
+    + (t * tail - t * Y) + (t * error - t * E);
+    above + t * {inner} -> (A + s * K + (t * Y + t * E)) + (above - (A + s * K))
+    + (t * {inner} - (t * Y + t * E));
+    {UPPER} -> (upper - (above + t * {inner} + n * R)) + (above - (A + s * K))
+    + (t * {inner} - (t * Y + t * E));
+    {LOWER} -> (base - A) + 2 * (estimate - (base + t * tail)) - (above - (base + s * K))
+    - (upper - (above + t * {inner} + n * R)) + (t * tail - t * Y)
+    - (t * {inner} - t * (error + tail)) - (t * error - t * E);"""
+
+
+UPPER = "upper - (B + (n * R + s * K + t * E))"
+LOWER = "(2 * estimate - upper) - (B - (n * R + s * K + t * E))"
+
+
+def _last(fused: bool) -> tuple[str, str]:
+    """The estimate and the bound by four bits."""
+    names = {"scales": "t", "rests": "n", "bases": "base", "uppers": "above", "totals": "tail"}
+    room = SimpleNamespace(**{name: {0: Symbol(text, "f")} for name, text in names.items()})
+    query = SimpleNamespace(scale=1, last_error=Symbol("error", "f"), rest=Symbol("f(R)", "f"))
+    estimate, upper = traced(last_bounds, query, room, fused=fused).returned
+    return str(estimate), str(upper)
+
+
+def same() -> Checks:
+    """Bounds by one bit and by two are summed as those by four."""
+    symbols = {name: Symbol(name, "f") for name in ("t", "n", "base", "above", "tail", "error")}
+    t, n, base, above, tail, error = symbols.values()
+    query = SimpleNamespace(
+        **dict.fromkeys(("first", "middle", "scale")), first_error=error, middle_error=error,
+        rest=Symbol("f(R)", "f"),
+    )  # fmt: skip
+    sketch = SimpleNamespace(coarse=None, group_bytes=0, coarse_width=0, tail_width=0)
+    here: dict[str, Any] = {"scale_sums": lambda *_: tail}
+    here |= dict.fromkeys(("shift", "tables_of", "_bits", "combine_sums"), lambda *_: None)
+    here["as_float32"] = lambda _: {LANES: t, 2 * LANES: n}
+    for fused in (True, False):
+        estimate, upper = _last(fused)
+        one = traced(first_level, sketch, None, query, above, 0, fused=fused, **here)
+        two = traced(middle_upper, query, (None, t, n), above, fused=fused, **here)
+        middle = traced(middle_estimate, query, (None, t, n), base, fused=fused, **here)
+        yield str(one.returned[1]) == str(two.returned) == upper
+        yield str(middle.returned) == estimate
+
+
+def margin(share: float) -> Checks:
+    """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
+    yield from same()
+    yield from scaled_sums()
+    for power, half, fused, off in product(BINADES[::7], (2, 3), (True, False), (UPPER, LOWER)):
+        least = Fraction(2) ** (power - 1) * half
+        allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
+        yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
+
+
+def underflow(least: float) -> Checks:
+    """Up to where the share of T takes over, and beyond."""
+    allowed = Fraction(least) * (1 - SPARED)
+    for fused, off in product((True, False), (UPPER, LOWER)):
+        yield bounds(fused, Fraction(2) ** (BINADES[0] + 1), f"|{off}| <= {number(allowed)}")
+
+
+def finite(largest: float) -> Checks:
+    """Nothing that is summed for a bound overflows."""
+    for fused in (True, False):
+        for value in ("base", "s * f(K)", "above", "t * tail", "t * error", "estimate", "upper"):
+            yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
+        yield bounds(fused, Fraction(largest), f"|t * f(error + tail)| <= {number(MOST32)}")
+
+
+SKETCH, LEVELS = "kernels.sketch.sketch", "kernels.sketch.levels"
+
+THEOREMS = [
+    Theorem("codes of a tail", f"{LEVELS}.LARGEST_TAIL_CODE", codes, 1.02, multiplied),
+    Theorem("four codes of a tail", f"{LEVELS}.LARGEST_FOUR", fours, 1.005, multiplied),
+    Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, multiplied),
+    Theorem("sums of a tail", "heads.certified.WIDEST_TAIL", whole_tails, 1.08, multiplied),
+    Theorem("bound by levels", f"{SKETCH}.LEVELS_MARGIN", margin, 3),
+    Theorem("bound by levels, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 30),
+    Theorem(
+        "bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, multiplied
+    ),
+]
