@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import raw
 from benchmarks.llamacpp.builds import builds
-from benchmarks.llamacpp.contenders import DRAWN, HEADS, contenders
+from benchmarks.llamacpp.contenders import DRAWN, contenders
 from benchmarks.llamacpp.judge import judge
 from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, contexts_folder
@@ -40,7 +40,6 @@ from logitsieve.llamacpp.library import LlamaLibrary
 OUT = raw.RESULTS / "llamacpp.json.gz"
 THREADS = (1, 2)
 TOKENS, ROUNDS, POSITIONS = 64, 9, 512
-INDEXED = (*LEARNT, *(name for name in HEADS if name not in LEARNT))
 
 
 def main() -> None:
@@ -48,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=MODELS)
     parser.add_argument("--kinds", nargs="*", default=JUDGED, choices=JUDGED, help="of text")
-    parser.add_argument("--heads", nargs="*", default=INDEXED, help="to build the index with")
+    parser.add_argument("--heads", nargs="*", default=LEARNT, help="to build the index with")
     parser.add_argument("--draw", action="store_true", help="draw instead of taking the best")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")

@@ -24,6 +24,8 @@ PEER, BODY = "llama.cpp", "body"
 HEADS: Mapping[str, Target] = {  # a request for each head
     "exact": {"head": "exact"},
     "certified": {"head": "certified"},
+    "assured": {"head": "assured"},
+    "estimated": {"head": "estimated"},
     "screen": {"head": "screen"},
 }
 DRAWN: SampleOptions = {"seeds": 1, "temperature": 0.8, "top_p": 0.95, "min_p": 0.05}

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.llamacpp.builds import more_than_avx2
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import Method
-from benchmarks.race.ours import RACED, indexes_of
+from benchmarks.race.ours import indexes_of
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
@@ -32,7 +32,7 @@ from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
 from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
 from logitsieve.api.results import Float32
-from logitsieve.heads import Softmax
+from logitsieve.heads import HEADS, Softmax
 from logitsieve.llamacpp import OutputMatrix
 
 LEVELS = (4, 8, 16)  # of Panorama
@@ -75,7 +75,7 @@ def entrants(
     for name in MAKERS:
         yield Entrant(name, partial(ExactPeer, name, softmax))
     yield from quantised(softmax, data.stored)
-    heads = [name for name in RACED if wanted(f"logitsieve {name}", only)]
+    heads = [name for name in HEADS if wanted(f"logitsieve {name}", only)]
     for name, make, seconds in indexes_of(data, cache, threads, heads, rebuild, progress):
         yield Entrant(f"logitsieve {name}", make, seconds)
     yield Entrant(CentroidHead.name, partial(CentroidHead, softmax))

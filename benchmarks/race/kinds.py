@@ -29,6 +29,7 @@ _NAMES = {
         "faiss PQ fast scan, refined",
     ),
     "exact by bounds": ("logitsieve certified", "faiss IndexFlatIPPanorama"),
+    "bounds that may fail": ("logitsieve assured", "logitsieve estimated"),
     "lists by context": ("logitsieve screen", "logitsieve frequency"),
     "clusters of words": ("logitsieve ivf", "centroids of 128 words"),
     "low rank": ("logitsieve svd", "adaptive softmax"),

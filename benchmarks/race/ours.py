@@ -86,6 +86,8 @@ def indexes_of(
         path, seconds = _built(data, cache, number + 1, heads, target, progress, rebuild)
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
         for name in wanted if last else ("screen",):
+            if name not in opened[1].heads:
+                continue  # of a sketch with levels, which this has not
             built = {"p1 asked": target["p1"]} if name == "screen" else {}
             size = _part_bytes(opened[1], name)
             found.append((name, partial(OursMethod, name, built, opened, size), seconds))

@@ -18,7 +18,6 @@ from benchmarks.race.entrants import wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Knobs, Method, Queries, augmented
-from benchmarks.race.ours import RACED
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -28,7 +27,7 @@ from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
 from benchmarks.race.synthetic import top1_entropy
 from logitsieve.api.results import Float32
-from logitsieve.heads import Softmax
+from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX = make_softmax(400, 24, seed=3)
@@ -279,7 +278,7 @@ def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough(
 
 def test_every_contender_has_a_kind() -> None:
     assert {entrant.name for entrant in racing.quantised(SOFTMAX)} <= set(KINDS)
-    assert {*MAKERS, *(f"logitsieve {name}" for name in RACED)} <= set(KINDS)
+    assert {*MAKERS, *(f"logitsieve {name}" for name in HEADS)} <= set(KINDS)
 
 
 def test_a_peer_that_is_not_installed_is_named(

@@ -28,6 +28,7 @@ def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidde
     assert [[t["id"] for t in row["top"]] for row in reply["rows"]] == top.ids.tolist()
     assert [[t["logit"] for t in row["top"]] for row in reply["rows"]] == top.logits.tolist()
     assert [row["scanned"] for row in reply["rows"]] == top.scanned.tolist()
+    assert [row["chance"] for row in reply["rows"]] == [1.0] * 3
     assert (reply["head"], reply["knobs"]["probes"]) == ("screen", 2)
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
 

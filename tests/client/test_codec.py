@@ -74,3 +74,15 @@ def test_the_caller_owns_the_arrays_of_a_reply() -> None:
     reply.log_probs[0, 0] = 5.0
     assert reply.log_probs.tolist() == [[5.0, 1.0]]
     assert reply.answer.log_z is None
+
+
+def test_nothing_is_promised_of_rows_that_an_older_server_calls_not_exact() -> None:
+    answer, flags = pb.Answer(), np.array([True, False])
+    for tensor in (answer.exact, answer.fallback):
+        put(tensor, flags)
+    put(answer.scanned, np.zeros(2, np.int32))
+    log_probs = put(pb.Tensor(), np.ones((2, 1), np.float32))
+    response = pb.ScoreResponse(answer=answer, log_probs=log_probs)
+    assert to_reply(SCORE, response).answer.chances.tolist() == [0.0, 1.0]
+    response.answer.chance = 1e-15
+    assert to_reply(SCORE, response).answer.chances.tolist() == [0.0, 1e-15]

@@ -317,3 +317,10 @@ def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None
 def test_what_was_measured_on_a_processor_was_not_measured_on_a_gpu(tmp_path: Path) -> None:
     index = open_index(write_model(tmp_path, calibration=MEASURED), device="cuda")
     assert measured_elsewhere(index) == cpu_name() != answers_on(index)
+
+
+def test_a_head_that_may_be_wrong_answers_for_the_precision_that_it_was_measured_at() -> None:
+    assured = make_point("assured", (15, 15, 15), (0.9997, 0.9997, 0.9997))
+    over = auto([EXACT, CERTIFIED, assured], {1: 0.999})
+    assert choose(over, 1, 1, 0.999) is choose(over, 1, 1, None) is assured
+    assert choose(over, 1, 1, 0.9999) is choose(over, 1, 1, 1.0) is CERTIFIED  # exact=True is 1.0

@@ -28,7 +28,7 @@ from logitsieve.index import HeadEntry, open_index, split_index, write_index
 from logitsieve.utils.deadline import ending_by, time_left
 from tests.oracle import logits64
 from tests.server.running import Loop, config_for, running
-from tests.synthetic import certified_arrays, make_hidden, make_softmax
+from tests.synthetic import ARRAYS, certified_arrays, make_hidden, make_softmax
 
 V, D = 1300, 16
 SOFTMAX = make_softmax(vocab_size=V, dim=D)
@@ -61,6 +61,46 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
     parts = {"sketch": certified_arrays(SOFTMAX)}
     return write_index(folder, softmax=SOFTMAX, parts=parts, heads=heads, default_head="certified")
+
+
+@pytest.fixture(scope="module")
+def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with the heads of a sketch with levels."""
+    softmax = make_softmax(vocab_size=V, dim=128)
+    heads = {name: HeadEntry("sketch") for name in ("certified", "assured", "estimated")}
+    return write_index(
+        tmp_path_factory.mktemp("levels") / "lm" / "1",
+        softmax=softmax,
+        parts={"sketch": ARRAYS["assured"](softmax)},
+        heads={"exact": HeadEntry(), **heads},
+        default_head="certified",
+    )
+
+
+@pytest.mark.parametrize(("head", "chance"), [("assured", 1e-15), ("estimated", 1e-3)])
+def test_the_chance_of_a_wrong_answer_adds_up(
+    levels: Path, tmp_path: Path, head: str, chance: float
+) -> None:
+    decoder = LocalDecoder(open_index(levels))
+    sharded = open_sharded(split_index(levels, tmp_path / "lm" / "2", 3))
+    hidden, steps = make_hidden(4, 128), dict[str, Any](beams_in=2, beams_out=3, head=head)
+    for each, calls in ((decoder, 1), (sharded, 3)):
+        top = each.topk(hidden, 5, head=head)
+        np.testing.assert_array_equal(top.ids, decoder.topk(hidden, 5, head="exact").ids)
+        assert not top.answer.exact.any()
+        np.testing.assert_allclose(top.answer.chances, calls * chance)
+        step = each.beam_step(hidden, **steps).answer
+        np.testing.assert_allclose(step.chances, 2 * calls * chance)
+        few = each.topk(hidden, 5, head=head, constraints=Constraints(banned=[1, V - 1])).answer
+        np.testing.assert_allclose(few.chances, calls * chance)
+        for kept in (dict[str, Any](), {"top_k": 7}):
+            drawn = each.sample(hidden, head=head, **kept).answer
+            np.testing.assert_allclose(drawn.chances, calls * chance if kept else 0.0)
+    many = decoder.topk(hidden, 5, head=head, constraints=Constraints(banned=range(100))).answer
+    np.testing.assert_allclose(many.chances, 4 * chance)  # of 16, 32, 64 and 128 ids
+    assert (
+        sharded.sample(hidden, head=head, top_k=7, top_p=0.5).answer.chances.tolist() == [1.0] * 4
+    )
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,7 @@ def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> No
     np.testing.assert_array_equal(top.ids[top.exact], best(true, k)[top.exact])
     assert (top.scanned >= k).all()
     assert head.proves <= bool(top.exact.all())
+    assert head.proves == (head.chance == 0.0)
 
 
 @every_kind("k", [(1,), (2,), (5,), (64,), (299,), (300,)])

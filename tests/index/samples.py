@@ -128,6 +128,7 @@ class FakeHead:
         "probes": Knob(help="clusters united", default=1, low=1, high=8)
     }
     proves: ClassVar[bool] = False
+    chance: ClassVar[float] = 1.0
     part: ClassVar[PartSpec | None] = ScreenHead.part
     borrows: ClassVar[tuple[str, ...]] = ()
 
@@ -163,6 +164,7 @@ class FakeExact(FakeHead):
     """The one that needs no arrays and proves its answers."""
 
     proves: ClassVar[bool] = True
+    chance: ClassVar[float] = 0.0
     part: ClassVar[PartSpec | None] = None
 
 

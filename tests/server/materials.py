@@ -63,7 +63,8 @@ class GatedHead:
 
     def __init__(self, head: Head, gate: Gate) -> None:
         self._head, self._gate = head, gate
-        self.name, self.knob_table, self.proves = head.name, head.knob_table, head.proves
+        self.name, self.knob_table = head.name, head.knob_table
+        self.proves, self.chance = head.proves, head.chance
 
     @property
     def knobs(self) -> Mapping[str, float]:

@@ -139,22 +139,22 @@ def _answers(reply: TopKReply | SampleReply, words: list[str] | None) -> list[li
 
 def _show(reply: TopKReply | SampleReply, words: list[str] | None, as_json: bool) -> None:
     answer, best = reply.answer, isinstance(reply, TopKReply)
-    shown = list(
-        zip(answer.exact.tolist(), answer.scanned.tolist(), _answers(reply, words), strict=True)
-    )
+    facts = answer.exact.tolist(), answer.chances.tolist(), answer.scanned.tolist()
+    shown = list(zip(*facts, _answers(reply, words), strict=True))
     if as_json:
         names = ("model", "version", "digest", "head", "normalizer")
-        facts = {name: getattr(answer, name) for name in names} | {"knobs": dict(answer.knobs)}
-        columns = ["exact", "scanned", "top" if best else "draws"]
-        print_json({**facts, "rows": [dict(zip(columns, row, strict=True)) for row in shown]})
+        origin = {name: getattr(answer, name) for name in names} | {"knobs": dict(answer.knobs)}
+        columns = ["exact", "chance", "scanned", "top" if best else "draws"]
+        print_json({**origin, "rows": [dict(zip(columns, row, strict=True)) for row in shown]})
         return
     columns = ["row", "rank" if best else "draw"]
     columns += ["word", "id", "logit", "log prob", "proven", "scanned"]
     rows: list[list[object]] = []
-    for row, (exact, scanned, answers) in enumerate(shown):
+    for row, (exact, chance, scanned, answers) in enumerate(shown):
+        proven = "yes" if exact else "no" if chance == 1.0 else f"but for {chance:g}"
         for rank, one in enumerate(answers, start=1):
             named = [one.get(name) for name in ("word", "id", "logit", "log_prob")]
-            rows.append([row, rank, *named, "yes" if exact else "no", scanned])
+            rows.append([row, rank, *named, proven, scanned])
     knobs = " ".join(f"{name}={value:g}" for name, value in answer.knobs.items())
     title = f"{answer.model}@{answer.version} {answer.head} {knobs}".rstrip()
     print_table(f"{title}, log Z: {answer.normalizer}", columns, rows)

@@ -18,7 +18,7 @@ class ShardOptions:
 def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) -> None:
     """Write the rows of W of an index as several indexes, OUT/shards/1, 2, ...
 
-    Every byte of the index is checked first. Each shard keeps the heads `exact` and `certified`.
+    Every byte of the index is checked first. Each shard keeps the heads that bound all rows.
 
     Example: logitsieve shard models/lm/1 --shards 4 --out models-4/lm/1
     """

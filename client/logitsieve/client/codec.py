@@ -96,6 +96,7 @@ def _answer(message: pb.Answer) -> Answer:
         version=message.version,
         digest=message.digest,
         head=message.head.name,
+        chance=message.chance if message.HasField("chance") else 1.0,
         knobs=dict(message.head.knobs),
         normalizer=NORMALIZER_NAMES.get(message.normalizer, ""),
         queue_ns=message.queue_ns,

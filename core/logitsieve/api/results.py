@@ -35,11 +35,12 @@ class Provenance(NamedTuple):
     exact: Bool  # [B] proven equal to the full softmax's
     scanned: Int32  # [B] rows of W whose exact logit was computed
     fallback: Bool  # [B] rows that the head handed to its fallback
+    chance: float = 1.0  # of a row that is not `exact` to be wrong, at most
 
     @classmethod
-    def of(cls, top: TopK, proves: bool) -> Provenance:
-        """The provenance of a head's answer; `proves`: the head's own answers are proven."""
-        return cls(top.exact, top.scanned, fallback_of(top.exact, proves))
+    def of(cls, top: TopK, chance: float) -> Provenance:
+        """The provenance of a head's answer, of which a row is wrong with this chance at most."""
+        return cls(top.exact, top.scanned, fallback_of(top.exact, chance == 0.0), chance)
 
 
 def fallback_of(exact: Bool, proves: bool) -> Bool:
@@ -84,6 +85,7 @@ class Answer(NamedTuple):
     exact: Bool  # [B]
     scanned: Int32  # [B]
     fallback: Bool  # [B] rows that the head handed to its fallback
+    chance: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: nothing is promised
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
@@ -93,6 +95,14 @@ class Answer(NamedTuple):
     queue_ns: int = 0
     compute_ns: int = 0
     rows_missing: tuple[RowRange, ...] = ()  # rows of the vocabulary that were not asked
+
+    @property
+    def chances(self) -> Float64:
+        """[B] the most that the chance of each row to be wrong can be: 0 where it is `exact`.
+
+        It is over the random rotation of the index, for contexts that do not depend on it.
+        """
+        return ~self.exact * np.float64(self.chance)  # tensors on a GPU, too
 
 
 # The fields of an Answer that have a value for each row; those of log Z are often not set.

@@ -177,8 +177,9 @@ def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: 
     ids[beams.finished, 0], every[live] = beams.eos_ids[0], counts
     width = best.ids.shape[1]
     ids[live, :width], logits[live, :width] = best.ids, best.logits
-    for whole, part in zip(provenance, best.provenance, strict=True):
+    for whole, part in zip(provenance[:3], best.provenance[:3], strict=True):
         whole[live] = part
+    provenance = provenance._replace(chance=best.provenance.chance)
     return _Lists(ids, logits, every, provenance)
 
 
@@ -243,7 +244,10 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> 
         beams.finished, np.array(beams.eos_ids, np.int32), tokens, scores, ranks, finished,
     )  # fmt: skip
     exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~pairs.doubtful
-    provenance = lists.provenance._replace(exact=np.repeat(exact, beams.beams_in))
+    chance = min(1.0, beams.beams_in * lists.provenance.chance)
+    provenance = lists.provenance._replace(
+        exact=np.repeat(exact, beams.beams_in), chance=1.0 if pairs.doubtful.any() else chance
+    )
     return BeamChoice(pairs.parents, tokens, scores, ranks, finished, provenance, reported)
 
 

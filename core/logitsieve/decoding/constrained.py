@@ -64,7 +64,7 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
     top = head.topk(hidden, k)
     offsets = np.arange(len(hidden) + 1, dtype=np.int64) * k
     logits = softmax.logits64(hidden, offsets, top.ids.ravel()).reshape(top.ids.shape)
-    return BestLogits(top.ids, logits, Provenance.of(top, head.proves))
+    return BestLogits(top.ids, logits, Provenance.of(top, head.chance))
 
 
 def _of_head(
@@ -80,9 +80,12 @@ def _of_head(
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
     ids, exact = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)
-    needed = np.log2(np.maximum(lengths + np.minimum(named, HEADROOM), 1))
     # Powers of two make few groups of rows, whatever the rows need.
-    ks = np.minimum(np.left_shift(1, np.ceil(needed).astype(np.int64)), size)
+    first, last = (
+        np.ceil(np.log2(np.maximum(lengths + beyond, 1))).astype(np.int64)
+        for beyond in (np.minimum(named, HEADROOM), named)
+    )
+    ks = np.minimum(np.left_shift(1, first), size)
     ks[lengths == 0] = 0
     while (pending := np.flatnonzero(ks)).size:
         many = int(ks[pending].min())
@@ -100,4 +103,5 @@ def _of_head(
         ks[group] = min(2 * many, size)
         ks[done] = 0
     scanned = np.minimum(scanned, size)
-    return offsets, ids, Provenance(exact, scanned.astype(np.int32), fallback)
+    chance = min(1.0, float((last - first + 1).max()) * head.chance)  # of all calls that may come
+    return offsets, ids, Provenance(exact, scanned.astype(np.int32), fallback, chance)

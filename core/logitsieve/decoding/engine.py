@@ -63,7 +63,7 @@ class Engine:
     ) -> None:
         self.model, self.version, self.digest = model, str(index.version), index.digest
         self.head, self.knobs, self.width = head.name, dict(head.knobs), width
-        self.proves = head.proves
+        self.proves, self.chance = head.proves, head.chance
         self._index, self.answering = index, head
         self._stepping = find_normalizer(normalizer or STEPPING)
         if width < inf:
@@ -91,7 +91,7 @@ class Engine:
             query = Query(self._index, head, hidden, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).printed()
         # A plain tuple: making a Provenance would take a tenth of this method's own time.
-        provenance = exact, scanned, fallback_of(exact, self.proves)
+        provenance = exact, scanned, fallback_of(exact, self.proves), self.chance
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
 
     def _constrained(
@@ -153,16 +153,17 @@ class Engine:
     def answer(
         self,
         started: int,
-        provenance: tuple[Bool, Int32, Bool],
+        provenance: tuple[Bool, Int32, Bool, float],
         normalizer: str,
         log_z: PrintedLogZ = NO_LOG_Z,
     ) -> Answer:
         """The origin of a reply begun at `started` (ns); `provenance` has Provenance's fields."""
-        exact, scanned, fallback = provenance  # starred arguments would take twice the time
+        exact, scanned, fallback, chance = provenance  # starred arguments would take twice the time
         value, low, high, error = log_z
         return Answer(
             self.model, self.version, self.digest, self.head, exact, scanned, fallback,
-            self.knobs.copy(), normalizer, value, low, high, error, 0, perf_counter_ns() - started,
+            chance, self.knobs.copy(), normalizer, value, low, high, error, 0,
+            perf_counter_ns() - started,
         )  # fmt: skip
 
 

@@ -171,7 +171,7 @@ class _Sampled(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden = query.index.vocab_size, query.hidden
-        if query.head.proves:  # it looks at few rows unless k is large
+        if query.head.chance < 1.0:  # it looks at few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
         listed, log_z = query.listed(), np.empty((len(hidden), 2), np.float32)

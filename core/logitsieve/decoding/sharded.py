@@ -52,6 +52,7 @@ from logitsieve.decoding.shards import (
     filtered,
     log_z_of,
     merge,
+    proven_where,
     winners,
 )
 from logitsieve.heads._base.head import checked_k, refuse_row
@@ -176,7 +177,8 @@ class ShardedEngine:
         found = self._decoder.ask(question, hidden, constraints)
         log_z = log_z_of(found)
         log_probs, _ = log_z.log_probs(found.logits.max(axis=1), targets)
-        source = {"exact": np.zeros(rows, np.bool_), "scanned": np.full(rows, count, np.int32)}
+        found = proven_where(np.zeros(rows, np.bool_), found)
+        source = {"scanned": np.full(rows, count, np.int32)}
         return ScoreReply(log_probs, self._answer(started, found, log_z.printed(), **source))
 
     def sample(
@@ -205,7 +207,7 @@ class ShardedEngine:
             lists, log_z = (found.ids.swapaxes(1, 2), found.logits.swapaxes(1, 2)), log_z_of(found)
         ids, logits, sure = winners(*lists, found.off, how)
         log_probs, _ = log_z.log_probs(logits, ids)
-        source["exact"] = found.answer.exact & sure
+        found = proven_where(sure, found)
         return SampleReply(ids, log_probs, self._answer(started, found, log_z.printed(), **source))
 
     def beam_step(
@@ -227,8 +229,8 @@ class ShardedEngine:
         log_z = log_z_of(best)
         log_z.fields[:, LOW] -= best.off
         log_z.fields[:, HIGH] += best.off
-        provenance = Provenance(best.answer.exact, best.answer.scanned, best.answer.fallback)
-        lists = BestLogits(best.ids, best.logits, provenance)
+        facts = {name: getattr(best.answer, name) for name in Provenance._fields}
+        lists = BestLogits(best.ids, best.logits, Provenance(**facts))
         step = choose_pairs(beams, live, k, lists, (best.ids >= 0).sum(axis=1), log_z)
         source = {**step.provenance._asdict(), "normalizer": self._closely["normalizer"]}
         return BeamStepReply(*step[:5], self._answer(started, best, step.log_z, **source))

@@ -74,7 +74,7 @@ class Found(NamedTuple):
 # Ids in the shard, their logits and the error of these, as Found has them.
 Reply = tuple[Any, Any, Any, Answer]
 NO_ANSWER = Answer(
-    "", "", "", "", np.zeros(0, np.bool_), np.zeros(0, np.int32), np.zeros(0, np.bool_)
+    "", "", "", "", np.zeros(0, np.bool_), np.zeros(0, np.int32), np.zeros(0, np.bool_), 0.0
 )
 
 
@@ -156,7 +156,7 @@ class Part(NamedTuple):
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
         off, log_z = np.zeros(rows), np.full((rows, 3), -np.inf)
         exact, fallback = counts == 0, np.zeros(rows, np.bool_)
-        scanned, answer = np.zeros(rows, np.int32), NO_ANSWER
+        scanned, answer, chance = np.zeros(rows, np.int32), NO_ANSWER, 0.0
         for count in np.unique(counts[counts > 0]).tolist():
             own, to = np.flatnonzero(counts == count), slice(count)
             sets = None if self.constraints is None else self.constraints.take(own)
@@ -164,8 +164,8 @@ class Part(NamedTuple):
             local, logits[own, to], off[own], answer = question(own, count, **keywords)
             ids[own, to], log_z[own] = local + np.int32(self.shard.first), _log_z_of(answer)
             exact[own], scanned[own] = answer.exact, answer.scanned
-            fallback[own] = answer.fallback
-        answer = answer._replace(exact=exact, scanned=scanned, fallback=fallback)
+            fallback[own], chance = answer.fallback, max(chance, *answer.chances.tolist())
+        answer = answer._replace(exact=exact, scanned=scanned, fallback=fallback, chance=chance)
         return Found(ids, logits, off, log_z, answer)
 
 
@@ -204,9 +204,17 @@ def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
         exact=np.all([each.exact for each in answers], axis=0) & (not lost),
         scanned=np.sum([each.scanned for each in answers], axis=0, dtype=np.int32),
         fallback=np.any([each.fallback for each in answers], axis=0),
+        chance=1.0 if lost else min(1.0, sum(each.chance for each in answers)),
         rows_missing=lost,
     )
     return Found(ids, logits, off, log_z, answer)
+
+
+def proven_where(sure: Bool, found: Found) -> Found:
+    """The same, but of rows [B] that are not `sure` nothing is promised."""
+    answer = found.answer
+    chance = answer.chance if sure.all() else 1.0
+    return found._replace(answer=answer._replace(exact=answer.exact & sure, chance=chance))
 
 
 def log_z_of(found: Found) -> LogZ:
@@ -228,8 +236,7 @@ def best_of(found: Found, k: int) -> Found:
     tied = (logits[:, :-1] == logits[:, 1:]) & (owners[:, :-1] != owners[:, 1:])
     tied &= (logits[:, 1:] >= logits[:, k - 1 : k]) & (ids[:, 1:] >= 0)  # runs beyond k, too
     ids, logits = (np.take_along_axis(each, order[:, :k], 1) for each in lists)
-    answer = found.answer._replace(exact=found.answer.exact & ~tied.any(axis=1))
-    return found._replace(ids=ids, logits=logits, answer=answer)
+    return proven_where(~tied.any(axis=1), found._replace(ids=ids, logits=logits))
 
 
 def filtered(best: Found, how: Sampling) -> Found:
@@ -244,8 +251,8 @@ def filtered(best: Found, how: Sampling) -> Found:
         kept &= np.cumsum(chances, axis=1) - chances < how.top_p
     kept[:, 0] = True
     ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -np.inf)
-    exact = best.answer.exact & (how.top_p == 1.0 and how.min_p == 0.0)
-    return Found(ids, logits, off, best.log_z, best.answer._replace(exact=exact))
+    sure = np.full(len(ids), how.top_p == 1.0 and how.min_p == 0.0)
+    return proven_where(sure, Found(ids, logits, off, best.log_z, best.answer))
 
 
 def winners(

@@ -49,6 +49,7 @@ class GpuEngine(Engine):
         if constraints is not None or self.normalizer:
             return _by_host(super().topk, hidden, k, constraints)
         started, top = perf_counter_ns(), self.answering.topk(hidden, k)
+        # Rows that are not exact are those left open: of them no head promises anything.
         provenance = Provenance(top.exact, top.scanned, top.exact & (not self.proves))
         return TopKReply(top.ids, top.logits, self.answer(started, provenance, ""))
 

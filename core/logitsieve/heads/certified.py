@@ -142,7 +142,7 @@ class CertifiedHead(KernelHead):
     name: ClassVar[str] = "certified"
     part: ClassVar[PartSpec | None] = SKETCH
     proves: ClassVar[bool] = True
-    chance: ClassVar[float] = 0.0  # of a wrong top k, over the rotation of the index
+    chance: ClassVar[float] = 0.0
 
     def _prepare(self) -> None:
         self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays, self.chance))

@@ -28,6 +28,7 @@ class ExactHead(KernelHead):
 
     name: ClassVar[str] = "exact"
     proves: ClassVar[bool] = True
+    chance: ClassVar[float] = 0.0
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -11,7 +11,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.certified import SKETCH
+from logitsieve.heads.certified import GRADES, SKETCH
 from logitsieve.index.contents import Contents, read_contents, read_vocabulary
 from logitsieve.index.files import new_folder
 from logitsieve.index.manifest import SHARD_ALIGNED, ShardOf
@@ -22,7 +22,8 @@ from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
-KEPT_HEADS = ("certified", "exact")  # the first that an index has is the default head of its shards
+# The first that an index has is the default head of its shards.
+KEPT_HEADS = ("certified", *GRADES, "exact")
 NO_CODE = 128  # of a coordinate that is not there
 
 
@@ -32,8 +33,8 @@ def split_index(
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
     `out` is a new folder <name>/<version>. Rows lie in their order, in shards of equal size except
-    for multiples of 256. The heads `exact` and `certified` are kept, and the vocabulary. The source
-    is verified first. InvalidRequest names the argument, IndexUnreadable a file of the source.
+    for multiples of 256. The vocabulary is kept, and the heads that bound all rows: KEPT_HEADS.
+    The source is verified first. InvalidRequest names the argument, IndexUnreadable a file of it.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -65,7 +66,7 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
     manifest, whole = contents.manifest, contents.softmax
     heads = {name: manifest.heads[name] for name in KEPT_HEADS if name in manifest.heads}
     parts: dict[str, Arrays] = {}
-    if "certified" in heads:
+    if heads.keys() > {"exact"}:
         parts[SKETCH.name] = _sketch_of(contents.parts[SKETCH.name], rows)
     words = read_vocabulary(contents.path, manifest)
     write_index(
@@ -119,6 +120,6 @@ def _regrouped(
         if end == ends[-1]:
             rows[:, -1] = np.frombuffer(np.float32(bias).tobytes(), np.uint8)
         rows[: len(places)] = fields[places // LANES, :, places % LANES]
-        grouped = rows.reshape(-1, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
-        pieces.append(np.ascontiguousarray(grouped).reshape(len(grouped), -1))
+        grouped = rows.reshape(len(rows) // LANES, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
+        pieces.append(grouped.reshape(len(grouped), end - begin))
     return np.concatenate(pieces, axis=1)

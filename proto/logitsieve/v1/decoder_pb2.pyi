@@ -120,7 +120,7 @@ class Constraints(_message.Message):
     def __init__(self, banned: _Optional[_Union[IdSets, _Mapping]] = ..., allowed: _Optional[_Union[IdSets, _Mapping]] = ..., biased: _Optional[_Union[IdSets, _Mapping]] = ..., bias: _Optional[_Union[Tensor, _Mapping]] = ..., repeated: _Optional[_Union[IdSets, _Mapping]] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("model", "version", "digest", "head", "exact", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing")
+    __slots__ = ("model", "version", "digest", "head", "exact", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing", "chance")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class Answer(_message.Message):
     QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
     ROWS_MISSING_FIELD_NUMBER: _ClassVar[int]
+    CHANCE_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     digest: str
@@ -151,7 +152,8 @@ class Answer(_message.Message):
     queue_ns: int
     compute_ns: int
     rows_missing: _containers.RepeatedCompositeFieldContainer[RowRange]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., exact: _Optional[_Union[Tensor, _Mapping]] = ..., scanned: _Optional[_Union[Tensor, _Mapping]] = ..., fallback: _Optional[_Union[Tensor, _Mapping]] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_low: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_high: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_error: _Optional[_Union[Tensor, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., rows_missing: _Optional[_Iterable[_Union[RowRange, _Mapping]]] = ...) -> None: ...
+    chance: float
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., exact: _Optional[_Union[Tensor, _Mapping]] = ..., scanned: _Optional[_Union[Tensor, _Mapping]] = ..., fallback: _Optional[_Union[Tensor, _Mapping]] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_low: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_high: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_error: _Optional[_Union[Tensor, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., rows_missing: _Optional[_Iterable[_Union[RowRange, _Mapping]]] = ..., chance: _Optional[float] = ...) -> None: ...
 
 class RowRange(_message.Message):
     __slots__ = ("first", "rows")

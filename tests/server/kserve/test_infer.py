@@ -76,6 +76,7 @@ def test_a_head_with_knobs_a_version_and_some_outputs(server: Running, client: A
     assert result.get_response().parameters["head"].string_param == "screen"
     exact = client.infer("demo", [hidden(), whole("k", 3)], parameters={"exact": True})
     assert exact.as_numpy("exact").all()
+    assert exact.get_response().parameters["chance"].double_param == 0.0
 
 
 def request(**more: Any) -> Any:

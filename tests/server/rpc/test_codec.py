@@ -34,6 +34,7 @@ ANSWER = Answer(
     np.array([True, False, True, True]),
     np.arange(4, dtype=np.int32),
     np.array([False, True, False, False]),
+    1e-3,
     {"tables": 3.0},
     "sampled",
     ROWS,

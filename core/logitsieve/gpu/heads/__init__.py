@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from logitsieve.gpu.heads.base import DeviceHead
-from logitsieve.gpu.heads.exact import GpuCertified, GpuExact
+from logitsieve.gpu.heads.exact import GpuAssured, GpuCertified, GpuEstimated, GpuExact
 from logitsieve.gpu.heads.screen import GpuScreen
 from logitsieve.gpu.heads.svd import GpuSvd
 
 GPU_HEADS: dict[str, type[DeviceHead]] = {
     "exact": GpuExact,
     "certified": GpuCertified,
+    "assured": GpuAssured,
+    "estimated": GpuEstimated,
     "screen": GpuScreen,
     "svd": GpuSvd,
 }
 
-__all__ = ["GPU_HEADS", "DeviceHead", "GpuCertified", "GpuExact", "GpuScreen", "GpuSvd"]
+__all__ = [
+    "GPU_HEADS",
+    "DeviceHead",
+    "GpuAssured",
+    "GpuCertified",
+    "GpuEstimated",
+    "GpuExact",
+    "GpuScreen",
+    "GpuSvd",
+]

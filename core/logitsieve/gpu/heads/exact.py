@@ -1,4 +1,4 @@
-"""The heads that answer for the whole softmax: `exact`, and `certified`, which it answers for.
+"""The heads that answer for the whole softmax: `exact`, and those with a sketch, by it too.
 
 Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row, N draws.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -114,3 +114,15 @@ class GpuCertified(AllRows, CertifiedHead):
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
         """Return the draws of the head `exact`, and its log Z."""
         return self._exact.draw(hidden, options)
+
+
+class GpuAssured(GpuCertified):
+    """The same: its answers are proven here."""
+
+    name: ClassVar[str] = "assured"
+
+
+class GpuEstimated(GpuCertified):
+    """The same: its answers are proven here."""
+
+    name: ClassVar[str] = "estimated"

@@ -148,6 +148,7 @@ class Head(Protocol):
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]]
     proves: ClassVar[bool]  # whether its own answers are proven exact
+    chance: ClassVar[float]  # of a wrong top k of a row, at most: 0 if it proves, 1 if unknown
     part: ClassVar[PartSpec | None]  # the arrays it is made from
     borrows: ClassVar[tuple[str, ...]]  # parts of other heads that it uses where the index has them
 

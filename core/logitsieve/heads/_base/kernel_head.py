@@ -58,6 +58,7 @@ class KernelHead(ABC):
     limits: ClassVar[Limits] = {}
     part: ClassVar[PartSpec | None] = None
     proves: ClassVar[bool] = False
+    chance: ClassVar[float] = 1.0
     borrows: ClassVar[tuple[str, ...]] = ()
 
     _kernel: TopKernel

@@ -112,6 +112,7 @@ def answer_facts(decoder: LocalDecoder, answer: Answer) -> Facts:
         "knobs": dict(answer.knobs),
         "normalizer": answer.normalizer,
         "exact": bool(answer.exact[0]),
+        "chance": float(answer.chances[0]),
         "fallback": bool(answer.fallback[0]),
         "scanned": int(answer.scanned[0]),
         "vocab_size": decoder.index.vocab_size,

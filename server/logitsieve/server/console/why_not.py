@@ -11,6 +11,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads._base.head import Head
+from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
 from logitsieve.server.config import ServeConfig
@@ -48,7 +49,7 @@ def why_not(
         listed = computed or escalated or _looked_at(lists, hidden, k, word)
         stages.append({"stage": "list", "passed": listed, "escalated": escalated})
     # These compute the logit of every row that a bound does not rule out.
-    bounded = head.name == "certified" or prescreened or escalated
+    bounded = head.name in ("certified", *GRADES) or prescreened or escalated
     looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])
     stages += [looked, {"stage": "best", "passed": answered, "k": k, "least": least}]

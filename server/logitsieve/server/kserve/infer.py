@@ -155,6 +155,7 @@ def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -
     )
     message.parameters["head"].string_param = answer.head
     message.parameters["digest"].string_param = answer.digest
+    message.parameters["chance"].double_param = answer.chance
     if answer.normalizer:
         message.parameters["normalizer"].string_param = answer.normalizer
     for name in outputs:

@@ -126,6 +126,8 @@ def _put_answer(message: pb.Answer, answer: Answer, queue_ns: int) -> None:
     put(message.exact, answer.exact)
     put(message.scanned, answer.scanned)
     put(message.fallback, answer.fallback)
+    if answer.chance < 1.0:
+        message.chance = answer.chance
     if answer.normalizer:
         message.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[answer.normalizer])
         for name in ("log_z", "log_z_low", "log_z_high", "log_z_error"):

@@ -25,7 +25,7 @@ async function answer() {
 function side(facts, others, title) {
   const proven = facts.exact
     ? h("span", { class: "good" }, facts.fallback ? "proven exact, by the fallback" : "proven exact")
-    : h("span", { class: "warn" }, "not proven");
+    : h("span", { class: "warn" }, facts.chance < 1 ? `wrong with a chance of at most ${facts.chance}` : "not proven");
   const most = facts.words[0]?.high ?? 1;
   return h("section", { class: "side", "aria-label": title },
     h("h2", {}, point(facts.head, facts.knobs)),
