@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads import HEADS, CertifiedHead, Head, Softmax
 from logitsieve.heads._base.reduction import augmented
-from logitsieve.heads.certified import GRADES
+from logitsieve.heads.certified import ANY, GRADES
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
@@ -125,6 +126,13 @@ def sketch_arrays(
         return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
     widths = STEEP if isinstance(widths, int) else widths
     return encode(softmax, rotation, widths, order, stretch)
+
+
+def sketch_head(softmax: Softmax, arrays: dict[str, np.ndarray], **options: Any) -> CertifiedHead:
+    """The head `certified`, which answers any number of contexts by its sketch."""
+    head = CertifiedHead(softmax, arrays, **options)
+    head._most = ANY
+    return head
 
 
 def certified_arrays(softmax: Softmax, widths: Widths | int = STEEP) -> dict[str, np.ndarray]:

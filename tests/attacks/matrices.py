@@ -18,6 +18,7 @@ from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+from tests.synthetic import sketch_head
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
@@ -34,7 +35,7 @@ class Sketched(NamedTuple):
 
     @property
     def head(self) -> CertifiedHead:
-        return CertifiedHead(self.softmax, self.arrays)
+        return sketch_head(self.softmax, self.arrays)
 
     def with_bias(self, bias: Float32) -> Sketched:
         """The same rows with other biases, of which a sketch holds nothing but copies."""

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
 from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads.certified import FEW
 from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import best, logits64
-from tests.synthetic import STEEP, basis_of, make_hidden, make_softmax, sketch_arrays
+from tests.synthetic import STEEP, basis_of, make_hidden, make_softmax, sketch_arrays, sketch_head
 
 WIDTHS: list[Widths | int] = [Widths(16, 64), Widths(32, 64), Widths(48, 128), 16, 32]
 
@@ -32,7 +33,7 @@ def certified(
     order = np.random.default_rng(8).permutation(softmax.vocab_size).astype(np.int32)
     count = max(1, int(share * softmax.dim))
     turning, stretch = narrow_rotation(softmax, seen, count)
-    return CertifiedHead(softmax, sketch_arrays(softmax, turning, widths, order, stretch))
+    return sketch_head(softmax, sketch_arrays(softmax, turning, widths, order, stretch))
 
 
 def low_rank(random: np.random.Generator, V: int, D: int) -> np.ndarray:
@@ -178,7 +179,7 @@ def test_every_k_at_every_scale_equals_the_exact_head(
     softmax = make_softmax(vocab_size, dim, scale=2.0**weight_exponent)
     hidden = make_hidden(rows, dim, scale=2.0**hidden_exponent)
     arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, dim)[0], widths)
-    head, exact = CertifiedHead(softmax, arrays, threads=threads), ExactHead(softmax)
+    head, exact = sketch_head(softmax, arrays, threads=threads), ExactHead(softmax)
     for got, wanted in zip(head.topk(hidden, k)[:3], exact.topk(hidden, k)[:3], strict=True):
         np.testing.assert_array_equal(got, wanted)
 
@@ -372,3 +373,21 @@ def _refused(
     spoiled = {**arrays, part: np.ascontiguousarray(spoil(arrays[part]))}
     with pytest.raises(InvalidRequest, match="arrays"):
         CertifiedHead.from_arrays(softmax, spoiled, fallback=None, threads=1, knobs={})
+
+
+def test_many_contexts_of_a_sketch_with_levels_are_answered_by_the_dense_product() -> None:
+    softmax, hidden = decaying(2000, 128)
+    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, softmax.dim)[0], 32)
+    head, exact = CertifiedHead(softmax, arrays), ExactHead(softmax)
+    assert head.topk(hidden[:FEW], 5).scanned.max() < 2000
+    for rows in (FEW, FEW + 1):
+        top, wanted = head.topk(hidden[:rows], 5), exact.topk(hidden[:rows], 5)
+        for mine, theirs in zip(top[:3], wanted[:3], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert (top.scanned == 2000).all()
+    log_z = head.log_z(hidden, 1.0, width=1e-4)
+    assert (log_z[:, HIGH] - log_z[:, LOW] <= 1e-4).all()
+    seeds = np.arange(len(hidden), dtype=np.uint64)
+    ids, _, scanned = head.draw(hidden, DrawOptions(1, seeds))
+    np.testing.assert_array_equal(ids, exact.draw(hidden, DrawOptions(1, seeds)).ids)
+    assert (scanned == 2000).all()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float64
-from logitsieve.heads import AssuredHead, CertifiedHead, EstimatedHead, ExactHead, Softmax
+from logitsieve.heads import AssuredHead, EstimatedHead, ExactHead, Softmax
 from logitsieve.index.sketch_rows import _codings, solve
 from logitsieve.index_builder.fit.certified import narrow_rotation
 from logitsieve.index_builder.fit.levels import ERRORS
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sketch.levels import reach_of
-from tests.synthetic import basis_of, make_hidden, make_softmax, sketch_arrays
+from tests.synthetic import basis_of, make_hidden, make_softmax, sketch_arrays, sketch_head
 
 V, D, F = 2000, 144, 16
 
@@ -96,7 +96,7 @@ def test_norms_of_errors_are_those_that_the_choice_of_levels_counts_on() -> None
 def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
     softmax, hidden = flat()
     arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, D)[0], F)
-    exact, certified = ExactHead(softmax), CertifiedHead(softmax, arrays)
+    exact, certified = ExactHead(softmax), sketch_head(softmax, arrays)
     grades = [kind(softmax, arrays, fallback=exact) for kind in (AssuredHead, EstimatedHead)]
     tops = [head.topk(hidden, 5) for head in (certified, *grades)]
     for top in tops:
