@@ -17,8 +17,11 @@ from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import ScreenHead
 from logitsieve.heads._base.head import Head, Knob, Softmax
 from logitsieve.heads._base.spec import PartSpec
+from logitsieve.heads.certified import GRADES
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES
+from logitsieve.index_builder.fit.levels import code_levels
+from logitsieve.index_builder.fit.rotated_rows import Turned, Turning
 from logitsieve.utils.floats import narrowed
 
 Arrays = dict[str, np.ndarray]
@@ -42,6 +45,31 @@ def tiny_screen() -> Arrays:
         "offsets": np.array([0, 2, 5], np.int32),
         "ids": np.array([6, 1, 0, 1, 3], np.int32),
     }
+
+
+def tiny_levels() -> tuple[Softmax, Arrays]:
+    """Seven words of twenty dimensions, and their sketch with levels: sixteen in eight bits.
+
+    Numbers are short, limits and norms far above the least: every CPU computes the same.
+    """
+    weight = (((np.arange(140) * 37 % 41).reshape(7, 20) - 20) / 8).astype(np.float32)
+    bias = (np.arange(7) / 4).astype(np.float32)
+    identity = np.eye(20, dtype=np.float32)
+    turning = Turning(identity, np.ones(20, np.float32), identity)
+    turned = Turned(turning, weight, np.zeros(7), 0.0)
+    arrays = code_levels(turned, bias, 16, np.arange(7, dtype=np.int32)[::-1].copy())
+    return Softmax(weight, bias), arrays | {
+        "limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20]),
+        "norms": np.full(6, 1024.0),
+    }
+
+
+def write_levels(out: Path, **changes: Any) -> Path:
+    """The tiny index with levels."""
+    softmax, sketch = tiny_levels()
+    heads = {name: HeadEntry("sketch") for name in ("certified", *GRADES)}
+    written = {"softmax": softmax, "parts": {"sketch": sketch}, "default_head": "certified"}
+    return write_index(out, **{**written, "heads": {"exact": HeadEntry(), **heads}, **changes})
 
 
 def arguments() -> dict[str, Any]:

@@ -174,6 +174,101 @@ def test_a_spoiled_sketch_names_its_row(case: str, count: int) -> None:
         check(softmax, sketch)
 
 
+def level_extra(name: str, kind: int, change: Callable[[float], float]) -> Callable[[Sketch], Any]:
+    """Change one number of row 9 in a sketch with levels: of `coarse` the scale of the first
+    coordinates (0), the scale (1) or the norm (2) of the first level, of others 0 and 1 these."""
+
+    def apply(sketch: Sketch) -> None:
+        place = int(np.flatnonzero(sketch["order"] == 9)[0])
+        lanes, size = (1, 8) if name == "fine" else (16, 256 if name == "coarse" else 128)
+        block, lane = divmod(place, lanes)
+        extras = sketch[name][block, -size:].copy().view(np.float32).reshape(-1, lanes)
+        extras[kind, lane] = change(extras[kind, lane])
+        sketch[name][block, -size:] = extras.view(np.uint8).ravel()
+
+    return apply
+
+
+def flip_bit(name: str, byte: int) -> Callable[[Sketch], Any]:
+    """Change the lowest bit of the codes of row 9 that lie `byte` bytes after those of lane 0."""
+
+    def apply(sketch: Sketch) -> None:
+        place = int(np.flatnonzero(sketch["order"] == 9)[0])
+        block, lane = (place, 0) if name == "fine" else divmod(place, 16)
+        sketch[name][block, byte + lane] ^= 1
+
+    return apply
+
+
+BELOW_ERROR, APART_FROM = "norm is below its error", "norm is below what is apart"
+SPOILED_LEVELS: dict[str, tuple[Callable[[Sketch], Any], str]] = {
+    "kappa": (cell("limits", 0, by=0.999), r"^row \d+: coarse codes are farther off than kappa$"),
+    "Q": (cell("limits", 1, by=LESS), r"^row \d+: coarse coordinates are longer than Q$"),
+    "middle Q": (cell("limits", 2, by=LESS), r"^row \d+: second level codes are longer than"),
+    "last Q": (cell("limits", 3, by=LESS), r"^row \d+: last level codes are longer than"),
+    "left": (cell("limits", 4, by=0), r"^row \d+: left is below its residual$"),
+    "order": (swapped, r"^row \d+: coarse has another bias"),
+    "first bit": (flip_bit("coarse", 16 * 16), f"^row 9: first level {BELOW_ERROR}"),
+    "second bit": (flip_bit("middle", 0), f"^row 9: second level {BELOW_ERROR}"),
+    "a bit of the last two": (flip_bit("fine", 0), "^row 9: last level norm is below"),
+    "scale": (level_extra("coarse", 0, lambda s: s * 2), "^row 9: coarse codes are farther"),
+    "first scale": (
+        level_extra("coarse", 1, lambda s: s * 2),
+        f"^row 9: first level {BELOW_ERROR}",
+    ),
+    "second scale": (
+        level_extra("middle", 0, lambda s: s * 2),
+        f"^row 9: second level {BELOW_ERROR}",
+    ),
+    "last scale": (level_extra("fine", 0, lambda s: s * 2), f"^row 9: last level {BELOW_ERROR}"),
+    # The error is shorter, but 1e-3 of the row lies along the row.
+    "along": (level_extra("middle", 0, lambda s: s * 0.999), f"^row 9: second level {APART_FROM}"),
+    "first norm": (
+        level_extra("coarse", 2, lambda n: n * 0.99),
+        f"^row 9: first level {BELOW_ERROR}",
+    ),
+    "second norm": (
+        level_extra("middle", 1, lambda n: n * 0.99),
+        f"^row 9: second level {BELOW_ERROR}",
+    ),
+    "last norm": (level_extra("fine", 1, lambda n: n * 0.99), f"^row 9: last level {BELOW_ERROR}"),
+    "no scale": (level_extra("middle", 0, lambda s: 0.0), "^row 9: second level has no such scale"),
+    "NaN": (level_extra("middle", 1, lambda n: np.nan), f"^row 9: second level {BELOW_ERROR}"),
+    **{
+        name: (cell("norms", place, by=0.9), rf"^norms has [\d.]+ for {name}, their rows have \d")
+        for place, name in enumerate(NORMS)
+    },
+}
+
+
+@pytest.mark.parametrize("case", SPOILED_LEVELS)
+def test_a_spoiled_level_names_its_row(case: str) -> None:
+    softmax = make_softmax(V, D)
+    sketch = sketch_of(softmax, 16)
+    change, reason = SPOILED_LEVELS[case]
+    change(sketch)
+    with pytest.raises(ValueError, match=reason):
+        check(softmax, sketch)
+
+
+def test_norms_of_levels_are_not_below_the_largest_singular_values() -> None:
+    softmax = make_softmax(2100, 40)
+    sketch = sketch_of(softmax, 16)
+    norms = sketch["norms"]
+    places = np.argsort(sketch["order"])
+    turned = softmax.weight.astype(np.float64) @ np.linalg.inv(basis_of(sketch))
+    head, _, *levels = sketch_rows._codings(sketch, np.arange(2100), places)
+    errors, first = longest_of(head.errors(turned)), longest_of(turned[:, :16])
+    tail = longest_of(turned[:, 16:])
+    for level, of_level in zip(levels, (norms[:3], norms[3:]), strict=True):
+        left = longest_of(level.errors(turned))
+        coded = max(first, longest_of(turned[:, 16:] - level.errors(turned)))
+        for norm, least, most in zip(
+            of_level, (errors, coded, left), (errors, max(first, tail + left), left), strict=True
+        ):
+            assert least <= norm <= 1.01 * most
+
+
 def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
     softmax = make_softmax(V, D)  # 300 rows lie in 19 groups of 16
     sketch = sketch_of(softmax)

@@ -19,7 +19,14 @@ from logitsieve.index import HeadEntry, link_index, write_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index.files import STALE_AFTER_S
 from logitsieve.index.verify import verify_contents
-from tests.index.samples import WORDS, arguments, tiny_screen, tiny_softmax, write_tiny
+from tests.index.samples import (
+    WORDS,
+    arguments,
+    tiny_screen,
+    tiny_softmax,
+    write_levels,
+    write_tiny,
+)
 from tests.synthetic import certified_arrays, make_softmax
 
 GOLDEN = Path(__file__).parent / "golden" / "1"
@@ -45,6 +52,12 @@ def temporaries(folder: Path) -> list[Path]:
 def test_golden_bytes(tiny: Path) -> None:
     assert snapshot(tiny) == snapshot(GOLDEN)
     verify_contents(read_contents(GOLDEN))
+
+
+def test_golden_bytes_with_levels(tmp_path: Path) -> None:
+    golden = GOLDEN.parent / "2"
+    assert snapshot(write_levels(tmp_path / "demo" / "2")) == snapshot(golden)
+    verify_contents(read_contents(golden), all_rows=True)
 
 
 def test_equal_arguments_give_equal_files_whatever_their_layout(tmp_path: Path, tiny: Path) -> None:

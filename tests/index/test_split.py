@@ -1,0 +1,66 @@
+"""The sketches of shards: those of the whole, row by row, and checked and answered from alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import ExactHead
+from logitsieve.index import open_index, split_index, verify_index
+from logitsieve.index.contents import read_contents
+from logitsieve.index.sketch_rows import _codings
+from logitsieve.index.split import shard_folders
+from logitsieve.index_builder.fit.certified import Widths, narrow_rotation
+from tests.index.samples import write_levels
+from tests.synthetic import make_hidden, make_softmax, sketch_arrays
+
+V, D, SHARDS = 700, 96, 2
+SOFTMAX = make_softmax(V, D)
+
+
+@pytest.fixture(params=[Widths(32, 64), 32], ids=["without levels", "levels"])
+def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """An index whose sketch has an order of its own, so that a group's rows come apart."""
+    order = np.random.default_rng(0).permutation(V).astype(np.int32)
+    rotation, stretch = narrow_rotation(SOFTMAX, make_hidden(64, D), D)
+    sketch = sketch_arrays(SOFTMAX, rotation, request.param, order, stretch)
+    return write_levels(tmp_path / "lm" / "1", softmax=SOFTMAX, parts={"sketch": sketch})
+
+
+def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: Path) -> None:
+    sketch = read_contents(whole).parts["sketch"]
+    rows, places = np.arange(V), np.argsort(sketch["order"])
+    wanted, first = list(_codings(sketch, rows, places)), 0
+    for path in shard_folders(split_index(whole, tmp_path / "lm" / "2", SHARDS)):
+        verify_index(path, all_rows=True)
+        own = read_contents(path).parts["sketch"]
+        assert own.keys() == sketch.keys()
+        size = len(own["order"])
+        mine = slice(first, first + size)
+        found = _codings(own, np.arange(size), np.argsort(own["order"]))
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one.codes, other.codes[mine])
+            np.testing.assert_array_equal(one.scales, other.scales[mine])
+            np.testing.assert_array_equal(one.rests, other.rests[mine])
+        order = sketch["order"]
+        kept = order[(order >= first) & (order < first + size)]
+        np.testing.assert_array_equal(own["order"] + first, kept)
+        first += size
+    assert first == V
+
+
+@pytest.mark.parametrize("head", ["certified", "assured", "estimated"])
+def test_shards_answer_as_their_rows_of_the_whole(whole: Path, tmp_path: Path, head: str) -> None:
+    hidden, first = make_hidden(3, D), 0
+    every = ExactHead(SOFTMAX).topk(hidden, V)
+    for path in shard_folders(split_index(whole, tmp_path / "lm" / "2", SHARDS)):
+        index = open_index(path, verify="sizes")
+        top = index.head(head).topk(hidden, 5)
+        for row in range(len(hidden)):
+            own = (every.ids[row] >= first) & (every.ids[row] < first + index.vocab_size)
+            np.testing.assert_array_equal(top.ids[row] + first, every.ids[row][own][:5])
+            np.testing.assert_array_equal(top.logits[row], every.logits[row][own][:5])
+        first += index.vocab_size
+        index.close()
