@@ -10,19 +10,23 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32
 from logitsieve.index.sketch_rows import check_rows
+from logitsieve.index_builder.fit.rotated_rows import turn
 from tests.attacks import bounds, topk
 from tests.attacks.matrices import (
     DIMS,
+    FIRST,
     Sketched,
     contexts_of,
     other_sketch,
     sketched,
     softmax_of,
+    turning_of,
+    with_levels,
 )
 from tests.attacks.tally import Tally
 
 CRAFTED, ROWS, HALVINGS = 4, 6, 30
-NUMBERS = ("directions", "stretch", "triangle", "limits", "coarse", "fine")
+NUMBERS = ("directions", "stretch", "triangle", "limits", "coarse", "middle", "fine")
 
 
 def crafted(random: Generator) -> Tally:
@@ -57,13 +61,40 @@ def least_limits(random: Generator) -> Tally:
     return attacked(scaled(high), victim, random)
 
 
+def least_norms(random: Generator) -> Tally:
+    """The least norms of a level that are accepted, and contexts along errors."""
+    V, D = int(random.integers(2, 300)), int(random.choice([dim for dim in DIMS if dim > FIRST]))
+    softmax = softmax_of(random, V, D)
+    turned = turn(softmax, turning_of(softmax, random))
+    order = random.permutation(V).astype(np.int32)
+    if turned.rows.shape[1] <= FIRST:
+        return Tally()
+    victim = Sketched(softmax, turned, with_levels(softmax, turned, order))
+    name = ("coarse", "middle", "fine")[random.integers(3)]
+    low, high = 0.0, 1.0
+
+    def scaled(factor: float) -> Sketched:
+        less = victim.arrays[name].copy()
+        end = less.shape[1] - (64 if name == "coarse" else 0)  # the biases come last there
+        size = 4 if name == "fine" else 64
+        numbers = less[:, end - size : end].copy().view(np.float32) * np.float32(factor)
+        less[:, end - size : end] = numbers.view(np.uint8)
+        return victim._replace(arrays=victim.arrays | {name: less})
+
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if accepted(scaled(middle)) else (middle, high)
+    return attacked(scaled(high), victim, random)
+
+
 def spoiled(victim: Sketched, random: Generator) -> Sketched:
     """One array with a bit flipped, or a number a little smaller, or a neighbour's sketch."""
     if random.random() < 0.2:
         W = victim.softmax.weight
         off = 2.0 ** random.uniform(-26, -10) * random.standard_normal(W.shape)
         return other_sketch(victim, (W * (1 + off)).astype(np.float32))
-    name = NUMBERS[random.integers(len(NUMBERS))]
+    names = [name for name in NUMBERS if name in victim.arrays]
+    name = names[random.integers(len(names))]
     array = victim.arrays[name].copy()
     if array.dtype == np.uint8:
         content = array.reshape(-1)
@@ -97,4 +128,8 @@ def attacked(victim: Sketched, honest: Sketched, random: Generator) -> Tally:
     return tally
 
 
-ATTACKS = {"sketches-crafted": crafted, "sketches-least-limits": least_limits}
+ATTACKS = {
+    "sketches-crafted": crafted,
+    "sketches-least-limits": least_limits,
+    "sketches-least-norms": least_norms,
+}

@@ -18,6 +18,8 @@ from logitsieve.index.sketch_rows import (
     spectral_norms,
 )
 from logitsieve.index_builder.fit.certified import Widths, narrow_rotation
+from logitsieve.index_builder.fit.levels import code_levels
+from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.utils.floats import narrowed
 from tests.synthetic import basis_of, make_hidden, make_softmax, sketch_arrays
 
@@ -249,6 +251,21 @@ def test_a_spoiled_level_names_its_row(case: str) -> None:
     change(sketch)
     with pytest.raises(ValueError, match=reason):
         check(softmax, sketch)
+
+
+def test_what_is_outside_of_levels_has_no_room_for_rounding() -> None:
+    """Where codes have no error, a row that is outside its coordinates by less than float32 has of
+    them is refused all the same, for contexts may have nothing else."""
+    random, first, tail = np.random.default_rng(1), 16, 64
+    weight = random.choice([-1, 1], (V, first + tail + 1)).astype(np.float32)
+    weight[:, -1] = 0
+    softmax = Softmax(weight, np.zeros(V, np.float32))
+    turning = factored(np.eye(first + tail, first + tail + 1))
+    arrays = code_levels(turn(softmax, turning), softmax.bias, first, np.arange(V, dtype=np.int32))
+    assert check(softmax, arrays) == V
+    weight[:, -1] = 4e-10  # 1,024 times it is below 2^-24 of the tail, 8
+    with pytest.raises(ValueError, match="first level norm is below what is apart"):
+        check(softmax, arrays)
 
 
 def test_norms_of_levels_are_not_below_the_largest_singular_values() -> None:
