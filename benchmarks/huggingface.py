@@ -23,7 +23,6 @@ from benchmarks.llamacpp.__main__ import prepared
 from benchmarks.llamacpp.contenders import heads_of
 from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
-from benchmarks.race.ours import LEARNT
 from demo.published import MODELS
 from logitsieve.client.huggingface import attach
 from logitsieve.decoding import LocalDecoder
@@ -49,13 +48,12 @@ def main() -> None:
     """Measure, join the results of the other model, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=MODELS)
-    parser.add_argument("--heads", nargs="*", default=LEARNT, help="to build the index with")
     parser.add_argument("--ways", nargs="*", default=tuple(WAYS), choices=WAYS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     hold_threads(1)
-    folder, index = prepared(options.name, options.heads)
+    folder, index = prepared(options.name)
     file = f"{options.name}.gguf"
     model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, padding_side="left")

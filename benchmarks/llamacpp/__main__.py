@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from itertools import product
@@ -24,17 +25,16 @@ from benchmarks.llamacpp.contenders import DRAWN, contenders
 from benchmarks.llamacpp.judge import judge
 from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, contexts_folder
-from benchmarks.race.datasets import load
 from benchmarks.race.methods import hold_threads
-from benchmarks.race.ours import LEARNT, index_path
-from benchmarks.race.prepare import CACHE, SHARED
+from benchmarks.race.prepare import CACHE
 from demo.published import MODELS
 from logitsieve.api.requests import Sampling, sampling
-from logitsieve.cli.output import bars
 from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.client.llamacpp_heads import UNEDITED, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
+from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.capture.primer import read_primer
 from logitsieve.llamacpp.library import LlamaLibrary
 
 OUT = raw.RESULTS / "llamacpp.json.gz"
@@ -47,7 +47,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=MODELS)
     parser.add_argument("--kinds", nargs="*", default=JUDGED, choices=JUDGED, help="of text")
-    parser.add_argument("--heads", nargs="*", default=LEARNT, help="to build the index with")
     parser.add_argument("--draw", action="store_true", help="draw instead of taking the best")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")
@@ -55,7 +54,7 @@ def main() -> None:
     parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many of each kind")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
-    folder, index = prepared(options.name, options.heads)
+    folder, index = prepared(options.name)
     gguf = folder / f"{options.name}.gguf"
     results = raw.read(options.out) if options.out.exists() else {}
     ours = results.setdefault(options.name, {})
@@ -65,10 +64,10 @@ def main() -> None:
         ours["judged"] = ours.get("judged", {}) | judged
         raw.write(options.out, results)
         return
-    for build, llama in builds(options.native).items():
-        of_build = ours.setdefault("builds", {}).setdefault(build, {})
+    for label, llama in builds(options.native).items():
+        of_build = ours.setdefault("builds", {}).setdefault(label, {})
         of_build |= {"name": llama.name, "system_info": llama.system_info}
-        print(build, llama.name, llama.system_info, flush=True)
+        print(label, llama.name, llama.system_info, flush=True)
         times = of_build.setdefault("drawn" if options.draw else "greedy", {})
         for kind, threads in product(options.kinds, options.threads):
             texts = sequences(folder, kind, options.rounds + 1)
@@ -78,11 +77,17 @@ def main() -> None:
             print(kind, threads, {who: one["tokens_per_s"][0] for who, one in found.items()})
 
 
-def prepared(name: str, heads: Sequence[str]) -> tuple[Path, Path]:
-    """The folder of a model with its contexts, and an index of it, which are made if need be."""
-    with bars("llamacpp") as progress:
-        folder = contexts_folder(name, progress=progress)
-        return folder, index_path(load(name, SHARED, CACHE), CACHE, heads, progress)
+def prepared(name: str) -> tuple[Path, Path]:
+    """The folder of a model with its texts, and the index that `logitsieve build` makes of its
+    file alone: both are made if need be."""
+    folder, out = contexts_folder(name), CACHE / "indexes" / f"{name}-alone" / "1"
+    if not out.exists():
+        gguf, threads = folder / f"{name}.gguf", os.cpu_count() or 1
+        with LlamaContext(gguf, threads=threads) as context:
+            contexts = read_primer(context)
+        config = BuildConfig(threads=threads)
+        build(gguf, None, contexts, out, heads=("exact", "certified"), config=config)
+    return folder, out
 
 
 def facts(index: Path) -> dict[str, Any]:
