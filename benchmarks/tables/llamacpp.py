@@ -39,6 +39,30 @@ def speeds(way: str) -> str:
     return markdown(head, merged(rows)) + "\n" + "\n".join(about) + "\n"
 
 
+def first() -> str:
+    """A row for each model: one thread, of each kind of text by llama.cpp's fastest build."""
+    fastest: dict[str, dict[str, dict[str, float]]] = {}
+    for name, _, kind, threads, one in runs("greedy"):
+        of_model = fastest.setdefault(name.partition(",")[0].partition(":")[0], {})
+        per_s = {who: found["tokens_per_s"][0] for who, found in one.items()}
+        if threads == "1" and per_s[PEER] > of_model.get(kind, {PEER: 0.0})[PEER]:
+            of_model[kind] = per_s
+    if not fastest:
+        return UNMEASURED
+    names = [*HEADS, BODY]
+    rows = []
+    for model, kinds in fastest.items():
+        speeds = sorted(per_s[PEER] for per_s in kinds.values())
+        cells = [model, f"{digits(speeds[0])} to {digits(speeds[-1])}"]
+        for name in names:
+            times = sorted(one[name] / one[PEER] for one in kinds.values() if name in one)
+            cells.append(f"{times[0]:.2f}x to {times[-1]:.2f}x" if times else "")
+        rows.append(cells)
+    kept = [name for i, name in enumerate(names, 2) if any(row[i] for row in rows)]
+    head = ["tokens a second", "llama.cpp", *(f"`{name}`" for name in kept if name != BODY)]
+    return markdown([*head, "no head"], [[cell for cell in row if cell] for row in rows])
+
+
 def judged() -> str:
     """A row for each model and kind of text that was judged."""
     rows = []
@@ -85,6 +109,7 @@ def models() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "llamacpp, first": first,
     "llamacpp": partial(speeds, "greedy"),
     "llamacpp-drawn": partial(speeds, "drawn"),
     "llamacpp-judged": judged,

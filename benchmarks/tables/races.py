@@ -30,7 +30,6 @@ MODELS = {  # every softmax of the comparison
     "lm-docs-70k": "LSTM",
     "synthetic-250k": "synthetic",
 }
-FIRST = ("lm-docs", "lstm-1500", "transformer-30k", "lm-docs-70k")  # those of README.md
 SCREEN = "logitsieve screen"
 SHAPES = (
     "lm-docs",
@@ -66,7 +65,7 @@ def against(time: Time | None, *others: Time | None) -> str:
     return f"{digits(time.us)} ({times})" if times else digits(time.us)
 
 
-def comparison(names: Iterable[str], field: str = WARM, loose: bool = True) -> str:
+def comparison(names: Iterable[str], field: str = WARM) -> str:
     """The best exact, quantised and other searches of each softmax, and ours over the first two."""
     rows = []
     for name in names:
@@ -81,7 +80,7 @@ def comparison(names: Iterable[str], field: str = WARM, loose: bool = True) -> s
         times = (
             each.fastest("logitsieve certified".__eq__, field=field),
             each.fastest(SCREEN.__eq__, HIGH, field=field),
-            *([each.fastest(SCREEN.__eq__, LOW, field=field)] if loose else []),
+            each.fastest(SCREEN.__eq__, LOW, field=field),
         )
         rows.append(
             [
@@ -98,7 +97,7 @@ def comparison(names: Iterable[str], field: str = WARM, loose: bool = True) -> s
         return UNMEASURED
     head = ["µs per row (times as fast as float32, as quantised)"]
     head += ["best exact float32", "best quantised head, its P@1 / P@5", "best other library"]
-    head += ["`certified`, exact", "`screen`", *["`screen`, P@1 >= 0.98"] * loose]
+    head += ["`certified`, exact", "`screen`", "`screen`, P@1 >= 0.98"]
     raced_at_all = [any(cells) for cells in zip(*rows, strict=True)]
     head, *rows = ([*compress(line, raced_at_all)] for line in (head, *rows))
     return markdown(head, rows)
@@ -174,7 +173,6 @@ def processors() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "races": lambda: comparison(MODELS),
-    "races, first": lambda: comparison(FIRST, loose=False),
     "races, cold": lambda: comparison(MODELS, COLD),
     "certified by shape": certified_by_shape,
     "growth": growth,
