@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from logitsieve.cli import background
 from logitsieve.llamacpp import GgufModel
 from tests.cli.conftest import Run
 from tests.client.test_llamacpp import write_gguf_index
@@ -37,19 +40,68 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> 
     assert run("generate", *options, "--head", "dense").stdout == shown["dense"]
 
 
-def test_without_an_index_llama_cpp_chooses(run: Run, make_gguf: Make, index: Path) -> None:
-    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
-    result, dense = run(*command), run(*command, "--head", "dense")
-    assert result.stdout == dense.stdout
-    first, cost = result.stderr.splitlines()
-    assert first.startswith("No --index is given: llama.cpp's own head")
-    assert f"logitsieve build --weight {make_gguf()}" in first
+@pytest.fixture(autouse=True)
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let these lines of Python make the indexes; without any, a process that never ends."""
+
+    def use(code: str) -> None:
+        monkeypatch.setattr(background, "BUILD", (sys.executable, "-c", code))
+
+    monkeypatch.setattr(background, "default_cache", lambda: tmp_path / "cache")
+    use("import time; time.sleep(600)")
+    return use
+
+
+def test_without_an_index_one_is_made(
+    run: Run, make_gguf: Make, index: Path, build: Any, tmp_path: Path
+) -> None:
+    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
+    dense, dropped = run(*command, "--head", "dense"), run(*command)
+    assert dropped.exit_code == 0
+    first, last, cost = dropped.stderr.splitlines()
+    assert first == background.MAKING
+    assert re.fullmatch("After . s the index is not finished and is dropped: --wait .*", last)
     assert cost.endswith(COST["dense"])
-    assert "No --index" not in dense.stderr
-    assert json.loads(run(*command, "--json").stdout)["head"] == "dense"
+    assert list((tmp_path / "cache" / "indexes").iterdir()) == []
+    build(f"import shutil, sys; shutil.copytree({str(index)!r}, sys.argv[-1])")
+    waited = run(*command, "--wait", "--json")
+    assert waited.stderr.splitlines()[1].endswith(
+        " s the index is made: the next text begins with it."
+    )
+    kept = run(*command)
+    assert kept.stderr.startswith("No --index is given: that in ")
+    assert re.search(COST["certified"], kept.stderr)
+    assert dense.stdout == dropped.stdout == kept.stdout
+    assert "--index" not in dense.stderr
+    assert json.loads(run(*command, "--json").stdout)["head"] == "certified"
+
+
+def test_an_index_that_cannot_be_made(run: Run, make_gguf: Make, build: Any) -> None:
+    build("import sys; sys.exit('error: out of luck')")
+    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "-n", 3, "--wait", "--json")
+    result = run(*command)
+    assert result.exit_code == 0
+    assert "error: out of luck" in result.stderr
+    assert json.loads(result.stdout)["head"] == "dense"
+
+
+def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
+    bent = make_gguf(architecture="gemma2", tied=True)
+    command = ("generate", "-m", bent, "-p", PROMPT, "-n", 3)
+    assert run(*command).stderr.startswith(background.MAKING)
+    drawn = run(*command, "--sample", "temperature=1")
+    assert drawn.stderr.startswith("No index is made, as the model bends its logits")
+    assert run(*command, "--sample", "top_k=5").stderr.startswith(background.MAKING)
+    scored = run(*command, "--logprobs", "--json")
+    assert scored.stderr.startswith("No index is made, as the model bends its logits")
+    assert json.loads(scored.stdout)["head"] == "dense"
+
+
+def test_a_head_that_needs_many_rows_is_told(run: Run, make_gguf: Make, index: Path) -> None:
+    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
     hinted = run(*command, "--index", index, "--head", "exact")
     assert hinted.stderr.splitlines()[-1].startswith("More than half of the rows")
-    assert "More than half" not in dense.stderr
+    assert "More than half" not in run(*command, "--head", "dense").stderr
 
 
 def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> None:
@@ -69,7 +121,7 @@ def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> No
 def test_chats_files_and_stops(run: Run, make_gguf: Make, index: Path, tmp_path: Path) -> None:
     chat, file = make_gguf(chat_template=CHAT), tmp_path / "asked.txt"
     file.write_text(f"{PROMPT}\n")
-    command = ("generate", "-m", chat, "-n", 6, "-t", 1)
+    command = ("generate", "-m", chat, "-n", 6, "-t", 1, "--head", "dense")
     answered = run(*command, "--chat", "--system", "go", "-f", file)
     asked = f"system: go</s>\nuser: {PROMPT}</s>\nanswer:"
     plain = run(*command, "-p", asked).stdout
@@ -97,7 +149,10 @@ def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, index: Path)
         "-t",
         1,
     )
-    made = [json.loads(run(*command, *more).stdout) for more in ((), ("--index", index))]
+    made = [
+        json.loads(run(*command, *more).stdout)
+        for more in (("--head", "dense"), ("--index", index))
+    ]
     assert made[0]["ids"] == made[1]["ids"]
     assert made[0]["logprobs"][0] == pytest.approx(made[1]["logprobs"][0], abs=1e-4)
     assert len(made[0]["logprobs"][0]) == 5

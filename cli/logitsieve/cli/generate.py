@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,21 +12,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.cli.answering import CERTIFIED, DENSE, DENSE_ANSWERS, Answering, grade_of
 from logitsieve.cli.options import AsJson, flag, idle_cores, numbers
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
     from logitsieve.client.llamacpp import Generation, LlamaContext
-    from logitsieve.client.llamacpp_generation import Counts
-    from logitsieve.decoding import LocalDecoder
 
-DENSE = "dense"
-NO_INDEX = (
-    "No --index is given: llama.cpp's own head chooses the tokens. An index is made by `logitsieve "
-    "capture --gguf {gguf} --text TEXT --out CONTEXTS`, then `logitsieve build --weight {gguf} "
-    "--contexts CONTEXTS --out models/NAME/1`."
-)
-MOST = 0.5  # share of the rows above which llama.cpp's own head is likely as fast
+GRADES = ("", CERTIFIED, "assured", "estimated")  # of an index that is made in the background
 WHOLE = ("top_k", "penalized")  # settings of --sample that are whole numbers
 SETTINGS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
@@ -54,12 +48,18 @@ class GenerateOptions:
     )
     system: str | None = flag(None, "The system's message before it, with --chat.")
     index: Path | None = flag(
-        None, "An index of the model's output matrix, <name>/<version>, for its heads."
+        None,
+        "An index of the model's output matrix, <name>/<version>, for its heads. Without it one is"
+        " made in the background, and kept in ~/.cache/logitsieve.",
     )
     head: str = flag(
         "",
         "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
-        " own. By default the index's fastest point for its target, or dense without an index.",
+        " own, and makes no index. By default the fastest point of --index for its target, or"
+        " certified without it, where assured and estimated can be named too.",
+    )
+    wait: bool = flag(
+        False, "After the text, wait for the index that is made in the background.", "--wait"
     )
     max_tokens: int = flag(
         128, "Tokens of each continuation, at most.", "--max-tokens", "-n", min=1, max=1 << 30
@@ -90,11 +90,6 @@ class GenerateOptions:
         min=1,
         max=1024,
     )
-
-    @property
-    def dense(self) -> bool:
-        """True where llama.cpp's own head answers."""
-        return self.head == DENSE or (self.index is None and not self.head)
 
     def prompts(self) -> tuple[str, ...]:
         """The texts to continue, a file's without its last line break."""
@@ -130,15 +125,17 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
 
     llama.cpp computes each token's hidden state; a head of the index chooses the token from it.
-    Without an index, or with --head dense, llama.cpp computes all logits itself: the same tokens,
-    but for its rounding, and the times to compare with. Greedy unless --sample names a setting.
-    The last line, on stderr, has tokens a second, of the head alone and in all without the prompt,
-    rows of the output matrix whose exact logit was computed, and tokens proven to be the full
-    softmax's.
+    Without an index llama.cpp computes all logits itself until one is made, by another process of
+    low priority; the next text begins with that index. With --head dense llama.cpp computes them
+    throughout: the same tokens, but for its rounding, and the times to compare with. Greedy unless
+    --sample names a setting. The last line, on stderr, has tokens a second, of the head alone and
+    in all without the prompt, rows of the output matrix whose exact logit was computed, and tokens
+    proven to be the full softmax's.
 
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """
-    from logitsieve.client.llamacpp import LlamaContext, attach, generate
+    from logitsieve.cli.background import index_of_cache, warm_decoder
+    from logitsieve.client.llamacpp import LlamaContext, attach
     from logitsieve.llamacpp import chat_prompt
 
     settings, given = options.settings(), options.prompts()
@@ -146,7 +143,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         raise InvalidRequest("logprobs", "text output", "--logprobs with --json")
     if options.system is not None and not options.chat:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
-    if options.index is None and not options.dense:
+    if options.index is None and options.head not in (DENSE, *GRADES):
         raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
@@ -154,28 +151,34 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         prompts = given
         if options.chat:
             prompts = tuple(chat_prompt(context, each, options.system) for each in given)
-        if options.index is None and not options.head:
-            print(NO_INDEX.format(gguf=options.gguf), file=sys.stderr)
-        if options.index is None or options.dense:
-            _show(generate(context, prompts, **settings), given, context, options, as_json)
-            return
-        with attach(context, _decoder(options.index, threads), head=options.head) as head:
-            _show(head.generate(prompts, **settings), given, context, options, as_json)
+        head, decoder, making = options.head, None, None
+        if head == DENSE or (options.index is None and _only_dense(context, settings)):
+            head = DENSE
+        elif options.index is not None:
+            decoder = warm_decoder(options.index, threads)
+        else:
+            decoder, making = index_of_cache(context.gguf, threads)
+            head = grade_of(decoder, head)
+        with making or nullcontext(), attach(context, decoder, head=head) as attached:
+            answering = Answering(attached, making, head, options.head, threads)
+            if making is not None and options.threads is None:
+                context.use_threads(max(1, threads - 1))  # a core for what makes the index
+            _show(attached.generate(prompts, **settings), given, answering, options, as_json)
 
 
-def _decoder(index: Path, threads: int) -> LocalDecoder:
-    from logitsieve.decoding import LocalDecoder
-    from logitsieve.index import open_index
-
-    decoder = LocalDecoder(open_index(index, threads=threads))
-    decoder.warm()  # compiled before anything is timed
-    return decoder
+def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
+    """Report if llama.cpp alone can answer, whose model bends its logits; a line says so."""
+    drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
+    only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
+    if only:
+        print(f"No index is made, as the model bends its logits: {DENSE_ANSWERS}", file=sys.stderr)
+    return only
 
 
 def _show(
     generation: Generation,
     prompts: Sequence[str],
-    context: LlamaContext,
+    answering: Answering,
     options: GenerateOptions,
     as_json: bool,
 ) -> None:
@@ -185,34 +188,20 @@ def _show(
     for token in generation:
         if single:
             print(_printable(token.text), end="", flush=True)
+        answering.follow(generation.counts)
     counts = generation.counts
     if as_json:
-        head = DENSE if options.dense else options.head
-        made = {"texts": generation.texts, "ids": generation.ids, "head": head}
+        made = {"texts": generation.texts, "ids": generation.ids, "head": answering.head}
         log_probs = {"logprobs": generation.log_probs} if options.logprobs else {}
         print_json({**made, **log_probs, **asdict(counts)})
-        return
-    if single:
+    elif single:
         print()
     else:
         for prompt, text in zip(prompts, generation.texts, strict=True):
             print(prompt + "\n" * options.chat + _printable(text))
-    vocab_size = context.gguf.vocab_size
-    print(_cost(counts, vocab_size, dense=options.dense), file=sys.stderr)
-    if not options.dense and counts.scanned > MOST * vocab_size * counts.tokens:
-        said = "More than half of the rows were computed: --head dense is likely as fast here."
-        print(said, file=sys.stderr)
-
-
-def _cost(counts: Counts, vocab_size: int, *, dense: bool) -> str:
-    speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
-    if dense:  # llama.cpp's head is part of its graph: it has no time of its own
-        return f"{speed}, all {vocab_size:,} logits of each"
-    return (
-        f"{speed}, the head alone {counts.tokens / counts.head_s:,.0f}; "
-        f"{counts.scanned / counts.tokens:,.0f} of {vocab_size:,} rows a token, "
-        f"{counts.proven} tokens proven"
-    )
+    answering.end(wait=options.wait)
+    if not as_json:
+        print(answering.cost(counts), file=sys.stderr)
 
 
 def _printable(text: str) -> str:

@@ -79,6 +79,12 @@ class LlamaContext(LlamaModel):
         """The number of further tokens that the cache can hold."""
         return self.positions - sum(self._lengths)
 
+    def use_threads(self, count: int) -> None:
+        """Compute on so many threads from the next decode on."""
+        count = whole("threads", count, 1, MOST_THREADS)
+        with messages(self._api):
+            self._api.llama_set_n_threads(self._context, count, count)
+
     def forget(self, sequence: int | None = None) -> None:
         """Empty the cache of a sequence, or of all."""
         memory = self._api.llama_get_memory(self._context)

@@ -72,6 +72,7 @@ class GgufModel:
     def __init__(self, path: Path | str, field: str = "gguf") -> None:
         require("llamacpp", "gguf")
         self.path, self._field = Path(path), field
+        self._digests: dict[str, str] = {}
         self._header: GgufHeader = read_header(self.path, field)
         architecture = self._header.metadata.get("general.architecture")
         if not isinstance(architecture, str):
@@ -118,6 +119,11 @@ class GgufModel:
         That is the file's own type, or F32 for a type that the index does not keep; an index of
         another type has other values, and no hash equals "".
         """
+        if dtype not in self._digests:
+            self._digests[dtype] = self._digest(dtype)
+        return self._digests[dtype]
+
+    def _digest(self, dtype: str) -> str:
         if dtype == self.matrix.kind:
             values = self.matrix.blocks
         elif dtype == "F32":
