@@ -21,7 +21,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from demo.excerpt import EXCERPT, read_paragraphs
 from demo.published import CACHE, MODELS, model_file
 from demo.show import Stages
 from demo.truth import argmax
@@ -32,6 +31,7 @@ from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generat
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.capture.llamacpp import gguf_primer
 
 ALONE = "llama.cpp alone"
 GRADES: Mapping[str, Target] = {  # those that the index has are shown
@@ -39,8 +39,6 @@ GRADES: Mapping[str, Target] = {  # those that the index has are shown
     "assured": {"head": "assured"},
     "estimated": {"head": "estimated"},
 }
-READ = 2048  # tokens of the bundled text, whose contexts choose the sketch's coordinates
-WINDOW = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,7 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
             build(
                 path,
                 None,
-                read(path, threads),
+                gguf_primer(path, os.cpu_count() or 1, bars),
                 folder,
                 heads=("exact", "certified"),
                 config=BuildConfig(threads=os.cpu_count() or 1),
@@ -122,18 +120,6 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
     size = sum(entry.size for entry in index.manifest.files()) / 1e6
     stages.done("build", f"{folder}, {size:.0f} MB")
     return index
-
-
-def read(path: Path, threads: int) -> Float32:
-    """Contexts [READ, D] of the bundled text."""
-    with LlamaContext(path, positions=WINDOW, threads=threads) as context:
-        text = "\n".join(read_paragraphs(EXCERPT)[: READ // 8])
-        ids = context.tokenize(text, begin=False)[:READ]
-        context.headless, rows = True, []
-        for start in range(0, len(ids), WINDOW):
-            context.forget()
-            rows.append(context.read(ids[start : start + WINDOW], every=True))
-        return np.concatenate(rows)
 
 
 def race(context: LlamaContext, decoder: LocalDecoder, options: Options) -> dict[str, Run]:

@@ -34,8 +34,9 @@ from logitsieve.client.llamacpp_heads import UNEDITED, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.capture.primer import read_primer
+from logitsieve.index_builder.capture.llamacpp import gguf_primer
 from logitsieve.llamacpp.library import LlamaLibrary
+from logitsieve.utils.options import no_progress
 
 OUT = raw.RESULTS / "llamacpp.json.gz"
 THREADS = (1, 2)
@@ -83,9 +84,7 @@ def prepared(name: str) -> tuple[Path, Path]:
     folder, out = contexts_folder(name), CACHE / "indexes" / f"{name}-alone" / "1"
     if not out.exists():
         gguf, threads = folder / f"{name}.gguf", os.cpu_count() or 1
-        with LlamaContext(gguf, threads=threads) as context:
-            contexts = read_primer(context)
-        config = BuildConfig(threads=threads)
+        contexts, config = gguf_primer(gguf, threads, no_progress), BuildConfig(threads=threads)
         build(gguf, None, contexts, out, heads=("exact", "certified"), config=config)
     return folder, out
 
