@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from demo import gguf
 from demo.gguf import ALONE, Options, race, replayed, table
 from demo.truth import argmax
 from logitsieve.decoding import LocalDecoder
@@ -34,7 +33,7 @@ def test_each_way_writes_the_text_and_its_tokens_are_compared(
     with LlamaContext(make_gguf()) as context:
         index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
         runs = race(context, LocalDecoder(index), options)
-        assert list(runs) == [ALONE, *gguf.GRADES]
+        assert list(runs) == [ALONE, "exact"]  # the index is too small for levels
         assert {len(run.ids) for run in runs.values()} == {6}
         assert {len(run.speeds) for run in runs.values()} == {2}
         exact = runs["exact"]

@@ -122,7 +122,10 @@ def test_more_features_come_nearer_to_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_weights_of_any_precision_are_read(dtype: torch.dtype) -> None:
+def test_weights_of_any_precision_are_read(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logitsieve.training.proposals.kernel.BFLOAT16_IS_FAST", False)
     same = loss_of("rf", 50).to(torch.bfloat16).float()
     other = loss_of("rf", 50)
     other.load_state_dict(same.state_dict())

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,20 @@ def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) 
 
 
 def test_the_best_model_is_kept(tmp_path: Path) -> None:
-    begin(tmp_path / "run", ring_config(tmp_path, valid_every=1, lr=0.5, head_lr=3.0))
-    perplexities = list[float]()
-    status = train(tmp_path / "run", show=lambda status: perplexities.append(status.perplexity))
-    assert status.best_perplexity == min(perplexities) < status.perplexity
-    assert LanguageModel.load(tmp_path / "run").output.out_features == 10
+    """Of the first run that ends worse than its best; which does depends on the CPU's rounding."""
+    for rate in range(3, 12):
+        folder, perplexities = tmp_path / f"run-{rate}", list[float]()
+        begin(folder, ring_config(tmp_path, valid_every=1, lr=0.5, head_lr=float(rate)))
+        status = train(folder, show=partial(_note, perplexities))
+        assert status.best_perplexity == min(perplexities)
+        if status.best_perplexity < status.perplexity:
+            break
+    assert status.best_perplexity < status.perplexity
+    assert LanguageModel.load(folder).output.out_features == 10
+
+
+def _note(perplexities: list[float], status: TrainingStatus) -> None:
+    perplexities.append(status.perplexity)
 
 
 def test_a_finished_run_stays_as_it_is(whole: Path) -> None:
