@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -148,7 +148,18 @@ UPPER, LOWER = "upper - (A + n * R + s * K)", "(2 * estimate - upper) - (A - (n 
 def margin(share: float, fusions: tuple[bool, ...] = (True, False)) -> Checks:
     """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
     yield from scaled_sums()
-    for power, half, fused, off in product(BINADES, (2, 3), fusions, (UPPER, LOWER)):
+    yield from margins(bounds, (UPPER, LOWER), share, BINADES, fusions)
+
+
+def margins(
+    bounds: Callable[[bool, Fraction, str], str],
+    ends: tuple[str, str],
+    share: float,
+    binades: Iterable[int],
+    fusions: tuple[bool, ...] = (True, False),
+) -> Iterator[str]:
+    """Both ends of `bounds` are off by at most that share of the least T of each half binade."""
+    for power, half, fused, off in product(binades, (2, 3), fusions, ends):
         least = Fraction(2) ** (power - 1) * half
         allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
         yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")

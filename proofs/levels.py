@@ -20,7 +20,7 @@ from logitsieve.kernels.sketch.levels import (
     middle_estimate,
     middle_upper,
 )
-from proofs.certified import ACCEPTED, BINADES, SPARED, TWICE
+from proofs.certified import BINADES, SPARED, TWICE, margins
 from proofs.expression import Symbol, assigned, traced
 from proofs.theorem import MOST32, Checks, Theorem, growth, multiplied, number
 
@@ -160,10 +160,7 @@ def margin(share: float) -> Checks:
     """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
     yield from same()
     yield from scaled_sums()
-    for power, half, fused, off in product(BINADES[::7], (2, 3), (True, False), (UPPER, LOWER)):
-        least = Fraction(2) ** (power - 1) * half
-        allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
-        yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
+    yield from margins(bounds, (UPPER, LOWER), share, BINADES[::7])
 
 
 def underflow(least: float) -> Checks:

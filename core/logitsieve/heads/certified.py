@@ -53,6 +53,7 @@ from logitsieve.kernels.sketch.sketch import (
     EXTRA,
     LEVELS_EXTRA,
     sketch_descriptor,
+    widths_of,
 )
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
@@ -86,7 +87,7 @@ def _check_arrays(arrays: Arrays) -> None:
 
 def _check_widths(arrays: Arrays) -> None:
     size, fine = arrays["coarse"].shape[1], arrays["fine"].shape[1]
-    coarse = size // LANES - COARSE_EXTRA
+    coarse = widths_of(arrays).coarse
     if fine % 64 or fine > WIDEST:
         raise ValueError(f"fine has {fine} bytes a row, needed: 64, 128, ... {WIDEST}")
     if size % (LANES * LANES) != LANES * COARSE_EXTRA or not 0 < coarse <= fine:
@@ -94,21 +95,17 @@ def _check_widths(arrays: Arrays) -> None:
 
 
 def _check_levels(arrays: Arrays) -> None:
-    size, fine, count = (
-        arrays["coarse"].shape[1],
-        arrays["fine"].shape[1],
-        len(arrays["directions"]),
-    )
-    padded = 4 * (fine - EXTRA)
+    size, fine = arrays["coarse"].shape[1], arrays["fine"].shape[1]
+    coarse, tail, padded = widths_of(arrays)
     if not 0 < padded <= WIDEST_TAIL or padded % TAIL_QUANTUM:
         allowed = f"8 + 16, 32, ... {WIDEST_TAIL // 4}"
         raise ValueError(f"fine has {fine} bytes a row, needed beside middle: {allowed}")
-    coarse = size // LANES - LEVELS_EXTRA - padded // 8
     if size % LANES or coarse % LANES or not 0 < coarse <= WIDEST:
         allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {WIDEST})"
         raise ValueError(f"coarse has {size} bytes a group, needed beside middle: {allowed}")
-    if not padded - TAIL_QUANTUM < count - coarse <= padded:
-        raise ValueError(f"directions has {count} rows, not the {coarse} and {padded} of the codes")
+    if not padded - TAIL_QUANTUM < tail <= padded:
+        got = f"directions has {coarse + tail} rows"
+        raise ValueError(f"{got}, not the {coarse} and {padded} of the codes")
     needed = [len(arrays["coarse"]), LANES * (padded // 8 + EXTRA)]
     if list(arrays["middle"].shape) != needed:
         raise ValueError(f"middle is {list(arrays['middle'].shape)}, needed: {needed}")
@@ -149,12 +146,10 @@ class CertifiedHead(KernelHead):
         self._kernel = certified_topk.entry()
         self._most = FEW if "middle" in self._arrays else ANY
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best rows of W for each row of hidden."""
-        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+    def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         if self.proves and rows > self._most:
             return self._exact.topk(hidden, k)
-        return super().topk(hidden, k)
+        return super()._answer_checked(hidden, rows, k)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """The rows that `topk` computes; `upper` is a proven bound of all other logits.

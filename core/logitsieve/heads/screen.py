@@ -65,8 +65,7 @@ class ScreenHead(ClusteredHead):
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:
             return None
-        arrays = {
-            name: self._arrays[f"sketch.{name}"] for name in SKETCH.tensors if name != "middle"
-        }
+        held = {name: f"sketch.{name}" for name in SKETCH.tensors}
+        arrays = {name: self._arrays[key] for name, key in held.items() if key in self._arrays}
         require_part(SKETCH, arrays, self._softmax)
         return sketch_descriptor(self._softmax.descriptor, arrays)

@@ -310,8 +310,13 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[_Coding]:
     most = float(np.sqrt(T)), *limits[2:4]
     extras = tuple(first), tuple(second), tuple(last)
     for name, (scales, norms), kept, longest in zip(LEVELS, extras, LEVEL_BITS, most, strict=True):
-        codes = 2.0 * (nibbles >> (4 - kept)) - ((1 << kept) - 1)
+        codes = level_codes(nibbles, kept)
         yield _Coding(name, codes, scales, norms, np.inf, longest, F)
+
+
+def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
+    """The odd whole numbers that the first `bits` bits of four-bit codes stand for."""
+    return np.asarray(2.0 * (codes_RT >> (4 - bits)) - ((1 << bits) - 1), np.float64)
 
 
 def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
+from logitsieve.index.sketch_rows import level_codes
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.levels import (
@@ -18,7 +19,6 @@ from logitsieve.index_builder.fit.levels import (
     crumbs,
     encode_tails,
     fit_levels,
-    level_codes,
     turned_at_random,
 )
 from logitsieve.index_builder.fit.rotated_rows import factored, turn

@@ -117,6 +117,10 @@ class KernelHead(ABC):
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best rows of W that the head looks at, for each row of hidden."""
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        return self._answer_checked(hidden, rows, k)
+
+    def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
+        """The same for a request that has been checked."""
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
         scanned, exact = _empty(rows, INT32), _zeros(rows, BOOL)
         if self.proves:

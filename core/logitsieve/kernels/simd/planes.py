@@ -49,7 +49,7 @@ def encode_planes(a, scale, first, last, high, low):
     Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
     """
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
-    step, one = splat64(float(scale)), splat64(1.0)
+    step = splat64(float(scale))
     total, squares, errors = zeros64(), zeros64(), zeros64()
     for d in range(first, last, LANES):
         x = load(a, d)
@@ -60,9 +60,17 @@ def encode_planes(a, scale, first, last, high, low):
             upper = rounded(multiply_add(r, splat32(np.float32(1.0 / 128.0)), zeros32()))
             store_bytes(high, d, upper)
             store_bytes(low, d, multiply_add(upper, splat32(np.float32(-128.0)), r))
-        wide, g = widen(x), multiply_add(widen(r), step, zeros64())
-        error = multiply_add(g, splat64(-1.0), wide)
-        total = multiply_add(widen(r), one, total)
-        squares = multiply_add(g, g, squares)
-        errors = multiply_add(error, error, errors)
+        total, squares, errors = add_codes(total, squares, errors, x, r, step)
     return int(pair_sum(total)), pair_sum(squares), pair_sum(errors)
+
+
+@inline
+def add_codes(total, squares, errors, x, r, step):
+    """Sums of r, g^2 and (x - g)^2 by lane, with those of sixteen codes r, g = step r."""
+    g = multiply_add(widen(r), step, zeros64())
+    error = multiply_add(g, splat64(-1.0), widen(x))
+    return (
+        multiply_add(widen(r), splat64(1.0), total),
+        multiply_add(g, g, squares),
+        multiply_add(error, error, errors),
+    )

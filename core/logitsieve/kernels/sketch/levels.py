@@ -45,12 +45,11 @@ from logitsieve.kernels.simd.lanes import (
     splat32,
     splat64,
     store,
-    widen,
     zeros32,
     zeros64,
 )
 from logitsieve.kernels.simd.masks import lowest_bit
-from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
+from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, as_uint8, shift
 from logitsieve.kernels.simd.tables import (
     CHUNK_BYTES,
@@ -118,7 +117,7 @@ def encode_tail(turned, width, planes, tables):
     if not SMALLEST < scale < LARGEST:
         scale = np.float32(0)
     factor = np.float32(1) / scale if scale > 0 else np.float32(0)
-    step, one, low = splat64(float(scale)), splat64(1.0), shift(planes, width)
+    step, low = splat64(float(scale)), shift(planes, width)
     total, squares, errors = zeros64(), zeros64(), zeros64()
     for d in range(0, width, LANES):
         x = load(turned, d)
@@ -127,11 +126,7 @@ def encode_tail(turned, width, planes, tables):
             store_words(planes, low, d, r)
         else:
             store_bytes(planes, d, r)
-        wide, g = widen(x), multiply_add(widen(r), step, zeros64())
-        error = multiply_add(g, splat64(-1.0), wide)
-        total = multiply_add(widen(r), one, total)
-        squares = multiply_add(g, g, squares)
-        errors = multiply_add(error, error, errors)
+        total, squares, errors = add_codes(total, squares, errors, x, r, step)
         store(turned, d, r)
     added = _fill_tables(turned, width, tables)
     return scale, int(pair_sum(total)), added, pair_sum(squares), pair_sum(errors)

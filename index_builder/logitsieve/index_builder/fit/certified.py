@@ -77,7 +77,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
 
     @lru_cache(maxsize=2)
     def turned(count: int) -> Turned:
-        return _turned(inputs, turning(count))
+        return turn_all(inputs, turning(count))
 
     def time(widths: Widths, count: int) -> float:
         if (widths, count) not in measured:
@@ -106,12 +106,13 @@ def fit_without_contexts(inputs: BuildInputs) -> FitResult:
     softmax = inputs.softmax
     counts = _counts(softmax.dim)
     moments = second_moments(softmax.weight), any_direction(softmax.dim)
-    turned = _turned(inputs, factored(*_narrow(*moments, counts[len(counts) // 2])))
+    turned = turn_all(inputs, factored(*_narrow(*moments, counts[len(counts) // 2])))
     widths = _first(softmax.dim, inputs.config.certified_memory)
     return _result(inputs, turned, widths, np.arange(softmax.vocab_size, dtype=np.int32))
 
 
-def _turned(inputs: BuildInputs, turning: Turning) -> Turned:
+def turn_all(inputs: BuildInputs, turning: Turning) -> Turned:
+    """All rows in other coordinates; InvalidRequest if W is no longer what it was at first."""
     made = turn(inputs.softmax, turning, inputs.workers)
     if made.sha256 != inputs.softmax.sha256:
         raise matrix_changed()
@@ -119,11 +120,18 @@ def _turned(inputs: BuildInputs, turning: Turning) -> Turned:
 
 
 def _result(inputs: BuildInputs, turned: Turned, widths: Widths, order_V: Int32) -> FitResult:
-    softmax = inputs.softmax
-    arrays = code(softmax, turned, widths, order_V)
-    report = counter(inputs.progress, "norms", softmax.vocab_size)
-    arrays["norms"] = spectral_norms(softmax, arrays, report)
-    return FitResult(arrays, {**widths._asdict(), "coordinates": turned.rows.shape[1]}, {})
+    arrays = code(inputs.softmax, turned, widths, order_V)
+    summary = {**widths._asdict(), "coordinates": turned.rows.shape[1]}
+    return with_norms(inputs, arrays, summary)
+
+
+def with_norms(
+    inputs: BuildInputs, arrays: dict[str, np.ndarray], summary: dict[str, float]
+) -> FitResult:
+    """The fitted sketch of these arrays with its `norms`."""
+    report = counter(inputs.progress, "norms", inputs.softmax.vocab_size)
+    arrays["norms"] = spectral_norms(inputs.softmax, arrays, report)
+    return FitResult(arrays, summary, {})
 
 
 def _counts(dim: int) -> list[int]:
@@ -286,15 +294,23 @@ def _grouped(
 
     The last group is filled up with rows whose bias is -inf.
     """
-    (V, F), groups = coarse_VF.shape, -(-len(coarse_VF) // LANES)
-    codes = np.full((groups * LANES, F), MOST + 1, np.uint8)
-    extras = np.zeros((3, groups * LANES), np.float32)
-    extras[2] = -np.inf
-    codes[:V] = coarse_VF[order_V]
-    extras[:, :V] = np.stack([scales_V, rests_V, bias_V])[:, order_V]
-    quads = quads_of(codes)
-    columns = [values.reshape(groups, LANES).view(np.uint8) for values in extras]
-    return np.concatenate([quads, *columns], axis=1)
+    quads = quads_of(in_order(coarse_VF, order_V, MOST + 1))
+    extras = in_lanes(scales_V[order_V]), in_lanes(rests_V[order_V])
+    return np.concatenate([quads, *extras, in_lanes(bias_V[order_V], -np.inf)], axis=1)
+
+
+def in_order(rows_VW: np.ndarray, order_V: Int32, fill: int = 0) -> np.ndarray:
+    """Rows in an order, up to a whole group."""
+    rows = np.full((-(-len(order_V) // LANES) * LANES, rows_VW.shape[1]), fill, rows_VW.dtype)
+    rows[: len(order_V)] = rows_VW[order_V]
+    return rows
+
+
+def in_lanes(values_V: Float32, fill: float = 0.0) -> np.ndarray:
+    """uint8 [G, 64]: sixteen float32 a group, the last filled up."""
+    lanes = np.full(-(-len(values_V) // LANES) * LANES, fill, np.float32)
+    lanes[: len(values_V)] = values_V
+    return lanes.reshape(-1, LANES).view(np.uint8)
 
 
 def quads_of(codes_VF: np.ndarray) -> np.ndarray:

@@ -16,9 +16,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.heads import ExactHead, Softmax
-from logitsieve.index.sketch_rows import LEAST_LENGTH, LEVEL_BITS, spectral_norms
-from logitsieve.index.verify import counter
-from logitsieve.index.writer import matrix_changed
+from logitsieve.index.sketch_rows import LEAST_LENGTH, LEVEL_BITS, level_codes
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import (
     COARSE,
@@ -29,10 +27,14 @@ from logitsieve.index_builder.fit.certified import (
     any_direction,
     balanced,
     encode_rows,
+    in_lanes,
+    in_order,
     quads_of,
     second_moments,
+    turn_all,
+    with_norms,
 )
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, factored, turn
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, factored
 from logitsieve.index_builder.fitting import BuildInputs, FitResult, sample_rows
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
@@ -59,11 +61,6 @@ class TailCodes(NamedTuple):
     longest: Float64  # [3]
 
 
-def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
-    """The odd whole numbers that the first `bits` bits of four-bit codes stand for."""
-    return np.asarray(2.0 * (codes_RT >> (4 - bits)) - ((1 << bits) - 1), np.float64)
-
-
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
     """The sketch with levels; None where a sketch without them has less to read.
 
@@ -83,14 +80,10 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
         if steep < level:
             return None
     progress("basis", 1, 1)
-    turned = turn(softmax, factored(turned_at_random(basis_DD, FIRST, seed)), inputs.workers)
-    if turned.sha256 != softmax.sha256:
-        raise matrix_changed()
+    turned = turn_all(inputs, factored(turned_at_random(basis_DD, FIRST, seed)))
     order_V = np.arange(softmax.vocab_size, dtype=np.int32)
     arrays = code_levels(turned, softmax.bias, FIRST, order_V, inputs.config.threads)
-    report = counter(progress, "norms", softmax.vocab_size)
-    arrays["norms"] = spectral_norms(softmax, arrays, report)
-    return FitResult(arrays, {"coarse": FIRST, "coordinates": softmax.dim}, {})
+    return with_norms(inputs, arrays, {"coarse": FIRST, "coordinates": softmax.dim})
 
 
 def costs(softmax: Softmax, basis_DD: Float64, heldout: Contexts) -> tuple[float, float]:
@@ -206,31 +199,17 @@ def code_levels(
         head_VF[here], head_scales_V[here] = head.codes, head.scales
         limits = np.maximum(limits, head[2:])
     tails = encode_tails(turned.rows[:, first:], turned.outside, threads)
-    planes = [_in_order(tails.codes >> shift & 1, order_V) for shift in (3, 2)]
-    quads = quads_of(_in_order(head_VF, order_V, 128))
+    planes = [in_order(tails.codes >> shift & 1, order_V) for shift in (3, 2)]
+    quads = quads_of(in_order(head_VF, order_V, 128))
     scales, norms = tails.scales[:, order_V], tails.norms[:, order_V]
-    coarse = [quads, bit_planes(planes[0]), _lanes(head_scales_V[order_V]), _lanes(scales[0])]
+    coarse = [quads, bit_planes(planes[0]), in_lanes(head_scales_V[order_V]), in_lanes(scales[0])]
     fine = [crumbs(tails.codes[order_V] & 3), scales[2][:, None], norms[2][:, None]]
     return {
         **turned.turning._asdict(),
-        "coarse": np.hstack([*coarse, _lanes(norms[0]), _lanes(bias_V[order_V], -np.inf)]),
-        "middle": np.hstack([bit_planes(planes[1]), _lanes(scales[1]), _lanes(norms[1])]),
+        "coarse": np.hstack([*coarse, in_lanes(norms[0]), in_lanes(bias_V[order_V], -np.inf)]),
+        "middle": np.hstack([bit_planes(planes[1]), in_lanes(scales[1]), in_lanes(norms[1])]),
         "fine": np.hstack([np.ascontiguousarray(each).view(np.uint8) for each in fine]),
         "order": order_V,
         "limits": np.array([*limits * ROUNDED, *tails.longest[1:], turned.left * ROUNDED]),
         "norms": np.full(6, LARGEST_NORM),
     }
-
-
-def _in_order(rows_VW: np.ndarray, order_V: Int32, fill: int = 0) -> np.ndarray:
-    """Rows in an order, up to a whole group."""
-    rows = np.full((-(-len(order_V) // LANES) * LANES, rows_VW.shape[1]), fill, rows_VW.dtype)
-    rows[: len(order_V)] = rows_VW[order_V]
-    return rows
-
-
-def _lanes(values_V: Float32, fill: float = 0.0) -> np.ndarray:
-    """uint8 [G, 64]: sixteen float32 a group, the last filled up."""
-    lanes = np.full(-(-len(values_V) // LANES) * LANES, fill, np.float32)
-    lanes[: len(values_V)] = values_V
-    return lanes.reshape(-1, LANES).view(np.uint8)
