@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import link_index, verify_index
-from logitsieve.index.contents import read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.floats import CODES, STORED
 from tests.index.samples import (

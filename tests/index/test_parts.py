@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads._base.spec import CHUNK, SOFTMAX, check_structure, check_values
-from logitsieve.index.contents import PARTS
+from logitsieve.index.reader import PARTS
 from tests.index.samples import Arrays, tiny_screen, tiny_softmax
 
 V, D = 7, 3

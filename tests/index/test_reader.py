@@ -1,273 +1,242 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import subprocess
-import sys
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.heads import HEADS
-from logitsieve.heads._base.head import Head, Softmax
-from logitsieve.index import HeadEntry, open_index, verify_index, write_index
-from logitsieve.index.contents import PARTS, read_contents
-from logitsieve.index.reader import assemble
+from logitsieve.api.errors import IndexUnreadable
+from logitsieve.index import FileEntry
+from logitsieve.index.manifest import canonical
+from logitsieve.index.reader import read_contents, read_vocabulary
+from logitsieve.index.tensorfile import pieces
+from logitsieve.index.verify import verify_contents
 from tests.index.samples import (
-    FAKES,
     WORDS,
-    FakeHead,
     forge,
     read_manifest,
     replace_file,
-    spoil_tensor,
+    tiny_screen,
     tiny_softmax,
     write_tiny,
 )
-from tests.synthetic import certified_arrays, screen_arrays
-
-CALIBRATION = {"us": {"exact": [1.5, 8.0]}}
 
 
-def fakes_of(tiny: Path, threads: int = 1) -> tuple[Head, Head]:
-    index = assemble(read_contents(tiny), FAKES, threads)
-    return index.head("exact"), index.head("screen")
+def refused(path: Path) -> IndexUnreadable:
+    with pytest.raises(IndexUnreadable) as unreadable:
+        read_contents(path)
+    return unreadable.value
 
 
-def test_heads_get_the_matrix_their_part_and_their_operating_point(tiny: Path) -> None:
-    exact, screen = fakes_of(tiny, threads=3)
-    assert isinstance(exact, FakeHead)
-    assert isinstance(screen, FakeHead)
-    assert exact.softmax is screen.softmax
-    assert (exact.fallback, screen.fallback) == (None, exact)
-    assert (exact.threads, screen.threads) == (3, 3)
-    assert not exact.arrays
-    assert screen.arrays.keys() == {"centroids", "offsets", "ids"}
-    assert (exact.knobs, screen.knobs) == ({}, {"probes": 1.0})
+def test_reads_what_was_written(tiny: Path) -> None:
+    contents = read_contents(str(tiny))
+    assert contents.path == tiny
+    np.testing.assert_array_equal(contents.softmax.weight, tiny_softmax().weight)
+    np.testing.assert_array_equal(contents.softmax.bias, tiny_softmax().bias)
+    for name, array in tiny_screen().items():
+        np.testing.assert_array_equal(contents.parts["screen"][name], array)
+    assert read_vocabulary(tiny, contents.manifest) == tuple(WORDS)
 
 
-def test_heads_read_the_mapping_itself_but_copies_of_addresses(tiny: Path) -> None:
-    _, screen = fakes_of(tiny)
-    assert isinstance(screen, FakeHead)
-    mapped = (screen.softmax.weight, screen.softmax.bias, screen.arrays["centroids"])
-    copied = (screen.arrays["offsets"], screen.arrays["ids"])
-    assert not any(array.flags.owndata for array in mapped)
-    assert all(array.flags.owndata for array in copied)
-    assert not any(array.flags.writeable for array in (*mapped, *copied))
+def test_a_relative_path_and_a_linked_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny)
+    assert read_contents(".").path == tiny
+    link = tiny.parent / "2"
+    link.symlink_to("1")
+    assert read_contents("../2").path == link
 
 
-def test_a_write_under_an_open_index_moves_no_address(tiny: Path) -> None:
-    _, screen = fakes_of(tiny)
-    assert isinstance(screen, FakeHead)
-    before = {name: screen.arrays[name].copy() for name in ("offsets", "ids")}
-    file = tiny / "screen.safetensors"
-    with file.open("r+b") as stream:  # in place, from `ids` on: a mapping sees it
-        stream.seek(-76, os.SEEK_END)
-        stream.write(b"\x7f" * 76)
-    for name, array in before.items():
-        np.testing.assert_array_equal(screen.arrays[name], array)
+@pytest.mark.parametrize("path", ["demo/latest", "demo/01", "Demo/1", ".tmp-1/1"])
+def test_an_index_lies_in_name_and_version(tmp_path: Path, path: str) -> None:
+    assert "<name>/<version>/" in refused(tmp_path / path).reason
 
 
-def test_every_registered_head_has_a_part_that_is_checked() -> None:
-    for name, head in HEADS.items():
-        assert head.name == name
-        assert head.part is None or PARTS[head.part.name] is head.part
-
-
-def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
-    heads = {**read_manifest(tiny).heads, "later": HeadEntry("screen", {"x": 1})}
-    forge(tiny, heads=heads)
-    assert assemble(read_contents(tiny), FAKES, 1).heads == ("exact", "screen")
-    assert verify_index(tiny)
-
-    forge(tiny, default_head="later")
-    for as_unreadable in (verify_index, open_index):
-        with pytest.raises(IndexUnreadable, match="default_head 'later' is not among exact"):
-            as_unreadable(tiny)
+def test_no_directory(tmp_path: Path) -> None:
+    error = refused(tmp_path / "demo" / "1")
+    assert error.file == tmp_path / "demo" / "1"
+    assert error.reason == "no such directory"
 
 
 @pytest.mark.parametrize(
-    ("entry", "reason"),
-    [
-        (HeadEntry("softmax"), "names the part 'softmax', needed: 'screen'"),
-        (HeadEntry(), "names the part None, needed: 'screen'"),
-        (HeadEntry("screen", {"probes": 0}), "head 'screen': knobs.probes"),
-        (HeadEntry("screen", {"warp": 1}), "head 'screen': knobs.warp"),
-        (HeadEntry("screen", {"\x1b[2J": 1}), r"head 'screen': knobs.\x1b[2J"),
-    ],
+    "name", ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
 )
-def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) -> None:
-    forge(tiny, heads={"exact": HeadEntry(), "screen": entry})
-    for as_unreadable in (verify_index, open_index):
-        with pytest.raises(IndexUnreadable) as refused:
-            as_unreadable(tiny)
-        assert refused.value.file == tiny / "manifest.json"
-        assert reason in refused.value.reason
-        assert refused.value.reason.isprintable()
+def test_a_missing_file(tiny: Path, name: str) -> None:
+    (tiny / name).unlink()
+    error = refused(tiny)
+    assert (error.file, error.reason) == (tiny / name, "missing")
 
 
-def test_verify_index_names_what_it_checked(tmp_path: Path) -> None:
-    index = write_tiny(tmp_path / "demo" / "1", calibration=CALIBRATION)
-    calls: list[tuple[str, int, int]] = []
-    assert verify_index(index, lambda *call: calls.append(call)) == [
-        "manifest.json",
-        "screen.safetensors",
-        "softmax.safetensors",
-        "vocabulary.txt",
-        "calibration.json",
-    ]
-    assert calls[-1][1] == calls[-1][2]
-    flipped = bytearray((index / "softmax.safetensors").read_bytes())
-    flipped[-1] ^= 1
-    replace_file(index / "softmax.safetensors", bytes(flipped))
-    with pytest.raises(IndexUnreadable, match=r"softmax\.safetensors: damaged"):
-        verify_index(index)
+@pytest.mark.parametrize("name", ["manifest.json", "screen.safetensors", "calibration.json"])
+def test_a_pipe_or_a_folder_instead_of_a_file(tiny: Path, name: str) -> None:
+    (tiny / name).unlink(missing_ok=True)
+    os.mkfifo(tiny / name)
+    assert refused(tiny).reason == "not a regular file"
+    (tiny / name).unlink()
+    (tiny / name).mkdir()
+    error = refused(tiny)
+    assert (error.file, error.reason) == (tiny / name, "not a regular file")
 
 
-WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("device", {"device": "tpu"}),
-    ("verify", {"verify": "none"}),
-    ("threads", {"threads": 0}),
-    ("threads", {"threads": 1.0}),
-    ("threads", {"threads": True}),
-]
-
-
-@pytest.mark.parametrize(("field", "arguments"), WRONG)
-def test_wrong_arguments_are_named(tiny: Path, field: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        open_index(tiny, **arguments)
-    assert refused.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("installed", "allowed"),
-    [
-        ("cuda = logitsieve.gpu.open:gpu_backend", "cpu, cuda, cuda:0, cuda:1, ..."),
-        ("", "cpu (the installed logitsieve declares no other device: install it again)"),
-    ],
-)
-def test_a_device_needs_an_entry_point(
-    installed: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metadata = tmp_path / "logitsieve-9.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Name: logitsieve\nVersion: 9\n")
-    (metadata / "entry_points.txt").write_text(f"[logitsieve.backends]\n{installed}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InvalidRequest) as refused:
-        open_index(tmp_path, device="tpu:1")
-    assert (refused.value.got, refused.value.allowed) == ("'tpu:1'", allowed)
-
-
-def test_a_verified_index_is_not_verified_again(tiny: Path, kernel_cache: Path) -> None:
-    calls: list[str] = []
-
-    def progress(stage: str, done: int, total: int) -> None:
-        calls.append(stage)
-
-    def opening() -> int:
-        calls.clear()
-        open_index(tiny, kernel_cache=kernel_cache, progress=progress).close()
-        return len(calls)
-
-    assert opening()
-    assert not opening()
-    file = tiny / "screen.safetensors"
-    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
-    assert opening()
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_truncated_or_extended_part(tiny: Path, size: int) -> None:
+    file = tiny / "softmax.safetensors"
     data = file.read_bytes()
-    replace_file(file, data.replace(b"\x00\x00\x80\x3f", b"\x00\x00\x80\x3e"))
-    with pytest.raises(IndexUnreadable, match="damaged"):
-        opening()
+    replace_file(file, data + b"x" if size < 0 else data[:size])
+    error = refused(tiny)
+    assert error.file == file
+    assert "the manifest says" in error.reason
 
 
-def test_a_failed_verification_is_not_remembered(tiny: Path, kernel_cache: Path) -> None:
-    spoil_tensor(tiny, "softmax", "weight", lambda weight: weight.fill(np.nan))
-    for _ in range(2):
-        with pytest.raises(IndexUnreadable, match=r"holds the matrix|not finite"):
-            open_index(tiny, kernel_cache=kernel_cache)
+def test_a_part_of_another_matrix_is_refused_even_when_its_digest_fits(tiny: Path) -> None:
+    other = write_tiny(tiny.parent / "2", softmax=tiny_softmax(1))
+    replace_file(tiny / "screen.safetensors", (other / "screen.safetensors").read_bytes())
+    forge(tiny)
+    error = refused(tiny)
+    assert error.file == tiny / "screen.safetensors"
+    assert "another matrix" in error.reason
 
 
-def test_sizes_alone_trusts_numbers_but_no_address(tiny: Path, kernel_cache: Path) -> None:
-    manifest = (tiny / "manifest.json").read_bytes()
-    spoil_tensor(tiny, "screen", "centroids", lambda centroids: centroids.fill(1))
-    replace_file(tiny / "manifest.json", manifest)
-    with pytest.raises(IndexUnreadable, match="damaged"):
-        open_index(tiny, kernel_cache=kernel_cache)
-    open_index(tiny, verify="sizes", kernel_cache=kernel_cache).close()
-
-    spoil_tensor(tiny, "screen", "ids", lambda ids: ids.fill(1 << 20))
-    with pytest.raises(IndexUnreadable, match="ids reach"):
-        open_index(tiny, verify="sizes", kernel_cache=kernel_cache)
+ESCAPE = "\x1b]0;owned\x07"
 
 
-def test_an_unwritable_memory_only_costs_time(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    folder = tmp_path / "file" / "cache"
-    calls: list[int] = []
-    with pytest.warns(RuntimeWarning, match="kernels are compiled anew"):
-        open_index(tiny, kernel_cache=folder).close()
-    open_index(tiny, kernel_cache=folder, progress=lambda *call: calls.append(call[1])).close()
-    assert calls
+def assert_legible(error: IndexUnreadable) -> None:
+    assert error.reason.isprintable()
+    assert len(error.reason) < 1500
 
 
-SHARED = """
-import sys
-from pathlib import Path
-import numpy as np
-from logitsieve.index import open_index
-
-with open_index(sys.argv[1], kernel_cache=Path(sys.argv[2])) as index:
-    top = index.head("exact").topk(np.ones(3, np.float32), 7)
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    [line] = [line for line in maps if line.endswith("softmax.safetensors")]
-    print(index.digest, line.split()[1], *top.ids[0])
-"""
-
-
-def test_two_processes_map_one_index(tiny: Path, kernel_cache: Path) -> None:
-    with open_index(tiny, kernel_cache=kernel_cache) as index:
-        ours = index.head("exact").topk(np.ones(3, np.float32), 7)
-        command = [sys.executable, "-c", SHARED, str(tiny), str(kernel_cache)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        assert shown == [index.digest, "r--s", *map(str, ours.ids[0])]
-
-
-def test_the_answers_are_those_of_the_matrix_written(tiny: Path, kernel_cache: Path) -> None:
-    softmax: Softmax = tiny_softmax()
-    hidden = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    expected = np.argsort(-(hidden @ softmax.weight.T + softmax.bias), axis=1)
-    for verify in ("full", "sizes"):
-        with open_index(str(tiny), verify=verify, kernel_cache=kernel_cache) as index:
-            assert index.vocabulary == tuple(WORDS)
-            np.testing.assert_array_equal(index.head("exact").topk(hidden, 7).ids, expected)
-
-
-@pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "exact"}, True)])
-def test_the_fallback_is_the_one_that_the_manifest_names(
-    tmp_path: Path, stored: dict[str, Any], all_rows: bool
-) -> None:
-    random, dim = np.random.default_rng(3), 96
-    scales = np.exp(-np.arange(dim) / 12)  # few directions count: bounds leave few rows
-    weight = (random.standard_normal((2000, dim)) * scales).astype(np.float32)
-    softmax = Softmax(weight, np.zeros(2000, np.float32))
-    path = write_index(
-        tmp_path / "lm" / "1",
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)},
-        heads={
-            "exact": HeadEntry(),
-            "certified": HeadEntry("sketch"),
-            "screen": HeadEntry("screen", {"escalate": 1.0}),
-        },
-        default_head="screen",
-        config=stored,
+def test_a_matrix_named_by_escapes_without_end_is_quoted_shortly(tiny: Path) -> None:
+    metadata = {"softmax_sha256": ESCAPE * 1000}
+    replace_file(
+        tiny / "screen.safetensors",
+        b"".join(bytes(piece) for piece in pieces(tiny_screen(), metadata)),
     )
-    hidden = (random.standard_normal((9, dim)) * scales).astype(np.float32)
-    with open_index(path) as index:
-        top = index.head().topk(hidden, 5)
-    assert top.exact.all()
-    assert (top.scanned == 2000).all() == all_rows
+    forge(tiny)
+    error = refused(tiny)
+    assert "another matrix" in error.reason
+    assert_legible(error)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format_version": ESCAPE * 1000},
+        {ESCAPE * 1000: 1},
+        {"parts": {ESCAPE * 1000: {}}},
+        {"heads": {ESCAPE * 1000: {}}},
+        {"heads": {"exact": {"part": None, "config": {}, "knobs": {ESCAPE * 1000: 1}}}},
+        {"seeds": {ESCAPE * 1000: "x"}},
+        {"vocab_size": ESCAPE * 1000},
+        {"default_head": ESCAPE * 1000},
+    ],
+)
+def test_what_a_manifest_holds_is_quoted_shortly(tiny: Path, changes: dict[str, Any]) -> None:
+    file = tiny / "manifest.json"
+    fields = {**json.loads(file.read_bytes()), **changes}
+    del fields["digest"]
+    fields["digest"] = hashlib.sha256(canonical(fields)).hexdigest()
+    replace_file(file, canonical(fields) + b"\n")
+    error = refused(tiny)
+    assert error.file == file
+    assert_legible(error)
+
+
+def test_the_softmax_of_another_index_is_refused(tiny: Path) -> None:
+    other = write_tiny(tiny.parent / "2", softmax=tiny_softmax(1))
+    replace_file(tiny / "softmax.safetensors", (other / "softmax.safetensors").read_bytes())
+    forge(tiny)
+    assert refused(tiny).file == tiny / "softmax.safetensors"
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "dim"])
+def test_other_dimensions_in_the_manifest(tiny: Path, field: str) -> None:
+    forge(tiny, **{field: 8})
+    error = refused(tiny)
+    assert error.file.name in ("softmax.safetensors", "screen.safetensors")
+    assert "needed" in error.reason
+
+
+def test_an_unknown_part_is_verified_and_otherwise_ignored(tiny: Path) -> None:
+    file = tiny / "future.bin"
+    file.write_bytes(b"not a tensor file")
+    manifest = read_manifest(tiny)
+    forge(tiny, parts={**manifest.parts, "future": FileEntry("future.bin", 0, "0" * 64)})
+    contents = read_contents(tiny)
+    verify_contents(contents)
+    assert contents.parts.keys() == {"softmax", "screen"}
+
+    replace_file(file, b"Not a tensor file")
+    with pytest.raises(IndexUnreadable, match=r"future\.bin: damaged"):
+        verify_contents(read_contents(tiny))
+    file.unlink()
+    assert refused(tiny).file == file
+
+
+def test_a_part_may_be_called_vocabulary(tiny: Path) -> None:
+    (tiny / "vocabulary.bin").write_bytes(b"any")
+    manifest = read_manifest(tiny)
+    forge(tiny, parts={**manifest.parts, "vocabulary": FileEntry("vocabulary.bin", 0, "0" * 64)})
+    verify_contents(read_contents(tiny))
+    replace_file(tiny / "vocabulary.bin", b"Any")
+    with pytest.raises(IndexUnreadable, match=r"vocabulary\.bin: damaged"):
+        verify_contents(read_contents(tiny))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_broken_calibration(tiny: Path, data: bytes, reason: str) -> None:
+    (tiny / "calibration.json").write_bytes(data)
+    error = refused(tiny)
+    assert error.file == tiny / "calibration.json"
+    assert error.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"a\nb\nc\nd\ne\nf\n\xff\n", "not UTF-8 at byte 12"),
+        (b"a\nb\nc\nd\ne\nf\n", "6 lines, needed: 7"),
+        (b"a\nb\nc\nd\ne\nf\ng\nh\n", "8 lines"),
+        (b"a\nb\nc\nd\ne\nf\ng\nh", "7 lines"),
+    ],
+)
+def test_a_broken_vocabulary(tiny: Path, data: bytes, reason: str) -> None:
+    replace_file(tiny / "vocabulary.txt", data)
+    forge(tiny)
+    with pytest.raises(IndexUnreadable) as unreadable:
+        verify_contents(read_contents(tiny))
+    assert unreadable.value.file == tiny / "vocabulary.txt"
+    assert unreadable.value.reason.startswith(reason)
+
+
+def test_a_huge_manifest_is_not_read(tiny: Path) -> None:
+    os.truncate(tiny / "manifest.json", 1 << 40)
+    assert "at most" in refused(tiny).reason
+
+
+def test_a_copy_elsewhere_is_the_same_index(tiny: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "12"
+    shutil.copytree(tiny, copy)
+    assert read_contents(copy).manifest == read_contents(tiny).manifest
+    fields = json.loads((copy / "manifest.json").read_bytes())
+    assert "demo" not in json.dumps(fields)
+    assert replace(read_manifest(copy), seeds={}).digest != fields["digest"]
+
+
+def test_the_folder_of_a_name_lists_its_versions(tmp_path: Path) -> None:
+    for version in ("10", "2", "x", "04"):
+        (tmp_path / "lm" / version).mkdir(parents=True)
+    with pytest.raises(IndexUnreadable, match=r"versions in this folder: 2, 10$"):
+        read_contents(tmp_path / "lm")

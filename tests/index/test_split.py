@@ -9,7 +9,7 @@ import pytest
 
 from logitsieve.heads import ExactHead
 from logitsieve.index import open_index, split_index, verify_index
-from logitsieve.index.contents import read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.index.sketch_rows import _codings
 from logitsieve.index.split import shard_folders
 from logitsieve.index_builder.fit.certified import Widths, narrow_rotation

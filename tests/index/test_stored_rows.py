@@ -19,7 +19,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index import HeadEntry, Index, open_index, verify_index, write_index
-from logitsieve.index.contents import read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.stored import KINDS
 from tests.index.samples import forge, read_manifest, spoil_tensor, tensor_bytes, write_tiny

@@ -17,7 +17,7 @@ import logitsieve.index.verify
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, verify_index, write_index
-from logitsieve.index.contents import read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.index.sketch_rows import SAMPLED
 from logitsieve.index.tensorfile import pieces
 from logitsieve.index.verify import (

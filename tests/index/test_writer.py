@@ -16,8 +16,8 @@ import pytest
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index import HeadEntry, link_index, write_index
-from logitsieve.index.contents import read_contents
 from logitsieve.index.files import STALE_AFTER_S
+from logitsieve.index.reader import read_contents
 from logitsieve.index.verify import verify_contents
 from tests.index.samples import (
     WORDS,

@@ -20,7 +20,7 @@ from logitsieve.evaluation import evaluate
 from logitsieve.heads import Softmax
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import open_index
-from logitsieve.index.contents import read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.utils.floats import narrowed, widened
 from tests.index_builder.clustered import make_contexts

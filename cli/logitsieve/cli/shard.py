@@ -23,7 +23,7 @@ def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) 
     Example: logitsieve shard models/lm/1 --shards 4 --out models-4/lm/1
     """
     from logitsieve.index import split_index
-    from logitsieve.index.contents import read_contents
+    from logitsieve.index.reader import read_contents
     from logitsieve.index.split import SHARDS_FOLDER
 
     with bars("shard") as progress:

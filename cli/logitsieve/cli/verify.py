@@ -22,7 +22,7 @@ def command(index: IndexFolder, all_rows: AllRows = False, as_json: AsJson = Fal
     Example: logitsieve verify models/lm/1
     """
     from logitsieve.index import verify_index
-    from logitsieve.index.contents import read_contents
+    from logitsieve.index.reader import read_contents
     from logitsieve.index.verify import checked_rows
 
     with bars("verify") as progress:

@@ -1,8 +1,8 @@
-"""Constraints of a request on ids: banned, allowed, biased, penalised for being repeated.
+"""Constraints on ids: banned, allowed, biased, or penalised as repeated.
 
-The answer is exact over what remains. A logit x becomes, in this order, x / penalty if x > 0 else
-x * penalty (for `repeated`), then x + bias (for `biased`); `banned` ids are never answered, nor
-those outside `allowed` where that is given.
+The answer is exact over the remaining ids. A logit x first becomes x / penalty if x > 0, else x *
+penalty (`repeated`), then x + bias (`biased`). Ids in `banned` or outside `allowed` are never
+answered.
 
 Shape letters: B batch rows, V vocabulary.
 """
@@ -25,7 +25,7 @@ WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
 
 
 class IdSets(NamedTuple):
-    """Ids of each row, as CSR: row r owns ids[offsets[r]:offsets[r+1]]."""
+    """Ids of each row as CSR: row r has ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Int32  # [B+1]
     ids: Int32
@@ -36,7 +36,7 @@ IdLists = Sequence[Sequence[int]] | Sequence[int] | IdSets
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraints:
-    """Ids of each row that are treated specially; a flat list of ids is meant for every row."""
+    """Constraints of each row; a flat list of ids holds for every row."""
 
     banned: IdLists | None = None
     allowed: IdLists | None = None  # None: all
@@ -46,7 +46,7 @@ class Constraints:
     repetition_penalty: float = 1.0
 
     def for_rows(self, rows: int) -> Constraints:
-        """Every list as IdSets for `rows` rows, and `bias` as one float32 array.
+        """Convert every list to IdSets for `rows` rows, and `bias` to one float32 array.
 
         InvalidRequest names the field at fault; ids are not compared with V.
         """
@@ -63,7 +63,7 @@ class Constraints:
         )
 
     def take(self, rows: Int64) -> Constraints:
-        """The given rows, in that order, of constraints that `for_rows` made."""
+        """Select rows, in that order, of constraints that `for_rows` made."""
         bias = self.bias
         if isinstance(self.biased, IdSets):
             bias = np.asarray(bias, np.float32)[_places(self.biased, rows)[1]]
@@ -86,7 +86,7 @@ def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
 
 
 def _places(sets: IdSets, rows: Int64) -> tuple[Int32, Int64]:
-    """Offsets of the given rows by themselves, and where in `sets.ids` their ids are."""
+    """Return the offsets of the given rows alone, and the places of their ids in `sets.ids`."""
     lengths = np.diff(sets.offsets)[rows]
     offsets = _offsets(lengths)
     return offsets, np.arange(offsets[-1]) + np.repeat(sets.offsets[rows] - offsets[:-1], lengths)
@@ -112,7 +112,7 @@ def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
 def _by_row(
     lists: Any, rows: int, field: str, kinds: str, allowed: str
 ) -> list[np.ndarray[Any, Any]]:
-    """A vector of numbers of numpy's `kinds` for each row, of nested lists or of one for all."""
+    """Return a vector of numbers of numpy's `kinds` per row, from nested lists or one for all."""
     if hasattr(lists, "__array__"):
         lists = np.asarray(lists)
     try:
@@ -130,7 +130,7 @@ def _by_row(
 
 
 def _vector(values: Any, kinds: str) -> np.ndarray[Any, Any]:
-    """TypeError unless `values` are numbers of one of numpy's `kinds`, truth values aside."""
+    """TypeError unless `values` are numbers of numpy's `kinds`; booleans are not."""
     if isinstance(values, list | tuple) and bool in map(type, values):
         raise TypeError
     try:
@@ -167,7 +167,7 @@ def _check_range(ids: np.ndarray, field: str) -> None:
 
 
 def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | None:
-    """float32, one for each id of `biased`."""
+    """Return float32, one for each id of `biased`."""
     field, allowed = "constraints.bias", "a finite number for each biased id; `banned` forbids"
     if biased is None:
         if bias is not None:
@@ -177,7 +177,7 @@ def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | 
         raise InvalidRequest(field, "nothing", allowed)
     rows = 1 if isinstance(lists, IdSets) else len(biased.offsets) - 1
     each = _by_row(bias, rows, field, "iuf", allowed)
-    with np.errstate(over="ignore"):  # what overflows becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # overflow becomes infinite, which is refused
         values = np.concatenate(each).astype(np.float32)
     lengths = [biased.ids.size] if isinstance(lists, IdSets) else np.diff(biased.offsets).tolist()
     if [len(row) for row in each] != lengths:

@@ -1,4 +1,4 @@
-"""The one protocol that in-process and remote decoders share."""
+"""The protocol of in-process and remote decoders."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ from logitsieve.api.results import (
     TopKReply,
 )
 
-AUTO = "AUTO"  # instead of a head's name: the cheapest operating point that is precise enough
+AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
-KnobValues = tuple[tuple[str, float], ...]  # in order of their names
+KnobValues = tuple[tuple[str, float], ...]  # sorted by name
 
-NARROWEST, WIDEST = 1e-9, 100.0  # nats that the interval of log Z may be limited to
+NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z
 
-# Codes of decoder.proto's Normalizer, in which the names stand in the same order.
+# Codes of decoder.proto's Normalizer, in the same order.
 NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerName), start=1)}
 
 
 class Target(TypedDict, total=False):
-    """Keywords of every method of a decoder: the index that answers a request, and the way.
+    """Keywords of every method of a decoder: the model, and how it answers.
 
-    `model` is "name", "name@version" or "name:alias" (empty: the only one there is).
+    `model` is "name", "name@version" or "name:alias" (empty: the only one loaded).
 
-    `head` empty or "AUTO" is the cheapest measured operating point, for as many rows, whose
-    P@k meets `min_precision`, k being rounded up to 1, 5 or 10, or that proves its answers, if
-    `exact`; with neither, that meets the target that the index was built for, and without one the
-    faster of the default head and the proving heads. Beyond k = 10 only a proof meets a
-    `min_precision`. A head by name answers at its stored knobs, except those in `knobs`; so does
-    the default head, if `knobs` come without a name. The answer names head and knobs.
+    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows: with
+    `min_precision` one that reaches that P@k, k rounded up to 1, 5 or 10; with `exact` one that
+    proves its answers; otherwise one that meets the target of the index's build or, without a
+    target, the faster of the default head and the proving heads. Beyond k = 10 only a proof meets a
+    `min_precision`. A named head answers at its stored knobs, overridden by `knobs`; `knobs`
+    without a name are the default head's. The answer names head and knobs.
 
-    `normalizer` is the method for log Z. None: `topk` finds none; `score`, `beam_step` and `sample`
-    choose one that fits the index and the head, and the answer names it.
+    `normalizer` is the method for log Z. None: `topk` computes none; `score`, `beam_step` and
+    `sample` choose one, which the answer names.
 
-    `width` is the number of nats, 1e-9 to 100, that the proven interval of log Z may span: each
-    log-probability is within it of the true one, before it is rounded to float32. It is found by
-    `normalizer`, which must be one that proves an interval; None: by `certified` where the index
-    has it, else by `exact`. `width` None leaves the interval as wide as it is found.
+    `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
+    it of the true one, before rounding to float32. It needs a `normalizer` that proves an interval;
+    None chooses `certified` if the index has it, else `exact`. `width` None is no limit.
     """
 
     model: str
@@ -62,18 +61,17 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: those of `Target`, and how to draw.
 
-    Without a head and a precision the draws are proven: `certified` answers if the index has it and
-    it was not measured slower than `exact`, else `exact`.
+    Without a head and a precision the draws are proven: by `certified` if the index has it and it
+    was not measured slower than `exact`, else by `exact`.
 
-    After the temperature only the `top_k` best ids remain (0: all), of those the least set
-    with a probability of at least `top_p`, and those at least `min_p` as probable as the best.
+    Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
+    probability of at least `top_p`, then ids at least `min_p` times as probable as the best.
     Temperature 0 answers the best id.
 
-    A draw depends on the row's own seed (uint64 [B]), on `step` and on its place among the row's
-    draws: neither on the other rows, nor on how many draws follow. One number as `seeds` is spread
-    over the rows, so that they draw independently: row r gets
-    (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws fresh ones. Equal arguments, version, head
-    and knobs draw equal ids.
+    A draw depends on the row's seed (uint64 [B]), on `step` and on its number among the row's
+    draws, not on other rows or further draws. One number as `seeds` is spread over the rows, which
+    then draw independently: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws fresh
+    seeds. Equal arguments, version, head and knobs draw equal ids.
     """
 
     seeds: ArrayLike | None
@@ -87,9 +85,9 @@ class SampleOptions(Target, total=False):
 class BeamOptions(Target, total=False):
     """Keywords of `beam_step`: those of `Target`, and the state of the hypotheses, [B] each.
 
-    A hypothesis has a length in tokens (None: 0) and may have finished (None: it has not). One
-    that has continues as itself alone, with the first of `eos_ids`. Pairs are ranked by
-    score / ((5 + length) / 6)^length_alpha.
+    `lengths` are in tokens (None: 0), `finished` None is false for all. A finished hypothesis
+    continues only as itself, with the first of `eos_ids`. Pairs are ranked by score / ((5 + length)
+    / 6)^length_alpha.
     """
 
     lengths: ArrayLike | None
@@ -98,7 +96,7 @@ class BeamOptions(Target, total=False):
     length_alpha: float
 
 
-# Every option's value where a request names none.
+# Defaults of all options.
 DEFAULTS: Mapping[str, Any] = {
     "model": "",
     "head": "",
@@ -123,7 +121,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_keywords(options: type, given: Mapping[str, Any]) -> None:
-    """TypeError for a keyword that the TypedDict `options` does not have."""
+    """TypeError for a keyword that the TypedDict `options` lacks."""
     if not given.keys() <= options.__annotations__.keys():
         unknown = ", ".join(sorted(given.keys() - options.__annotations__.keys()))
         raise TypeError(
@@ -132,9 +130,9 @@ def check_keywords(options: type, given: Mapping[str, Any]) -> None:
 
 
 def shows_keywords(options: type) -> Callable[[F], F]:
-    """Decorate a method with `**kwargs: Unpack[options]`: help() and signature() list each one.
+    """Let help() and signature() list each keyword of `**kwargs: Unpack[options]`.
 
-    The method itself is returned, with a `__signature__`: a call costs nothing more.
+    Returns the method itself with a `__signature__`, so calls cost no more.
     """
 
     def decorate(method: F) -> F:
@@ -156,7 +154,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
 
 
 class PointRequest(NamedTuple):
-    """A target resolved: AUTO at a precision (None: the index's own target), or a point."""
+    """A resolved target: AUTO at a precision (None: the index's own target), or a point."""
 
     automatic: bool
     precision: float | None
@@ -167,10 +165,10 @@ class PointRequest(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Answers requests about the next tokens; B rows of hidden size D over V ids.
+    """Answers requests about the next tokens, for B rows of hidden size D over V ids.
 
-    Every method raises InvalidRequest naming the field at fault. Constraints say what may be
-    answered; the answer is exact over what remains.
+    Every method raises InvalidRequest naming the field at fault. Answers are exact over the ids
+    that the constraints leave.
     """
 
     @shows_keywords(Target)
@@ -182,9 +180,9 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D].
+        """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
-        log Z, with a `normalizer`, is that of all V logits, or of what the constraints leave.
+        A `normalizer` adds log Z, of the ids that the constraints leave.
         """
         ...
 
@@ -197,7 +195,7 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Log-probabilities of `targets`, ids [B, T] or [B], under what the constraints leave."""
+        """Return log-probabilities of `targets`, [B, T] or [B], as constrained."""
         ...
 
     @shows_keywords(SampleOptions)
@@ -209,9 +207,9 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """`samples` independent draws for each row, from softmax(logits / temperature).
+        """Draw `samples` independent ids for each row from softmax(logits / temperature).
 
-        The filters `top_k`, `top_p` and `min_p`, the seeds and the step: see `SampleOptions`.
+        See `SampleOptions` for the filters, the seeds and the step.
         """
         ...
 
@@ -226,17 +224,15 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """One step of a beam search: the `beams_out` best continuations of each group.
+        """Return the `beams_out` best continuations of each group: one step of a beam search.
 
-        `hidden` has G x `beams_in` rows, group by group, one a hypothesis, with its score so far
-        (None: 0), its length in tokens (None: 0) and whether it has finished (None: it has not).
-        A continuation's score is that of its hypothesis plus logit - log Z, log Z over all V ids
-        whatever the constraints say; where they leave fewer than `beams_out` ids, it continues
-        with those. A finished hypothesis continues as itself alone, with the first of `eos_ids`:
-        its log Z is NaN in the answer, and its row of `hidden` only has to be finite.
+        `hidden` has G x `beams_in` rows, group by group, one per hypothesis; `scores` None is 0. A
+        continuation's score adds logit - log Z, with log Z over all V ids whatever the constraints;
+        they may leave fewer than `beams_out` ids. A finished hypothesis continues as itself with
+        the first of `eos_ids`: its log Z is NaN, and its row of `hidden` only has to be finite.
 
-        Ranked by score / ((5 + length) / 6)^length_alpha, equal ones by parent, then logit, then
-        id. Where a proven interval of log Z leaves an order open, a closer one settles it.
+        Ranked by score / ((5 + length) / 6)^length_alpha, ties by parent, then logit, then id. If a
+        proven interval of log Z leaves an order open, a narrower one settles it.
         """
         ...
 
@@ -244,9 +240,9 @@ class Decoder(Protocol):
 def asked_precision(
     head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
 ) -> float | None:
-    """The precision that AUTO must reach: 1 for a proof, None for the index's own target.
+    """Return the precision for AUTO: 1 for a proof, None for the index's own target.
 
-    InvalidRequest names the field that contradicts another, or holds no such value.
+    InvalidRequest names a field that contradicts another or has a wrong value.
     """
     if type(exact) is not bool:
         raise InvalidRequest("exact", repr(exact), "True or False")
@@ -269,7 +265,7 @@ def asked_precision(
 
 
 def asked_width(width: float | None) -> float:
-    """The nats that the interval of log Z may span, infinity for None; InvalidRequest otherwise."""
+    """Return the nats that log Z's interval may span, infinity for None; or InvalidRequest."""
     if width is None:
         return inf
     number = isinstance(width, Real) and not isinstance(width, bool)
@@ -282,7 +278,7 @@ DEFAULT_REQUEST = PointRequest(True, None, "", (), "")
 
 
 def point_request(target: Target) -> PointRequest:
-    """The point that the keywords of a request name; InvalidRequest names the one at fault."""
+    """Resolve the keywords of a request to a point; InvalidRequest names the one at fault."""
     if not target:
         return DEFAULT_REQUEST
     head, knobs = target.get("head", ""), target.get("knobs")
@@ -296,7 +292,7 @@ def point_request(target: Target) -> PointRequest:
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:
-    """Knobs in order of their names; InvalidRequest unless each is a number."""
+    """Sort knobs by name; InvalidRequest unless each is a number."""
     try:
         return tuple(sorted((str(name), float(value)) for name, value in (knobs or {}).items()))
     except (AttributeError, TypeError, ValueError) as error:

@@ -34,7 +34,7 @@ class LogitsieveError(Exception):
     """Root of the tree."""
 
     def __reduce__(self) -> tuple[Callable[..., LogitsieveError], tuple[Any, ...]]:
-        """Pickled by its fields, for errors that other processes raise."""
+        """Pickle by fields, for errors raised in other processes."""
         return _restored, (type(self), self.args, vars(self))
 
 
@@ -48,7 +48,7 @@ def _restored(
 
 
 class InvalidRequest(LogitsieveError, ValueError):
-    """`field` is what was wrong, `got` the value received, `allowed` what would have been right."""
+    """`field` is at fault, `got` is its value, `allowed` describes correct ones."""
 
     def __init__(self, field: str, got: object, allowed: str) -> None:
         super().__init__(f"{field}: got {got}, allowed: {allowed}")
@@ -58,11 +58,11 @@ class InvalidRequest(LogitsieveError, ValueError):
 
 
 class InvalidKnob(InvalidRequest):
-    """A query-time knob that the head does not have, or a value outside its range."""
+    """A query-time knob that is unknown or out of range."""
 
     @classmethod
     def unknown(cls, knob: str, value: object, knobs: Iterable[str]) -> InvalidKnob:
-        """The error for a knob that is none of `knobs`: the name is at fault, not the value."""
+        """Make the error for a knob that is not in `knobs`."""
         names = ", ".join(knobs)
         error = cls(f"knobs.{knob}", value, names or "no knobs")
         error.args = (f"{error.field}: no such knob {knob!r}, there are: {names or 'none'}",)
@@ -74,7 +74,7 @@ class RequestTooLarge(InvalidRequest):
 
 
 class IndexUnreadable(LogitsieveError):
-    """An index was refused; `file` is the offending path and `reason` what is wrong with it."""
+    """An index was refused; `file` is the offending path, `reason` its fault."""
 
     def __init__(self, file: Path | str, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
@@ -83,11 +83,11 @@ class IndexUnreadable(LogitsieveError):
 
 
 class BuildFailed(LogitsieveError):
-    """The builder could not finish; nothing was written."""
+    """The builder could not finish; it wrote no index."""
 
 
 class TargetNotReached(BuildFailed):
-    """No setting tried meets the target precision; `best` holds the nearest one's measurements."""
+    """No setting meets the target precision; `best` holds the nearest one's measurements."""
 
     def __init__(self, target: Mapping[str, float], best: Mapping[str, float]) -> None:
         def shown(point: Mapping[str, float]) -> str:
@@ -101,11 +101,11 @@ class TargetNotReached(BuildFailed):
 
 
 class TrainingFailed(LogitsieveError):
-    """The training could not go on; what it had saved is whole."""
+    """The training could not continue; its last save is complete."""
 
 
 class DeviceExhausted(LogitsieveError):
-    """A GPU has too little memory left for the request; what it holds goes on working."""
+    """A GPU has too little memory left for the request; earlier work on it continues."""
 
     def __init__(self, device: str) -> None:
         super().__init__(f"{device}: out of memory")
@@ -113,7 +113,7 @@ class DeviceExhausted(LogitsieveError):
 
 
 class DeviceLost(LogitsieveError):
-    """A GPU has failed. This process cannot use it any more: another may, once it is started."""
+    """A GPU has failed and is lost to this process; a new one may use it."""
 
     def __init__(self, device: str, reason: str) -> None:
         super().__init__(f"{device}: {reason}")
@@ -121,7 +121,7 @@ class DeviceLost(LogitsieveError):
 
 
 class ServiceError(LogitsieveError):
-    """The server answered with an error; `field` names the request field, if one was at fault."""
+    """The server answered with an error; `field` names a request field at fault, if any."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -133,19 +133,19 @@ class ModelNotFound(ServiceError):
 
 
 class Unauthenticated(ServiceError):
-    """The call brought no token that the server knows."""
+    """The call had no token that the server knows."""
 
 
 class PermissionDenied(ServiceError):
-    """The call's token has another scope, or the call is not answered on this port."""
+    """The call's token has another scope, or the call belongs to another port."""
 
 
 class Unavailable(ServiceError):
-    """The model is loading or draining, or nothing listens at the address."""
+    """The model is loading or draining, or no server listens at the address."""
 
 
 class ShardUnavailable(Unavailable):
-    """A shard cannot be asked: rows `first` .. `first` + `rows` - 1 of the vocabulary."""
+    """A shard is unreachable: rows `first` .. `first` + `rows` - 1 of the vocabulary."""
 
     def __init__(self, first: int, rows: int) -> None:
         span = f"rows {first} .. {first + rows - 1} of the vocabulary"
@@ -179,7 +179,7 @@ class InternalError(ServiceError):
 
 
 class MissingExtra(LogitsieveError, ImportError):
-    """An optional dependency is not installed; the message holds the pip line."""
+    """An optional dependency is missing; the message has the pip line."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(

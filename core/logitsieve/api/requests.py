@@ -1,6 +1,6 @@
-"""Checks of the arguments of `sample`, `score` and `beam_step` beside hidden.
+"""Check the arguments of `sample`, `score` and `beam_step`, except hidden.
 
-In-process and remote decoders make them before anything is computed or sent.
+In-process and remote decoders do so before anything is computed or sent.
 
 Shape letters: B batch rows, T targets, G groups of beams.
 """
@@ -20,10 +20,10 @@ from logitsieve.api.decoder import DEFAULTS, BeamOptions, SampleOptions, check_k
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Bool, Float32, Int32, UInt64
 
-MOST_SAMPLES = 1 << 20  # draws of a row in one request
+MOST_SAMPLES = 1 << 20  # draws per row in one request
 MOST_BEAMS = 1 << 12
 MOST_STEPS = 1 << 64
-COLDEST, HOTTEST = 1e-5, 1e4  # temperatures beside 0
+COLDEST, HOTTEST = 1e-5, 1e4  # temperatures other than 0
 LEAST_TOP_P = float(np.nextafter(0.0, 1.0))
 INT32_MAX = int(np.iinfo(np.int32).max)
 STEEPEST = 10.0  # exponent of the length penalty
@@ -43,7 +43,7 @@ class Sampling(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """Checked hypotheses to be continued; see `Decoder.beam_step`."""
+    """Checked hypotheses; see `Decoder.beam_step`."""
 
     beams_in: int
     beams_out: int
@@ -55,9 +55,9 @@ class Beams(NamedTuple):
 
 
 def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
-    """Options of draws for that many rows of hidden; InvalidRequest names the field at fault.
+    """Check the options of draws for `rows` rows of hidden; InvalidRequest names the field.
 
-    TypeError for a keyword that `SampleOptions` does not have.
+    TypeError for an unknown keyword.
     """
     check_keywords(SampleOptions, options)
     given = {**DEFAULTS, **options}
@@ -75,9 +75,9 @@ def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
 def beams(
     rows: int, scores: ArrayLike | None, beams_in: int, beams_out: int, options: BeamOptions
 ) -> Beams:
-    """Hypotheses of that many rows of hidden; InvalidRequest names the field at fault.
+    """Check the hypotheses of `rows` rows of hidden; InvalidRequest names the field.
 
-    TypeError for a keyword that `BeamOptions` does not have.
+    TypeError for an unknown keyword.
     """
     check_keywords(BeamOptions, options)
     given = {**DEFAULTS, **options}
@@ -104,7 +104,7 @@ def beams(
 
 
 def score_targets(targets: ArrayLike, rows: int) -> Int32:
-    """`targets` as int32 [B, T]; InvalidRequest if they are no integers of that many rows."""
+    """Return `targets` as int32 [B, T]; InvalidRequest unless they are integers for `rows` rows."""
     allowed = f"integers [{rows}, T] or [{rows}], T >= 1"
     try:
         array = np.asarray(_on_host(targets))
@@ -120,7 +120,7 @@ def score_targets(targets: ArrayLike, rows: int) -> Int32:
 
 
 def whole(field: str, value: Any, low: int, high: int) -> int:
-    """`value` as an int between `low` and `high`; InvalidRequest otherwise."""
+    """Return `value` as an int between `low` and `high`; InvalidRequest otherwise."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -140,7 +140,7 @@ def _number(field: str, value: Any, low: float, high: float) -> float:
 
 
 def checked_temperature(value: Any) -> float:
-    """`value` as a float; InvalidRequest unless it is a temperature."""
+    """Return `value` as a float; InvalidRequest unless it is a temperature."""
     number = _number("temperature", value, 0.0, HOTTEST)
     if 0 < number < COLDEST:
         raise InvalidRequest("temperature", number, f"0, or {COLDEST:g} to {HOTTEST:g}")
@@ -148,11 +148,11 @@ def checked_temperature(value: Any) -> float:
 
 
 def spread_seed(seed: Any, rows: Any) -> Any:
-    """The seeds of rows that share one: seed + row * 0x9E3779B97F4A7C15 mod 2^64.
+    """Spread one seed over rows: seed + row * 0x9E3779B97F4A7C15 mod 2^64.
 
-    `seed` [1] and the numbers of the rows [B] are int64, of NumPy or PyTorch; so is the result
-    [B], the bits of uint64. Row 0 keeps the seed, so it draws what it would draw alone; keys of
-    Philox that differ give independent draws.
+    `seed` [1], the row numbers [B] and the result [B] are int64 (bits of uint64), of NumPy or
+    PyTorch. Row 0 keeps the seed, so it draws the same alone. Different Philox keys give
+    independent draws.
     """
     return seed + rows * SEED_STRIDE
 
@@ -161,11 +161,11 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if seeds is None:
         return np.frombuffer(secrets.token_bytes(8 * rows), np.uint64)
     allowed = f"uint64 [{rows}], or one to be spread over the rows"
-    if _is_tensor(seeds):  # of PyTorch, which has few operations on uint64: int64 are its bits
+    if _is_tensor(seeds):  # PyTorch's: it has few operations on uint64, so int64 are the bits
         seeds = _on_host(seeds)
         seeds = seeds.view(np.uint64) if seeds.dtype == np.int64 else seeds
     try:
-        # By way of objects: numpy makes floats of lists that mix small and large integers.
+        # As objects: numpy makes floats of lists that mix small and large integers.
         array: Any = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
         flat = [index(seed) for seed in array.ravel()]
         ready = np.array(flat, np.uint64)
@@ -180,12 +180,12 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
 
 
 def _is_tensor(values: Any) -> bool:
-    """Return True for a tensor of PyTorch, which is not imported for that."""
+    """Check for a PyTorch tensor without importing PyTorch."""
     return hasattr(values, "detach")
 
 
 def _on_host(values: Any) -> Any:
-    """Return a tensor's values in an array, floats in float32; other values as they are."""
+    """Copy a tensor into an array, floats as float32; return other values unchanged."""
     if not _is_tensor(values):
         return values
     values = values.detach().cpu()
@@ -193,7 +193,7 @@ def _on_host(values: Any) -> Any:
 
 
 def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: str) -> Any:
-    """`values` as [B] of `dtype`, zeros for None, from numbers of one of numpy's `kinds`."""
+    """Return `values` as [B] of `dtype`, zeros for None, from numbers of numpy's `kinds`."""
     if values is None:
         return np.zeros(rows, dtype)
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
@@ -205,7 +205,7 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
         raise InvalidRequest(field, "a ragged list", allowed) from error
     if array.dtype.kind not in kinds or array.size != rows:
         raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
-    with np.errstate(over="ignore"):  # an infinity is for the caller to refuse
+    with np.errstate(over="ignore"):  # the caller refuses infinity
         ready = np.ascontiguousarray(array.ravel(), dtype)
     if array.dtype.kind in "iu" and (ready != array.ravel()).any() and dtype is np.int32:
         raise InvalidRequest(field, f"{array.min()} .. {array.max()}", allowed)

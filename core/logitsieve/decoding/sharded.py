@@ -56,7 +56,7 @@ from logitsieve.decoding.shards import (
     winners,
 )
 from logitsieve.heads._base.head import checked_k, refuse_row
-from logitsieve.index.reader import open_index
+from logitsieve.index.index import open_index
 from logitsieve.index.split import shard_folders
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from logitsieve.utils.deadline import ending_by, time_left

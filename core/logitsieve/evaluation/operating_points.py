@@ -1,8 +1,7 @@
 """Operating points: heads at one setting of their knobs, with their measurements.
 
-Precision is a property of the index; time depends on the machine and on the rows a call. A
-precision counts as met when its lower 95 % confidence bound meets it, so luck on few contexts
-buys nothing.
+Precision belongs to the index; time depends on the machine and the rows per call. A precision is
+met if its lower 95 % confidence bound meets it, so luck on few contexts buys no advantage.
 
 Shape letters: B batch rows, K answers.
 """
@@ -17,7 +16,7 @@ from typing import Any
 from logitsieve.api.decoder import KnobValues
 
 KS = (1, 5, 10)  # P@k is measured at these; any k counts as the next one
-BEYOND = 0  # the class of a larger k: no precision was measured there, only a proof will do
+BEYOND = 0  # the class of larger k: not measured, so only a proof meets a precision
 
 Setting = tuple[str, KnobValues]  # a head and its knobs
 
@@ -28,23 +27,23 @@ def setting_of(head: str, knobs: Mapping[str, float]) -> Setting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OperatingPoint:
-    """A head at a setting of its knobs, as measured; the mappings are by k and by batch rows."""
+    """A measured setting of a head; mappings are by k and by batch rows."""
 
     head: str
     knobs: Mapping[str, float]
-    proven: bool  # whether the head proves its answers
+    proven: bool  # the head proves its answers
     mean: Mapping[int, float]  # k -> P@k
     low: Mapping[int, float]  # k -> its lower 95 % bound
     us_per_row: Mapping[int, float]  # B -> microseconds a row; at least one
     mass_kept: float
-    candidates: float  # rows of W scanned a context
+    candidates: float  # rows of W scanned per context
 
     def us_at(self, rows: int) -> float:
-        """Microseconds a row at the measured batch size nearest to `rows`."""
+        """Return microseconds a row at the measured batch size nearest to `rows`."""
         return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
-        """True if P@k, k a class, is at least `precision`; nothing but a proof meets 1."""
+        """Check that P@k, k a class, is at least `precision`; only a proof meets 1."""
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
 
     @property
@@ -57,7 +56,7 @@ class OperatingPoint:
 
 
 def read_points(entries: Iterable[Mapping[str, Any]]) -> tuple[OperatingPoint, ...]:
-    """The `points` of a checked calibration.json: one for each head and setting, in their order."""
+    """Read the `points` of a checked calibration.json: one per head and setting, in order."""
     settings: dict[Setting, list[Mapping[str, Any]]] = {}
     for entry in entries:
         setting = setting_of(entry["head"]["name"], entry["head"]["knobs"])
@@ -66,7 +65,7 @@ def read_points(entries: Iterable[Mapping[str, Any]]) -> tuple[OperatingPoint, .
 
 
 def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
-    """Entries of one setting differ in `rows` and `us_per_row`."""
+    """Merge entries of one setting, which differ in `rows` and `us_per_row`."""
     one = entries[0]
     return OperatingPoint(
         head=one["head"]["name"],
@@ -81,7 +80,7 @@ def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
 
 
 def read_target(config: Mapping[str, Any]) -> dict[int, float]:
-    """k -> the precision that an index was built for; nothing where it was built for none."""
+    """Return k -> the precision that an index was built for; empty without a target."""
     target = config.get("target_precision")
     if not isinstance(target, Mapping):
         return {}
@@ -89,17 +88,17 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
     return {k: float(p) for k, p in wanted.items() if isinstance(p, (int, float)) and 0 < p <= 1}
 
 
-# k -> its class, for k up to the last of KS.
+# k -> its class, up to the last of KS.
 _CLASSES = tuple(next(each for each in KS if k <= each) for k in range(KS[-1] + 1))
 
 
 def k_class(k: int) -> int:
-    """`k` >= 1 rounded up to one at which precision is measured, or BEYOND."""
+    """Round `k` >= 1 up to one at which precision is measured, or BEYOND."""
     return _CLASSES[k] if k < len(_CLASSES) else BEYOND
 
 
 def nearest(batches: Sequence[int], rows: int) -> int:
-    """The one of `batches`, which rise, nearest to `rows` in ratio; of two the smaller."""
+    """Return the one of ascending `batches` nearest to `rows` in ratio, the smaller of two."""
     place = bisect_left(batches, rows)
     if place == 0 or place == len(batches):
         return batches[min(place, len(batches) - 1)]
@@ -108,9 +107,9 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 
 
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-    """Points that no other beats or equals in everything: time at each batch size, P@k at each k.
+    """Return the points that no other matches or beats in all times and precisions.
 
-    Of equals the first stays. Only a proven point dominates a proven one, so one always stays.
+    The first of equals stays. Only a proven point dominates a proven one, so one always remains.
     """
     kept: list[OperatingPoint] = []
     for point in points:

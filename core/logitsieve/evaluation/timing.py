@@ -1,4 +1,4 @@
-"""Time of a head's public `topk`, and the processor that it was taken on."""
+"""Time a head's public `topk`, and name the processor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 from logitsieve.api.results import ArrayLike, Float32, TopK
 
 CALLS = 1200  # timed at most
-REPEATS = 3  # calls of one batch, if there is time
-LEAST_CALLS = 5  # timed at least, however long one takes
-LIMIT_NS = 500_000_000  # no further call is begun after this
-TIMED_K = 5  # answers a row wherever an index's points are timed
+REPEATS = 3  # calls of one batch, time permitting
+LEAST_CALLS = 5  # timed at least
+LIMIT_NS = 500_000_000  # no call begins after this
+TIMED_K = 5  # answers a row when an index's points are timed
 BATCHES = (1, 8, 64)  # and rows a call
 
 
 class Timed(Protocol):
-    """The methods of a head that a timing needs."""
+    """The methods of a head that are timed."""
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
 
@@ -32,12 +32,11 @@ class Timed(Protocol):
 def us_per_row(
     head: Timed, hidden: Float32, k: int, batch: int, calls: int = CALLS, limit_ns: int = LIMIT_NS
 ) -> float:
-    """Microseconds a row: the mean over batches of `batch` rows each, taken from `hidden` [N, D].
+    """Return microseconds a row: the mean over batches of `batch` rows from `hidden` [N, D].
 
-    Rows differ in cost (some are left to a slower head), so the mean counts, not the median; a
-    batch counts by the least of its REPEATS calls in turn, for load on the machine only ever adds.
-    More batches than `calls` has room for are spread over `hidden`; fewer rows than `batch` are
-    repeated. No call is begun after `limit_ns` but for the first LEAST_CALLS.
+    Rows differ in cost, so the mean counts, not the median. A batch counts by the least of its
+    REPEATS calls, since load only adds. If `calls` allows fewer batches, they are spread over
+    `hidden`; too few rows are repeated. After `limit_ns` only the first LEAST_CALLS calls begin.
     """
     if len(hidden) < batch:
         hidden = np.resize(hidden, (batch, hidden.shape[1]))
@@ -59,7 +58,6 @@ def us_per_row(
 
 @cache
 def cpu_name() -> str:
-    """The processor as the system names it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8").splitlines():

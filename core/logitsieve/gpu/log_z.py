@@ -1,9 +1,9 @@
 """log Z in float64 with its interval, from exact logits of all ids.
 
 As in kernels/sampling/log_z.py: log Z = scale top + log(1 + S), top being the largest logit and S
-the sum of all other e^{scale (x - top)}. Sums are taken of pieces, then of their sums, each in any
-order: a term goes through at most PIECE + V / PIECE additions. PyTorch's exp and log1p are taken to
-be within two units in the last place (CUDA's manual: one).
+the sum of all other e^{scale (x - top)}. Runs of R = SUMMED_AT_ONCE terms are summed, then their
+sums, each in any order: a term goes through at most R + V / R additions. PyTorch's exp and log1p
+are assumed to be within two units in the last place (CUDA's manual: one).
 
 Shape letters: B rows of hidden, V vocabulary.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from logitsieve.kernels.sampling.log_z import LOG_ERROR, SPREAD, STEP, TINY
 
-PIECE = 1024
+SUMMED_AT_ONCE = 1024
 
 
 def weights_of(logits: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,9 +31,9 @@ def fields_of(weights: Tensor, top: Tensor, best: Tensor) -> Tensor:
     """Return TOP, VALUE, LOW and HIGH [B, 4] of weights [B, V], 0 for what does not count."""
     vocab_size = weights.shape[1]
     others = weights.scatter(1, best[:, None], 0.0)  # the largest is the 1 of log(1 + S)
-    others = torch.nn.functional.pad(others, (0, -vocab_size % PIECE))
-    total = others.view(len(weights), -1, PIECE).sum(dim=2).sum(dim=1)
-    spread = SPREAD + STEP * (PIECE + vocab_size / PIECE)
+    others = torch.nn.functional.pad(others, (0, -vocab_size % SUMMED_AT_ONCE))
+    total = others.view(len(weights), -1, SUMMED_AT_ONCE).sum(dim=2).sum(dim=1)
+    spread = SPREAD + STEP * (SUMMED_AT_ONCE + vocab_size / SUMMED_AT_ONCE)
     tiny = vocab_size * TINY
     low = torch.log1p((total * (1.0 - spread) - tiny).clamp(min=0.0)) * (1.0 - LOG_ERROR)
     high = torch.log1p(total * (1.0 + spread) + tiny) * (1.0 + LOG_ERROR)

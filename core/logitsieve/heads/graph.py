@@ -26,7 +26,7 @@ from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
-LANES = 16  # faiss's distances are vectorised for multiples of it
+VECTOR_MULTIPLE = 16  # faiss's distances are vectorised for multiples of it
 
 
 class GraphHead(SelectingHead):
@@ -65,7 +65,7 @@ class GraphHead(SelectingHead):
 
 def width(dim: int) -> int:
     """E: room for [w; b], one coordinate more, and zeros."""
-    return -(-(dim + 2) // LANES) * LANES
+    return -(-(dim + 2) // VECTOR_MULTIPLE) * VECTOR_MULTIPLE
 
 
 def queries(hidden: Float32) -> Float32:

@@ -1,8 +1,7 @@
-"""The on-disk index: an immutable directory of a manifest and verified, memory-mapped parts."""
+"""An immutable on-disk index: a manifest and verified, memory-mapped parts."""
 
-from logitsieve.index.index import Index
+from logitsieve.index.index import Index, open_index, verify_index
 from logitsieve.index.manifest import FileEntry, HeadEntry, Manifest
-from logitsieve.index.reader import open_index, verify_index
 from logitsieve.index.split import split_index
 from logitsieve.index.writer import link_index, new_path, write_index
 

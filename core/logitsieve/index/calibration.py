@@ -1,4 +1,4 @@
-"""The shape of calibration.json as the builder writes it (docs/building.md).
+"""The shape of calibration.json (docs/building.md).
 
 No digest covers the file, so readers check it here once and rely on the result.
 """
@@ -17,17 +17,17 @@ from logitsieve.api.results import Float32
 
 Check = Callable[[str, object], None]  # (place in the file, value): ValueError
 
-LIMIT = 1e15  # no measurement comes near; NaN is not below it either
+MAX_NUMBER = 1e15  # far above any measurement; also excludes NaN
 MAX_TEXT = 200  # characters of a name
-CONTEXT_ROWS = 256  # contexts kept for the console
-CONTEXT_BYTES = 4 << 20  # and at most so much of them: the file has a limit
+CONTEXT_ROWS = 256  # contexts stored for the console
+CONTEXT_BYTES = 4 << 20  # and their bytes at most: the file has a limit
 _K = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 def check_calibration(calibration: Mapping[str, Any]) -> None:
-    """Check every field; ValueError names the first place that is not as the builder writes it."""
+    """Check every field; ValueError names the first one that deviates from the builder's format."""
     _CALIBRATION("calibration", calibration)
-    if "contexts" in calibration:  # indexes of earlier builders have none
+    if "contexts" in calibration:  # earlier builders wrote none
         _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
     if not any(point["head"]["name"] == "exact" and point["rows"] == 1 for point in points):
@@ -35,14 +35,14 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
 
 
 def pack_contexts(hidden: Float32) -> dict[str, Any]:
-    """Contexts [N, D] as calibration.json holds them: as many as it has room for."""
+    """Encode the first contexts of [N, D] that fit in calibration.json."""
     rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden[0].nbytes))
     kept = np.ascontiguousarray(hidden[:rows], "<f4")
     return {"rows": len(kept), "dim": kept.shape[1], "float32": b64encode(kept.tobytes()).decode()}
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
-    """The contexts of a checked calibration, float32 [N, D]; None where it has none.
+    """Decode the contexts of a checked calibration, float32 [N, D]; None if it has none.
 
     ValueError if they are not of size `dim`.
     """
@@ -56,7 +56,7 @@ def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
 
 
 def _object(**checks: Check) -> Check:
-    """An object that has these keys; further ones are not checked."""
+    """Check an object with these keys; further ones are ignored."""
 
     def check(where: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -101,10 +101,10 @@ def _plain(needed: str, kinds: tuple[type, ...], fits: Callable[[Any], bool]) ->
 _text = _plain(f"text of at most {MAX_TEXT} characters", (str,), lambda text: len(text) <= MAX_TEXT)
 _k = _plain("a number of answers as each key", (str,), lambda key: bool(_K.fullmatch(key)))
 _flag = _plain("true or false", (bool,), lambda _: True)
-_number = _plain("a number", (int, float), lambda number: abs(number) < LIMIT)
-_positive = _plain("a number > 0", (int, float), lambda number: 0 < number < LIMIT)
+_number = _plain("a number", (int, float), lambda number: abs(number) < MAX_NUMBER)
+_positive = _plain("a number > 0", (int, float), lambda number: 0 < number < MAX_NUMBER)
 _share = _plain("a number from 0 to 1", (int, float), lambda number: 0 <= number <= 1)
-_count = _plain("an integer >= 1", (int,), lambda number: 0 < number < LIMIT)
+_count = _plain("an integer >= 1", (int,), lambda number: 0 < number < MAX_NUMBER)
 
 
 def _wrong(where: str, value: object, needed: str) -> ValueError:

@@ -1,6 +1,6 @@
-"""Files of an index: read with every failure an IndexUnreadable, written whole or not at all.
+"""Read files of an index, and write them completely or not at all.
 
-A folder is made durable under another name, then named by a rename.
+A folder is made durable under a temporary name, then renamed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.utils.environment import name_in_errors
 
-LEGIBLE = 300  # characters of a reason
+MAX_REASON = 300  # characters of a reason
 STALE_AFTER_S = 24 * 3600.0
 TEMPORARY = ".tmp-"
-PIECE = 1 << 20  # bytes copied at once
+COPY_BYTES = 1 << 20  # bytes copied at once
 
 
 def unreadable(path: Path, error: object) -> IndexUnreadable:
-    """IndexUnreadable for a reason that quotes the file: bounded, control characters escaped."""
-    text = str(error)[:LEGIBLE]
+    """Return IndexUnreadable for a reason that quotes the file, shortened and escaped."""
+    text = str(error)[:MAX_REASON]
     return IndexUnreadable(path, text if text.isprintable() else ascii(text)[1:-1])
 
 
@@ -44,7 +44,7 @@ def as_unreadable(path: Path) -> Iterator[None]:
 
 
 def regular(path: Path) -> os.stat_result:
-    """The status of a regular file; anything else (a pipe would block) is refused."""
+    """Return the status of a regular file; refuse anything else (a pipe would block)."""
     with as_unreadable(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -53,7 +53,7 @@ def regular(path: Path) -> os.stat_result:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """All bytes of a file of at most `limit` bytes."""
+    """Read a file of at most `limit` bytes."""
     size = regular(path).st_size
     if size > limit:
         raise IndexUnreadable(path, f"{size} bytes, at most {limit} are read")
@@ -72,9 +72,9 @@ def fsync_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that gets its name when the block ends, and goes if it raises.
+    """Yield a new folder that is renamed to `out` when the block ends, or removed if it raises.
 
-    Missing parents are made, and go with it. InvalidRequest if `out` exists by then.
+    Missing parents are made, and removed again on an error. InvalidRequest if `out` exists by then.
     """
     missing = [path for path in out.parents if not path.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """A new file, durable; its size and its sha256 (hex). OSError names it."""
+    """Write a new, durable file; return its size and sha256 (hex). An OSError names it."""
     digest, size = hashlib.sha256(), 0
     with name_in_errors(file), file.open("xb") as stream:
         for piece in content:
@@ -114,22 +114,22 @@ def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, 
 
 
 def link_or_copy(source: Path, file: Path) -> str | None:
-    """`file` as a hard link of `source`, durable; where that cannot be, a copy and its sha256."""
+    """Hard-link `source` as `file`, durable; if that fails, copy it and return its sha256."""
     source = source.resolve(strict=True)  # a link to a symbolic link would be one
     try:
         file.hardlink_to(source)
-    except OSError:  # another file system, or one without links, or a file of another user
+    except OSError:  # another file system, or one without links, or another user's file
         with source.open("rb") as stream:
-            return write_file(file, iter(lambda: stream.read(PIECE), b""))[1]
+            return write_file(file, iter(lambda: stream.read(COPY_BYTES), b""))[1]
     with file.open("rb") as stream:
         os.fsync(stream.fileno())  # its writer may not have
     return None
 
 
 def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
-    """Remove temporary folders a day old, left by writers that died; younger ones may be in use."""
+    """Remove temporary folders older than a day; younger ones may be in use."""
     oldest = time.time() - STALE_AFTER_S
     for path in folder.glob(f"{prefix}*"):
-        with suppress(FileNotFoundError):  # another process removed it, or its writer named it
+        with suppress(FileNotFoundError):  # another process removed or renamed it
             if path.lstat().st_mtime < oldest:
                 shutil.rmtree(path, ignore_errors=True)

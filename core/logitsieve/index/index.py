@@ -1,4 +1,4 @@
-"""An open index: its heads over mapped arrays, ready to answer.
+"""Open and verify an index: heads over mapped arrays.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, M ids a row.
 """
@@ -7,22 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Self
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32
+from logitsieve.heads import HEADS, make_heads
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
 from logitsieve.index.calibration import check_calibration
-from logitsieve.index.contents import Contents, read_vocabulary
-from logitsieve.index.files import as_unreadable
-from logitsieve.index.manifest import CALIBRATION_FILE, Manifest
+from logitsieve.index.files import as_unreadable, unreadable
+from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE, Manifest
+from logitsieve.index.reader import Contents, Registry, check_heads, read_contents, read_vocabulary
+from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
+from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.utils.options import Progress
 
 
 class Index:
-    """Immutable; any number of threads may use it. `open_index` and the builder make it."""
+    """An open index. Immutable, and safe for any number of threads."""
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class Index:
     ) -> None:
         self._heads = dict(heads)
         self.threads, self.device = threads, device
-        self.backend = backend  # None on the CPU; gpu/engine.py has that of a GPU
+        self.backend = backend  # None on the CPU; see gpu/engine.py
         self.path = contents.path
         self.name: str = contents.path.parent.name
         self.version = int(contents.path.name)
@@ -49,7 +54,7 @@ class Index:
 
     @property
     def first_id(self) -> int:
-        """The id that row 0 of W has in the softmax that the index holds a shard of; else 0."""
+        """The id of row 0: nonzero for a shard of a larger softmax."""
         return 0 if self.manifest.shard is None else self.manifest.shard.first
 
     def __repr__(self) -> str:
@@ -65,7 +70,7 @@ class Index:
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...] | None:
-        """The words by id, read at the first use; None where the index has none."""
+        """The words by id, read at the first use; None if the index has none."""
         return read_vocabulary(self.path, self.manifest)
 
     @cached_property
@@ -80,9 +85,9 @@ class Index:
         return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:
-        """The head `name` ("": the default one) at its stored operating point, or at `knobs`.
+        """Return the head `name` ("": the default) at its stored operating point or at `knobs`.
 
-        InvalidRequest("head") for one the index does not hold, InvalidKnob for a wrong knob.
+        InvalidRequest("head") if the index lacks it, InvalidKnob for a wrong knob.
         """
         head = self._heads.get(name or self.default_head)
         if head is None:
@@ -92,10 +97,10 @@ class Index:
         return head.with_knobs(**knobs) if knobs else head
 
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
-        """Exact logits W[ids] . h + b, [B, M], of the ids [B, M] for each row of `hidden`.
+        """Compute exact logits W[ids] . h + b, [B, M], of ids [B, M] for each row of `hidden`.
 
-        An index on a GPU answers tensors on that GPU with a tensor there: -inf for ids that are not
-        in the vocabulary. InvalidRequest names `hidden` or `ids`.
+        On a GPU, tensors are answered with a tensor, -inf for ids outside the vocabulary.
+        InvalidRequest names `hidden` or `ids`.
         """
         if self.backend is not None:
             logits: Float32 | None = self.backend.logits(self.head("exact"), hidden, ids_BM)
@@ -140,3 +145,94 @@ class Index:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def open_index(
+    path: Path | str,
+    *,
+    threads: int = 1,
+    device: str = "cpu",
+    verify: Literal["full", "sizes"] = "full",
+    kernel_cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Index:
+    """Map the index directory `path` (<name>/<version>) and build its heads.
+
+    `verify="full"` hashes every file, reads every number and compares a sample of the sketch's rows
+    with the matrix. The result is remembered next to the compiled kernels in `kernel_cache` by
+    inode, size and times. "sizes" trusts the numbers and hashes only parts that faiss reads.
+
+    `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there. IndexUnreadable
+    names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or DeviceLost.
+    """
+    backend = backend_of(device)  # before anything is read
+    if verify not in ("full", "sizes"):
+        raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
+    if type(threads) is not int or threads < 1:
+        raise InvalidRequest("threads", threads, "an integer >= 1")
+    use_cache(kernel_cache)
+    contents = read_contents(path)
+    if verify == "full":
+        memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
+        if mark not in memory:  # computed before reading, so that a later change is noticed
+            verify_contents(contents, progress)
+            memory.add(mark)
+    else:
+        verify_foreign(contents)
+    return assemble(contents, HEADS, threads, device, backend)
+
+
+def verify_index(
+    path: Path | str, progress: Progress | None = None, all_rows: bool = False
+) -> list[str]:
+    """Check everything, remember nothing, and return the names of the checked files.
+
+    `all_rows` compares every row of the sketch with the matrix, in time O(V D^2): then everything
+    that `certified` proves follows from the files. Raises like `open_index`.
+    """
+    contents = read_contents(path)
+    with as_unreadable(contents.path / MANIFEST_FILE):
+        check_heads(contents.manifest, HEADS)
+    verify_contents(contents, progress, all_rows)
+    calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
+    return [MANIFEST_FILE, *(entry.file for entry in contents.manifest.files()), *calibration]
+
+
+def assemble(
+    contents: Contents,
+    registry: Registry,
+    threads: int,
+    device: str = "cpu",
+    backend: Any = None,
+) -> Index:
+    """Build every head of the manifest that `registry` has and the device runs."""
+    with as_unreadable(contents.path / MANIFEST_FILE):
+        check_heads(contents.manifest, registry)
+    knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
+    make = make_heads if backend is None else backend.make_heads
+    # Earlier builders name none: the last head that proves its answers.
+    fallback = str(contents.manifest.config.get("fallback", ""))
+    try:
+        heads = make(registry, contents.softmax, contents.parts, knobs, threads, fallback=fallback)
+    except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
+        raise unreadable(contents.path, error) from error
+    return Index(contents, heads, threads, device, backend)
+
+
+def backend_of(device: str) -> Any:
+    """Return None for the CPU, else the backend named by the part before any ":".
+
+    Entry points of the group "logitsieve.backends" are functions of the device's full name.
+    InvalidRequest if the device does not exist, MissingExtra without its libraries.
+    """
+    if device == "cpu":
+        return None
+    backends = entry_points(group="logitsieve.backends")
+    name = device.partition(":")[0]
+    if name not in backends.names:
+        others = [f"{name}, {name}:0, {name}:1, ..." for name in sorted(backends.names)]
+        none = "cpu (the installed logitsieve declares no other device: install it again)"
+        raise InvalidRequest(
+            "device", repr(device), ", ".join(["cpu", *others]) if others else none
+        )
+    return backends[name].load()(device)

@@ -1,4 +1,4 @@
-"""The manifest: what an index holds, as canonical JSON, and the digest that names it."""
+"""The manifest: the contents of an index as canonical JSON, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from logitsieve.index.files import as_unreadable
 from logitsieve.utils.stored import KINDS
 
 FORMAT_VERSION = 1
-READABLE = (1,)  # this format and the one before it, once it has one
+READABLE = (1,)  # this format and, later, the one before it
 MANIFEST_FILE = "manifest.json"
 VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"
 MAX_MANIFEST = 1 << 24  # bytes
 
-SHARD_ALIGNED = 256  # rows: the first row of a shard is a multiple of it
+SHARD_ALIGNED = 256  # rows: every shard begins at a multiple of it
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -38,25 +38,25 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_name(text: object) -> bool:
-    """True if `text` may name a model, a head or a part."""
+    """Check that `text` may name a model, a head or a part."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def is_version(text: str) -> bool:
-    """True if `text` is a positive integer in its only spelling."""
+    """Check that `text` is a positive integer without leading zeros."""
     return _VERSION.fullmatch(text) is not None
 
 
 def canonical(value: object) -> bytes:
-    """One JSON text per value: sorted keys, no spaces, ASCII. ValueError or TypeError if not JSON.
+    """Encode JSON with sorted keys, no spaces, ASCII only, and Python's shortest floats.
 
-    Floats are written as Python's shortest text that reads back equal.
+    ValueError or TypeError for a value that is not JSON.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Rule(NamedTuple):
-    """The JSON values that a field may have, and a name for them."""
+    """The allowed JSON values of a field, and their description."""
 
     allowed: str
     fits: Callable[[Any], bool]
@@ -91,7 +91,7 @@ FirstRow: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file beside the manifest: its size in bytes and its sha256 (hex)."""
+    """A file next to the manifest: size in bytes, sha256 in hex."""
 
     file: Name
     size: Size
@@ -100,7 +100,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class HeadEntry:
-    """A head: the part that holds its arrays, its operating point, what it was built with."""
+    """A head: its part, its operating point and its build options."""
 
     part: Name | None = None
     knobs: Mapping[str, Number] = field(default_factory=dict)
@@ -109,20 +109,20 @@ class HeadEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """The softmax that an index has some rows of: `first` and the rows after it."""
+    """The full softmax of a shard, which holds `first` and the rows after it."""
 
     first: FirstRow
-    vocab_size: Count  # V of the whole softmax
-    softmax_sha256: Sha256  # of the whole softmax
+    vocab_size: Count  # of the full softmax
+    softmax_sha256: Sha256  # of the full softmax
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything that decides what an index answers; equal inputs give equal bytes."""
+    """Everything that decides an index's answers; equal inputs give equal bytes."""
 
     vocab_size: Count  # V
     dim: Count  # D
-    softmax_sha256: Sha256  # of the matrix and its bias, by softmax_sha256 of heads/_base/head.py
+    softmax_sha256: Sha256  # of the matrix and its bias (heads/_base/head.py)
     parts: Mapping[str, FileEntry]
     heads: Mapping[str, HeadEntry]
     default_head: Name
@@ -130,11 +130,11 @@ class Manifest:
     config: Mapping[str, Any] = field(default_factory=dict)
     seeds: Mapping[str, Integer] = field(default_factory=dict)
     format_version: Count = FORMAT_VERSION
-    dtype: Dtype = "F32"  # of the matrix as stored: one of KINDS in utils/stored.py
-    shard: ShardOf | None = None  # the manifest of an index that is no shard lacks this key
+    dtype: Dtype = "F32"  # of the stored matrix: a key of KINDS in utils/stored.py
+    shard: ShardOf | None = None  # absent from the manifest of an index that is no shard
 
     def to_json(self) -> bytes:
-        """The canonical JSON whose sha256 is the digest."""
+        """Return the canonical JSON from which the digest is computed."""
         return canonical(self._fields())
 
     @property
@@ -143,11 +143,11 @@ class Manifest:
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def file_bytes(self) -> bytes:
-        """The bytes of manifest.json: the canonical JSON with the digest among its fields."""
+        """Return the bytes of manifest.json: the canonical JSON with the digest as a field."""
         return canonical({**self._fields(), "digest": self.digest}) + b"\n"
 
     def files(self) -> list[FileEntry]:
-        """Every file that the digest covers, by part name; the vocabulary comes last."""
+        """List the files that the digest covers, by part name; the vocabulary is last."""
         files = [entry for _, entry in sorted(self.parts.items())]
         return files if self.vocabulary is None else [*files, self.vocabulary]
 
@@ -161,7 +161,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Manifest:
-        """Read what `file_bytes` wrote; IndexUnreadable names `file` and any deviation."""
+        """Parse the output of `file_bytes`; IndexUnreadable names `file` and any deviation."""
         try:
             with as_unreadable(file):
                 manifest = cls._parse(data)
@@ -210,7 +210,7 @@ class Manifest:
 
 
 def _read(kind: Any, where: str, value: object) -> Any:
-    """The JSON `value` as this type of a field; ValueError names the place that does not fit."""
+    """Read a JSON value as a field of type `kind`; ValueError names the place at fault."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return value

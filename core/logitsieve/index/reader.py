@@ -1,108 +1,198 @@
-"""Opening an index: map, verify, build its heads."""
+"""Map an index directory and check its structure: manifest, names, dtypes, shapes, addresses.
+
+Kernels rely on these. `verify.py` reads all other numbers.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import HEADS, make_heads
-from logitsieve.index.contents import Contents, Registry, check_heads, read_contents
-from logitsieve.index.files import as_unreadable, unreadable
-from logitsieve.index.index import Index
-from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
-from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
-from logitsieve.kernels.compile import default_cache, use_cache
-from logitsieve.utils.options import Progress
+import numpy as np
+
+from logitsieve.api.errors import IndexUnreadable, InvalidKnob
+from logitsieve.heads import HEADS
+from logitsieve.heads._base.head import Head, Softmax, checked_knobs
+from logitsieve.heads._base.spec import (
+    SOFTMAX,
+    SOFTMAX_BLOCKS,
+    Arrays,
+    PartSpec,
+    check_structure,
+)
+from logitsieve.index.files import as_unreadable, read_small, regular, unreadable
+from logitsieve.index.manifest import (
+    CALIBRATION_FILE,
+    MANIFEST_FILE,
+    MAX_MANIFEST,
+    FileEntry,
+    Manifest,
+    is_name,
+    is_version,
+)
+from logitsieve.index.tensorfile import TensorFile, map_tensors
+from logitsieve.utils.stored import KINDS, StoredMatrix
+
+Registry = Mapping[str, type[Head]]
+Report = Callable[[int], None]  # called with the bytes done since the last call
+ADDRESSES = ("ids", "offsets")  # kinds of tensors that kernels use as addresses
+
+PARTS: dict[str, PartSpec] = {
+    part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
+}
 
 
-def open_index(
-    path: Path | str,
-    *,
-    threads: int = 1,
-    device: str = "cpu",
-    verify: Literal["full", "sizes"] = "full",
-    kernel_cache: Path | None = None,
-    progress: Progress | None = None,
-) -> Index:
-    """Map the index directory `path` (<name>/<version>) and build its heads.
+def spec_of(part: str, arrays: Arrays) -> PartSpec:
+    """Return the schema of a part; `softmax` has two, for blocks and for floats."""
+    weight = arrays.get("weight") if part == SOFTMAX.name else None
+    return SOFTMAX_BLOCKS if weight is not None and weight.dtype == np.uint8 else PARTS[part]
 
-    `verify="full"` hashes every file, reads every number once and compares a sample of the sketch's
-    rows with the matrix, then remembers the result beside the compiled kernels in `kernel_cache` by
-    inode, size and times; "sizes" trusts the numbers, and hashes only the parts that faiss reads.
-    `device` "cuda" or "cuda:1": W and the arrays of the heads that run on a GPU are copied to that
-    one, where these heads answer. IndexUnreadable names the file and the reason, InvalidRequest the
-    argument; DeviceExhausted and DeviceLost are the GPU's.
+
+@dataclass(frozen=True)
+class Contents:
+    """The mapped files by name, and the arrays of every known part.
+
+    Small arrays that kernels use as addresses are copied, not mapped.
     """
-    backend = backend_of(device)  # before anything is read
-    if verify not in ("full", "sizes"):
-        raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
-    if type(threads) is not int or threads < 1:
-        raise InvalidRequest("threads", threads, "an integer >= 1")
-    use_cache(kernel_cache)
-    contents = read_contents(path)
-    if verify == "full":
-        memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
-        if mark not in memory:  # made before reading, so that a later change is noticed
-            verify_contents(contents, progress)
-            memory.add(mark)
-    else:
-        verify_foreign(contents)
-    return assemble(contents, HEADS, threads, device, backend)
+
+    path: Path
+    manifest: Manifest
+    softmax: Softmax
+    parts: Mapping[str, Arrays]
+    mapped: Mapping[str, TensorFile]
+    calibration: Mapping[str, Any] | None
+
+    def file(self, entry: FileEntry) -> Path:
+        """Return the path of a file of the manifest."""
+        return self.path / entry.file
 
 
-def verify_index(
-    path: Path | str, progress: Progress | None = None, all_rows: bool = False
-) -> list[str]:
-    """Check everything, remembering nothing; the names of the files that were checked.
+def read_contents(path: Path | str) -> Contents:
+    """Map `path` and check its structure; IndexUnreadable names the fault.
 
-    `all_rows` compares every row of a sketch with the matrix instead of a sample, in time O(V D^2):
-    then all that `certified` proves follows from the files. IndexUnreadable as `open_index`.
+    Parts of unknown heads are only covered by their digests.
     """
-    contents = read_contents(path)
-    with as_unreadable(contents.path / MANIFEST_FILE):
-        check_heads(contents.manifest, HEADS)
-    verify_contents(contents, progress, all_rows)
-    calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
-    return [MANIFEST_FILE, *(entry.file for entry in contents.manifest.files()), *calibration]
+    folder = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a mounted link
+    if not is_version(folder.name) or not is_name(folder.parent.name):
+        held = sorted(int(path.name) for path in folder.glob("[1-9]*") if is_version(path.name))
+        versions = f"; versions in this folder: {', '.join(map(str, held))}" if held else ""
+        reason = "an index lies in <name>/<version>/, version 1, 2, ..."
+        raise IndexUnreadable(folder, reason + versions)
+    return read_folder(folder)
 
 
-def assemble(
-    contents: Contents,
-    registry: Registry,
-    threads: int,
-    device: str = "cpu",
-    backend: Any = None,
-) -> Index:
-    """The index with every head of the manifest that `registry` has and the device runs."""
-    with as_unreadable(contents.path / MANIFEST_FILE):
-        check_heads(contents.manifest, registry)
-    knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
-    make = make_heads if backend is None else backend.make_heads
-    # Indexes of earlier builders do not name one: the last head that proves its answers.
-    fallback = str(contents.manifest.config.get("fallback", ""))
-    try:
-        heads = make(registry, contents.softmax, contents.parts, knobs, threads, fallback=fallback)
-    except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
-        raise unreadable(contents.path, error) from error
-    return Index(contents, heads, threads, device, backend)
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a folder alone. IndexUnreadable."""
+    file = folder / MANIFEST_FILE
+    return Manifest.from_json(read_small(file, MAX_MANIFEST), file)
 
 
-def backend_of(device: str) -> Any:
-    """None for the CPU, else the backend whose entry point has the name before any ":".
+def read_folder(folder: Path) -> Contents:
+    """Like `read_contents`, for a folder without the name of an index."""
+    if not folder.is_dir():
+        raise IndexUnreadable(folder, "no such directory")
+    manifest = read_manifest(folder)
+    for entry in manifest.files():
+        if (size := regular(folder / entry.file).st_size) != entry.size:
+            reason = f"{size} bytes, the manifest says {entry.size}"
+            raise IndexUnreadable(folder / entry.file, reason)
+    known = {name: entry.file for name, entry in manifest.parts.items() if name in PARTS}
+    mapped = {file: map_tensors(folder / file) for file in known.values()}
+    parts = {
+        name: _checked_part(folder / file, name, mapped[file], manifest)
+        for name, file in known.items()
+    }
+    calibration = _read_calibration(folder / CALIBRATION_FILE)
+    matrix = StoredMatrix(manifest.dtype, parts["softmax"]["weight"])
+    softmax = Softmax(matrix, parts["softmax"]["bias"])
+    return Contents(folder, manifest, softmax, parts, mapped, calibration)
 
-    Entry points of the group "logitsieve.backends" are functions of the device's full name.
-    InvalidRequest where the device does not exist, MissingExtra where its libraries do not.
-    """
-    if device == "cpu":
-        return None
-    backends = entry_points(group="logitsieve.backends")
-    name = device.partition(":")[0]
-    if name not in backends.names:
-        others = [f"{name}, {name}:0, {name}:1, ..." for name in sorted(backends.names)]
-        none = "cpu (the installed logitsieve declares no other device: install it again)"
-        raise InvalidRequest(
-            "device", repr(device), ", ".join(["cpu", *others]) if others else none
+
+def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:
+    bound_to = part.metadata.get("softmax_sha256")
+    if bound_to != manifest.softmax_sha256:
+        raise IndexUnreadable(
+            file, f"belongs to another matrix ({bound_to!r:.80}, not {manifest.softmax_sha256})"
         )
-    return backends[name].load()(device)
+    if name == "softmax" and "weight" in part.tensors:
+        _check_matrix(file, part, manifest)
+    arrays = dict(part.tensors)
+    for key, tensor in PARTS[name].tensors.items():
+        if tensor.holds in ADDRESSES and key in arrays:
+            arrays[key] = arrays[key].copy()  # so that a later write to the file changes nothing
+            arrays[key].flags.writeable = False  # like mapped ones: kernels are compiled for one
+    with as_unreadable(file):
+        check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)
+    return arrays
+
+
+def _check_matrix(file: Path, part: TensorFile, manifest: Manifest) -> None:
+    """IndexUnreadable unless the weight is stored as the manifest says."""
+    kind, code, shape = KINDS[manifest.dtype], part.codes["weight"], part.tensors["weight"].shape
+    if code != ("U8" if kind.blocks else kind.code):
+        needed = f"needed: {manifest.dtype}, the manifest's dtype"
+        raise IndexUnreadable(file, f"weight is {code}, {needed}")
+    fitting = [manifest.vocab_size, manifest.dim // kind.values * kind.bytes]
+    if kind.blocks and list(shape) != fitting:
+        needed = f"needed: {fitting}, rows of {manifest.dim} numbers as {kind.code}"
+        raise IndexUnreadable(file, f"weight is U8 {list(shape)}, {needed}")
+
+
+def _read_calibration(file: Path) -> Mapping[str, Any] | None:
+    if not file.exists():
+        return None
+    try:
+        calibration = json.loads(read_small(file, MAX_MANIFEST))
+    except (ValueError, RecursionError) as error:
+        raise unreadable(file, f"not JSON: {error}") from error
+    if not isinstance(calibration, dict):
+        raise IndexUnreadable(file, "not a JSON object")
+    return calibration
+
+
+def check_heads(manifest: Manifest, registry: Registry) -> None:
+    """ValueError unless `registry` knows the default head, and its heads fit their entries."""
+    if manifest.default_head not in registry:
+        heads = ", ".join(registry)
+        raise ValueError(f"default_head {manifest.default_head!r} is not among {heads}")
+    for name, entry in manifest.heads.items():
+        if name not in registry:
+            continue
+        needed = registry[name].part
+        if entry.part != (part := needed.name if needed else None):
+            raise ValueError(f"head {name!r} names the part {entry.part!r}, needed: {part!r}")
+        try:
+            checked_knobs(registry[name].knob_table, {}, entry.knobs)
+        except InvalidKnob as error:
+            raise ValueError(f"head {name!r}: {error}") from error
+
+
+def check_digest(file: Path, entry: FileEntry, sha256: str) -> None:
+    """IndexUnreadable unless the file's `sha256` is the manifest's."""
+    if sha256 != entry.sha256:
+        raise IndexUnreadable(
+            file, f"damaged: its sha256 is {sha256}, the manifest says {entry.sha256}"
+        )
+
+
+def read_vocabulary(path: Path, manifest: Manifest) -> tuple[str, ...] | None:
+    """Read the words by id, one a line; None if the index at `path` has none."""
+    entry = manifest.vocabulary
+    if entry is None:
+        return None
+    file = path / entry.file
+    data = read_small(file, entry.size)
+    check_digest(file, entry, hashlib.sha256(data).hexdigest())
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise IndexUnreadable(file, f"not UTF-8 at byte {error.start}") from error
+    words = text.split("\n")
+    if words.pop() != "" or len(words) != manifest.vocab_size:
+        raise IndexUnreadable(file, f"{len(words)} lines, needed: {manifest.vocab_size}")
+    return tuple(words)

@@ -18,7 +18,7 @@ import numpy as np
 from logitsieve.api.results import Bool, Float32, Float64, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.index.contents import Report
+from logitsieve.index.reader import Report
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART
 from logitsieve.kernels.sketch.sketch import EXTRA, SUMMED, SpanNorms, span_of, widths_of

@@ -1,4 +1,4 @@
-"""An index split by the rows of W into shards, each an index of its own."""
+"""Split an index by the rows of W into shards, each an index of its own."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.certified import GRADES, SKETCH
-from logitsieve.index.contents import Contents, read_contents, read_vocabulary
 from logitsieve.index.files import new_folder
+from logitsieve.index.index import verify_index
 from logitsieve.index.manifest import SHARD_ALIGNED, ShardOf
-from logitsieve.index.reader import verify_index
+from logitsieve.index.reader import Contents, read_contents, read_vocabulary
 from logitsieve.index.writer import new_path, write_index
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
-# The first that an index has is the default head of its shards.
-KEPT_HEADS = ("certified", *GRADES, "exact")
+# The first one that an index has is its shards' default head.
+SHARD_HEADS = ("certified", *GRADES, "exact")
 NO_CODE = 128  # of a coordinate that is not there
 
 
@@ -32,9 +32,9 @@ def split_index(
 ) -> Path:
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
-    `out` is a new folder <name>/<version>. Rows lie in their order, in shards of equal size except
-    for multiples of 256. The vocabulary is kept, and the heads that bound all rows: KEPT_HEADS.
-    The source is verified first. InvalidRequest names the argument, IndexUnreadable a file of it.
+    `out` is a new folder <name>/<version>. Shards hold consecutive rows, equally many up to
+    multiples of 256, the vocabulary, and the heads that bound all rows: SHARD_HEADS. The source is
+    verified first. InvalidRequest names the argument, IndexUnreadable a file.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -54,7 +54,7 @@ def split_index(
 
 
 def shard_folders(version: Path | str) -> list[Path]:
-    """The folders of a version's shards, in their order. IndexUnreadable if there is none."""
+    """List the folders of a version's shards, in order. IndexUnreadable if there is none."""
     folder = Path(version) / SHARDS_FOLDER
     count = sum(each.name.isdecimal() for each in folder.glob("*"))
     if not count:
@@ -64,7 +64,7 @@ def shard_folders(version: Path | str) -> list[Path]:
 
 def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
     manifest, whole = contents.manifest, contents.softmax
-    heads = {name: manifest.heads[name] for name in KEPT_HEADS if name in manifest.heads}
+    heads = {name: manifest.heads[name] for name in SHARD_HEADS if name in manifest.heads}
     parts: dict[str, Arrays] = {}
     if heads.keys() > {"exact"}:
         parts[SKETCH.name] = _sketch_of(contents.parts[SKETCH.name], rows)
@@ -87,9 +87,9 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
 
 
 def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
-    """The sketch of some rows of W, in the order that they have in that of all.
+    """Return the sketch of some rows of W, in the same relative order.
 
-    `limits` and `norms` hold for all rows, so for some; the basis of the codes stays the same.
+    `limits` and `norms` hold for all rows, so for some; the basis stays the same.
     """
     order, widths = sketch["order"], widths_of(sketch)
     places = np.flatnonzero((order >= rows.start) & (order < rows.stop))
@@ -108,7 +108,7 @@ def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
 def _regrouped(
     groups: np.ndarray, places: Int64, codes: int, bits: int, bias: float = -np.inf
 ) -> np.ndarray:
-    """Groups of 16 of the rows at these places, filled up as docs/index-format.md says.
+    """Regroup the rows at these places by 16, padded as docs/index-format.md says.
 
     A group has codes of 16 rows by fours, then bytes of bits one by one, then float32 numbers.
     """

@@ -1,6 +1,6 @@
-"""Safetensors files whose tensors start at multiples of 64 bytes, written in pieces, read mapped.
+"""Safetensors files with tensors at multiples of 64 bytes: written in pieces, read mapped.
 
-https://huggingface.co/docs/safetensors is the format; docs/index-format.md, our additions to it.
+Format: https://huggingface.co/docs/safetensors; our additions: docs/index-format.md.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from logitsieve.utils.dtypes import ELEMENT_TYPES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 MAX_HEADER = 1 << 20  # bytes; ours take a few hundred
-MAX_FOREIGN_HEADER = 100_000_000  # bytes; the limit of the format
+MAX_FOREIGN_HEADER = 100_000_000  # bytes; the format's limit
 MAX_DIMENSIONS = 4
 MAX_NAME = 64  # characters
-PIECE = 1 << 24  # bytes handed to the file at once
+MAX_WRITE = 1 << 24  # bytes written at once
 METADATA = "__metadata__"
-PADDING = "_pad_"  # the format allows no holes, so the gaps are tensors of their own
+PADDING = "_pad_"  # the format allows no holes, so gaps are tensors
 
 DTYPES = {kind.safetensors: kind.numpy for kind in ELEMENT_TYPES if kind.name != "bool"}
 CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
@@ -38,8 +38,8 @@ CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
 class TensorFile:
     """A mapped file: read-only arrays that share its pages, and the strings of its header.
 
-    `codes` are the tensors' types as the header has them, `content` is the whole file, `status` its
-    status when it was mapped.
+    `codes` are the tensors' types in the header, `content` the complete file, `status` its status
+    when mapped.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -51,7 +51,7 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class Span:
-    """One header entry: where a tensor lies, in bytes after the header."""
+    """One header entry: the place of a tensor, in bytes after the header."""
 
     name: str
     code: str
@@ -60,7 +60,7 @@ class Span:
     stop: int
 
     def array(self, mapped: mmap.mmap, begin: int) -> np.ndarray:
-        """The tensor, sharing the pages of `mapped`, whose data begins at byte `begin`."""
+        """Return the tensor, sharing the pages of `mapped`; the data begins at byte `begin`."""
         count, dtype = math.prod(self.shape), DTYPES[self.code]
         if count == 0:  # numpy maps no empty array
             return np.empty(self.shape, dtype)
@@ -72,11 +72,10 @@ def pieces(
     metadata: Mapping[str, str],
     codes: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
-    """The bytes of the file, in order, as buffers of at most PIECE bytes.
+    """Yield the bytes of the file in buffers of at most MAX_WRITE bytes, without a copy.
 
-    Tensors come sorted by name; they are C-contiguous, non-empty, of a type in DTYPES, with names
-    that do not begin with "_". `codes` gives the types of tensors that numpy cannot tell: the bits
-    of BF16 are U16 without it. Nothing is copied.
+    Tensors are sorted by name. They are C-contiguous, non-empty, of a type in DTYPES, and no name
+    begins with "_". `codes` names types that numpy cannot tell: BF16 bits are U16 otherwise.
     """
     header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
     body: list[np.ndarray] = []
@@ -103,13 +102,13 @@ def pieces(
     yield len(text).to_bytes(8, "little") + text
     for array in body:
         view = array.data.cast("B")
-        yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
+        yield from (view[start : start + MAX_WRITE] for start in range(0, len(view), MAX_WRITE))
 
 
 def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
     """Map a file and check its header: IndexUnreadable unless every byte is accounted for.
 
-    A `foreign` file may be by any writer; its tensors of types that are not in DTYPES are left out.
+    A `foreign` file may be by any writer; tensors of types outside DTYPES are left out.
     """
     regular(path)
     with as_unreadable(path), path.open("rb") as stream:
@@ -126,10 +125,10 @@ def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
 
 
 def read_header(mapped: mmap.mmap, foreign: bool = False) -> tuple[int, list[Span], dict[str, str]]:
-    """(the byte at which the data begins, the tensors by their place, the strings of the header).
+    """Return (first byte of the data, tensors by their place, strings of the header).
 
-    ValueError unless every byte of the file is accounted for, and, but for a `foreign` file, which
-    any writer may have made, every tensor is as `pieces` writes it.
+    ValueError unless every byte is accounted for and, except in a `foreign` file, every tensor is
+    laid out as `pieces` does it.
     """
     begin = 8 + _header_length(mapped, foreign)
     try:
@@ -193,12 +192,12 @@ def _parse_entry(name: str, entry: object, foreign: bool) -> Span:
 
 
 def _are_counts(values: object) -> bool:
-    """A list of integers >= 0 (true and false are not integers)."""
+    """Check for a list of integers >= 0; true and false are not integers."""
     return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
 
 
 def _check_layout(spans: list[Span], begin: int, size: int) -> None:
-    """No holes, no overlaps, nothing outside; `spans` are sorted by their start."""
+    """Check that sorted spans have no holes, no overlaps, and fill the file."""
     position = 0
     for span in spans:
         if span.start != position:

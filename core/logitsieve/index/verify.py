@@ -1,7 +1,7 @@
 """The full check: every byte against its digest, every number against its range or the matrix.
 
-Hashing a gigabyte takes most of a second, so two threads share the work, and a result can be
-remembered by the status of each file.
+Hashing a gigabyte takes most of a second: two threads share the work, and a result is remembered by
+the status of each file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import softmax_sha256
 from logitsieve.heads._base.spec import Arrays, check_values
 from logitsieve.heads.certified import SKETCH
-from logitsieve.index.contents import (
+from logitsieve.index.files import as_unreadable, regular
+from logitsieve.index.manifest import FileEntry, canonical
+from logitsieve.index.reader import (
     PARTS,
     Contents,
     Report,
@@ -31,16 +33,14 @@ from logitsieve.index.contents import (
     read_vocabulary,
     spec_of,
 )
-from logitsieve.index.files import as_unreadable, regular
-from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
 from logitsieve.utils.stored import StoredMatrix
 
 THREADS = 2
-PIECE = 1 << 20  # bytes read at once
-REMEMBERED = 256  # results kept, the latest last
+HASH_BYTES = 1 << 20  # bytes hashed at once
+REMEMBERED = 256  # results, the latest last
 
 
 def verify_contents(
@@ -48,8 +48,8 @@ def verify_contents(
 ) -> None:
     """Check everything the digest covers; IndexUnreadable names the first file at fault.
 
-    Of a sketch a sample of rows is compared with the matrix, or `all_rows`. `progress` is called
-    with ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
+    A sample of the sketch's rows, or `all_rows`, is compared with the matrix. `progress` gets
+    ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
     """
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))
@@ -66,7 +66,7 @@ def verify_contents(
 
 
 def checked_rows(contents: Contents, all_rows: bool) -> Int64:
-    """The rows of W that a full check compares with their sketch; none without one."""
+    """Return the rows of W to compare with their sketch; empty without a sketch."""
     manifest = contents.manifest
     if SKETCH.name not in contents.parts:
         return np.empty(0, np.int64)
@@ -85,14 +85,14 @@ def _check_sketch(contents: Contents, rows: Int64, report: Report) -> None:
 
 
 def verify_foreign(contents: Contents) -> None:
-    """IndexUnreadable unless the parts that a library will read unchecked are as written."""
+    """IndexUnreadable unless parts that a library reads unchecked have their digests."""
     for name in contents.parts:
         if PARTS[name].foreign:
             _check_file(contents, contents.manifest.parts[name], lambda _: None)
 
 
 def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
-    """(bytes to read, what reads them), the longest first."""
+    """Return (bytes to read, the job), the longest first."""
     manifest, softmax = contents.manifest, contents.softmax
 
     def hash_softmax(report: Report) -> None:
@@ -139,19 +139,19 @@ def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
 
 
 def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
-    """The mapped bytes, even if another file has the name by now; unmapped parts are read."""
+    """Yield the mapped bytes, even if the name now belongs to another file; read unmapped parts."""
     if mapped is not None:
         view = memoryview(mapped.content)
-        yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
+        yield from (view[start : start + HASH_BYTES] for start in range(0, len(view), HASH_BYTES))
         return
-    buffer = memoryview(bytearray(PIECE))
+    buffer = memoryview(bytearray(HASH_BYTES))
     with as_unreadable(file), file.open("rb", buffering=0) as stream:
         while count := stream.readinto(buffer):
             yield buffer[:count]
 
 
 def counter(progress: Progress | None, stage: str, total: int) -> Report:
-    """A `Report` that adds up what is done and gives `progress` the sums, for several threads."""
+    """Return a `Report` that gives `progress` the running sum, safe for several threads."""
     if progress is None:
         return lambda _: None
     done, lock = 0, Lock()
@@ -166,12 +166,12 @@ def counter(progress: Progress | None, stage: str, total: int) -> Report:
 
 
 def fingerprint(contents: Contents) -> str:
-    """A hash that changes when a file is replaced, cut or written to, or more is to be checked."""
+    """Return a hash that changes if a file is replaced, cut or written, or more is checked."""
     statuses = []
     for entry in contents.manifest.files():
         mapped = contents.mapped.get(entry.file)
         status = regular(contents.file(entry)) if mapped is None else mapped.status
-        # The time of the last change of status too: a program can set the other one back.
+        # The status-change time too: a program can set the other one back.
         times = [status.st_mtime_ns, status.st_ctime_ns]
         statuses.append([status.st_dev, status.st_ino, status.st_size, *times])
     checked = [sorted(PARTS), SAMPLED]
@@ -182,8 +182,8 @@ def fingerprint(contents: Contents) -> str:
 class VerifiedMemory:
     """Fingerprints of indexes that passed, in `folder`/verified.json; loss means verifying again.
 
-    Write access to the folder decides what is trusted: it belongs to the user, like the kernels
-    compiled beside it.
+    Write access to the folder decides trust: it belongs to the user, like the compiled kernels next
+    to it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -193,11 +193,11 @@ class VerifiedMemory:
         return mark in self._read()
 
     def add(self, mark: str) -> None:
-        """Remember an index that passed, where the folder can be written to."""
+        """Remember an index that passed, if the folder is writable."""
         marks = [*self._read(), mark][-REMEMBERED:]
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            # A folder of its own, so that a full disk leaves nothing behind.
+            # A folder of its own, so that a full disk leaves no partial file.
             with tempfile.TemporaryDirectory(dir=self._file.parent, prefix=".verified-") as beside:
                 new = Path(beside) / self._file.name
                 new.write_bytes(canonical(marks))

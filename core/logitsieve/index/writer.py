@@ -1,7 +1,7 @@
-"""Writing an index: all of it or nothing, and never a change to an existing one.
+"""Write an index completely or not at all; an existing one never changes.
 
-Files are made durable in a folder beside `out`, the manifest last; one rename names them all. A
-version with new measurements of another one shares its files.
+Files are made durable in a temporary folder, the manifest last; one rename publishes them. A
+version with new measurements shares the files of the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays, check_structure, check_values
-from logitsieve.index.contents import PARTS, check_heads, read_folder, spec_of
 from logitsieve.index.files import fsync_folder, link_or_copy, new_folder, write_file
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -33,6 +32,7 @@ from logitsieve.index.manifest import (
     is_name,
     is_version,
 )
+from logitsieve.index.reader import PARTS, check_heads, read_folder, spec_of
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
 from logitsieve.index.verify import check_scales, verify_contents
 
@@ -56,13 +56,14 @@ def write_index(
 ) -> Path:
     """Write the index directory `out` (<name>/<version>) and return it.
 
-    `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in its stored
-    type, is written without a copy. Missing parents are made; an existing `out` is an error.
-    `checkpoint` is called with each step's name once the step is done. `finite` names parts whose
-    numbers the caller has checked: they are not checked before the folder is made. `shard` says of
-    which index the rows are some. Equal arguments give equal files, but for
-    `calibration`, which depends on the machine. InvalidRequest names the argument, also where the
-    files, read back, fail the full check: W must be that of `softmax.sha256`.
+    `parts` maps part names to named arrays, without `softmax`, whose stored matrix [V, D] is
+    written without a copy. Missing parents are made; `out` must not exist. `checkpoint` is called
+    with the name of each finished step. `finite` names parts with numbers that the caller has
+    checked. `shard` describes the full softmax of a shard.
+
+    Equal arguments give equal files, except for `calibration`, which depends on the machine.
+    InvalidRequest names the argument, also if the written files fail the full check: W must have
+    the hash `softmax.sha256`.
     """
     out = new_path(out)
     arrays = _checked_parts(softmax, parts, finite)
@@ -96,10 +97,10 @@ def link_index(
     calibration: Mapping[str, Any],
     checkpoint: Callable[[str], None] = lambda step: None,
 ) -> Path:
-    """Write the index `source` again as `out`, with other measurements, and return `out`.
+    """Write the index `source` as `out` with other measurements, and return `out`.
 
-    Manifest and digest stay the same. The files that the digest covers are hard links, or, on
-    another file system, copies whose digests are checked. `checkpoint` as in `write_index`.
+    Manifest and digest stay the same. Files are hard links or, on another file system, copies with
+    checked digests. `checkpoint` as in `write_index`.
     """
     out, source = new_path(out), Path(source)
     measured = _plain("calibration", calibration)
@@ -129,7 +130,7 @@ def fill_folder(
     fields: Mapping[str, Any],
     checkpoint: Callable[[str], None] = lambda step: None,
 ) -> None:
-    """Every file, durable before the next is begun; the manifest last."""
+    """Write every file, each durable before the next is begun, the manifest last."""
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
     written = {}
     for name, part in sorted(arrays.items()):
@@ -152,7 +153,7 @@ def fill_folder(
 
 
 def check_written(folder: Path) -> None:
-    """Let the reader's full check judge what was written, before it gets its name."""
+    """Run the reader's full check on a folder before it gets its name."""
     try:
         verify_contents(read_folder(folder))
     except IndexUnreadable as error:
@@ -163,13 +164,13 @@ def check_written(folder: Path) -> None:
 
 
 def matrix_changed() -> InvalidRequest:
-    """The refusal of a matrix that something writes to while an index is made of it."""
+    """Refuse a matrix that is being written to while an index is made of it."""
     got = "numbers that changed while the index was built"
     return InvalidRequest("weight", got, "an array or file that nothing writes to meanwhile")
 
 
 def new_path(out: Path | str) -> Path:
-    """`out` as an absolute <name>/<version> that does not exist; InvalidRequest otherwise."""
+    """Return `out` as an absolute <name>/<version> that does not exist, or raise InvalidRequest."""
     path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps its name
     if not is_version(path.name) or not is_name(path.parent.name):
         allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."
@@ -182,11 +183,11 @@ def new_path(out: Path | str) -> Path:
 def _checked_parts(
     softmax: Softmax, parts: Mapping[str, Arrays], finite: Collection[str]
 ) -> dict[str, Arrays]:
-    """Every array, contiguous and little-endian, after the checks that a reader will make."""
+    """Return contiguous little-endian arrays that pass the reader's checks."""
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
     checked: dict[str, Arrays] = {}
-    # The bias is small: of a copy it is sure that it does not change.
+    # The bias is small: a copy certainly does not change.
     matrix = {"weight": softmax.stored, "bias": softmax.bias.copy()}
     for name, arrays in {"softmax": matrix, **parts}.items():
         checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
@@ -228,7 +229,7 @@ def _vocabulary_bytes(vocabulary: Sequence[str], V: int) -> bytes:
 
 
 def _plain(field: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """`value` as JSON reads it back: keys become strings, tuples lists."""
+    """Return `value` as JSON reads it back: keys become strings, tuples lists."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -244,7 +245,7 @@ def _plain_head(name: str, head: HeadEntry) -> HeadEntry:
 
 
 def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
-    """Let the reader's checks judge a manifest with made-up sizes before anything is written."""
+    """Run the reader's checks on a manifest with made-up sizes, before anything is written."""
     stand_ins = {name: FileEntry(f"{name}.safetensors", 1, "0" * 64) for name in parts}
     try:
         check_heads(Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes()), HEADS)

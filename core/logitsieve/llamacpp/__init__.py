@@ -1,4 +1,4 @@
-"""llama.cpp as a host: GGUF files, and contexts whose output layer a decoder may take over."""
+"""llama.cpp as a host: GGUF files, and contexts that leave their output layer to a decoder."""
 
 from logitsieve.utils.environment import require
 

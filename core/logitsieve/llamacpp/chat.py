@@ -1,6 +1,6 @@
-"""A message as the chat template of a GGUF file puts it: a Jinja program that the file brings.
+"""Render a message by the chat template of a GGUF file.
 
-It runs in Jinja's sandbox, with the settings and functions that Hugging Face's templates expect.
+The template, a Jinja program, runs in Jinja's sandbox with the functions that Hugging Face defines.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> str:
-    """The text to tokenize: a user's message, after a system's if given, up to the answer.
+    """Return the prompt of a user's message, after an optional system message, up to the answer.
 
-    InvalidRequest names `chat` where the file has no template, or one that refuses the messages.
-    MissingExtra without Jinja.
+    InvalidRequest names `chat` if the file has no template or it refuses the messages; MissingExtra
+    without Jinja.
     """
     require("llamacpp", "jinja2")
     import jinja2
@@ -35,7 +35,7 @@ def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> s
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-    begin = "" if model.begin else gguf.special("bos")  # else it would be there twice
+    begin = "" if model.begin else gguf.special("bos")  # else it would occur twice
     try:
         return environment.from_string(gguf.chat_template).render(
             messages=messages,

@@ -1,8 +1,7 @@
-"""A llama.cpp model with its key-value cache, whose output layer can be left to a decoder.
+"""A llama.cpp model with its key-value cache, whose output layer a decoder can replace.
 
-The context hears of `result_norm` from its first decode on: what it makes of it (nothing, or the
-rows of hidden instead of logits) is decided for each decode. One sequence is read at a time, or one
-token of each of several: so outputs come in the order in which they were given.
+Each decode either computes logits or stops before the output layer with the rows of hidden. A batch
+is of one sequence, or one token of each of several, so outputs keep the order of the inputs.
 
 Shape letters: B outputs, D hidden size, V vocabulary.
 """
@@ -24,22 +23,22 @@ from logitsieve.llamacpp.library import LlamaLibrary, messages
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
 
-POSITIONS, BATCH = 4096, 512  # tokens that the cache holds, at most; and that are read at once
-CACHED = 256  # llama.cpp makes caches of a multiple; but it limits batches before that
+POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
+CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
-PROBED = 512  # ids whose logits are compared with llama.cpp's own
-NEARLY = 0.05  # of the logits' spread: what products with a quantised h differ by at most
+PROBED = 512  # ids with logits that are compared with llama.cpp's
+NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
 
 
 class LlamaContext(LlamaModel):
-    """A model in a GGUF file, opened for decoding on the CPU; not for several threads at once.
+    """A model in a GGUF file, open for decoding on the CPU by one thread at a time.
 
-    `positions` tokens, rounded up to a multiple of 256, fit into its cache, all `sequences`
-    together. A decode returns logits [B, V] of llama.cpp's own output layer, or, while `headless`,
-    the rows of hidden [B, D] that would enter it, multiplied by the architecture's constant scale
-    of logits. `llama` is another build of llama.cpp than the installed wheel's (`library.load`).
+    All `sequences` together have `positions` tokens in the cache, rounded up to a multiple of 256.
+    A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
+    before the output layer, times the architecture's scale of logits. `llama` is another build of
+    llama.cpp than the installed wheel's (`library.load`).
 
-    InvalidRequest names what is wrong with the file, the wheel or the model, or the argument.
+    InvalidRequest names the fault of the file, the wheel, the model or the argument.
     """
 
     def __init__(
@@ -71,16 +70,16 @@ class LlamaContext(LlamaModel):
         return f"<LlamaContext {str(self.gguf.path)!r} of {self.sequences} sequences>"
 
     def length(self, sequence: int) -> int:
-        """The number of tokens of a sequence that the cache holds."""
+        """Return the number of cached tokens of a sequence."""
         return self._lengths[sequence]
 
     @property
     def free(self) -> int:
-        """The number of further tokens that the cache can hold."""
+        """Return the number of tokens for which the cache has space."""
         return self.positions - sum(self._lengths)
 
     def use_threads(self, count: int) -> None:
-        """Compute on so many threads from the next decode on."""
+        """Use `count` threads from the next decode on."""
         count = whole("threads", count, 1, MOST_THREADS)
         with messages(self._api):
             self._api.llama_set_n_threads(self._context, count, count)
@@ -94,10 +93,10 @@ class LlamaContext(LlamaModel):
             self._lengths[one] = 0
 
     def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
-        """Append tokens to a sequence: the output [1, .] of the last one, or of `every` one.
+        """Append tokens to a sequence; return the output [1, .] of the last, or of `every` token.
 
-        InvalidRequest names `tokens` before anything is decoded where an id is not in the
-        vocabulary, where there is none, or where the cache has too little room.
+        Before it decodes, InvalidRequest names `tokens` if they are empty, outside the vocabulary
+        or too many for the cache.
         """
         self._check(tokens, sequence)
         outputs = []
@@ -111,7 +110,7 @@ class LlamaContext(LlamaModel):
         return np.concatenate(outputs)
 
     def step(self, tokens: Mapping[int, int]) -> Float32:
-        """Append one token to each of some sequences: their outputs [B, .], in that order."""
+        """Append a token to each of some sequences; return their outputs [B, .] in that order."""
         for sequence, token in tokens.items():
             self._check([token], sequence)
         if len(tokens) > self.free:
@@ -120,8 +119,8 @@ class LlamaContext(LlamaModel):
         return self._decode(list(tokens.items()), [True] * len(tokens))
 
     def _decode(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> Float32:
-        """Decode up to BATCH tokens (sequence, id); outputs of those that are marked."""
-        api = self._api  # refused where it is closed, before anything is written
+        """Decode up to BATCH tokens (sequence, id); return the outputs of marked ones."""
+        api = self._api  # raises if closed, before anything is written
         self._fill(tokens, marks)
         self._hook.begin(STOP if self.headless else OFF)
         self._run(api)
@@ -171,7 +170,7 @@ class LlamaContext(LlamaModel):
         return whole("sequence", sequence, 0, self.sequences - 1)
 
     def _refuse_reordering(self) -> None:
-        """InvalidRequest for a model whose batches llama.cpp splits in an order of its own."""
+        """InvalidRequest for a model with batches that llama.cpp reorders."""
         api, model = self._api, self._model
         rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
         if rolling and self.sequences > 1:
@@ -207,10 +206,7 @@ class LlamaContext(LlamaModel):
             raise self._refused(got, WITHOUT_RESULT_NORM)
 
     def _probe(self) -> None:
-        """Decode one token: InvalidRequest unless its logits are W h + b as the file says.
-
-        The cache is emptied again.
-        """
+        """Decode one token: InvalidRequest unless its logits are W h + b. Empties the cache."""
         begin = self._api.llama_vocab_bos(self._vocabulary)
         self._fill([(0, max(begin, 0))], [True])
         self._hook.begin(COPY)
@@ -232,6 +228,6 @@ class LlamaContext(LlamaModel):
 
 
 def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
-    """Free a context; `hook`, which it calls, lives until then."""
+    """Free a context; the reference to `hook`, which it calls, keeps that alive until then."""
     with messages(api):
         api.llama_free(context)

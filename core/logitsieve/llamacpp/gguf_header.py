@@ -1,7 +1,7 @@
-"""The header of a GGUF file: metadata, and where each tensor lies (docs of ggml, `gguf.md`).
+"""Parse the header of a GGUF file: metadata and the place of each tensor (ggml's `gguf.md`).
 
-Read from a mapping in one pass: arrays of numbers are views, arrays of strings are skipped until
-they are wanted, so a vocabulary of 262,144 words costs some tens of milliseconds.
+One pass over a mapping. Arrays of numbers are views and arrays of strings are read on demand, so a
+vocabulary of 262,144 words costs some tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SCALARS = {
     12: "d",
 }
 STRING, ARRAY = 8, 9
-ALIGNMENT = 32  # of the tensors' data, where the metadata names none
+ALIGNMENT = 32  # of the tensors' data, unless the metadata has another
 MOST_DIMENSIONS = 4
 
 
 class TensorSpan(NamedTuple):
-    """A tensor's ggml type, its shape (columns last, as numpy has it) and its place in the data."""
+    """A tensor's ggml type, its shape (columns last, as in numpy) and its place in the data."""
 
     kind: int
     shape: tuple[int, ...]
@@ -44,14 +44,14 @@ class TensorSpan(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """An array of strings that is not read yet."""
+    """An array of strings, read on demand."""
 
     mapped: mmap.mmap
     offset: int
     length: int
 
     def read(self) -> list[str]:
-        """All of them; bytes that are no UTF-8 become U+FFFD."""
+        """Read all of them; invalid UTF-8 becomes U+FFFD."""
         cursor, texts = Cursor(self.mapped, self.offset), []
         for _ in range(self.length):
             texts.append(cursor.string().decode(errors="replace"))
@@ -59,7 +59,7 @@ class Strings(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """The metadata by key, the tensors by name, and the bytes that both were read from."""
+    """The metadata by key, the tensors by name, and the mapped bytes."""
 
     mapped: mmap.mmap
     metadata: Mapping[str, Any]
@@ -68,13 +68,13 @@ class GgufHeader(NamedTuple):
 
 
 class Cursor:
-    """Reads numbers and strings one after the other; ValueError at the end of the file."""
+    """Read numbers and strings in order; ValueError at the end of the file."""
 
     def __init__(self, mapped: mmap.mmap, offset: int) -> None:
         self.mapped, self.offset, self._end = mapped, offset, len(mapped)
 
     def skip(self, size: int) -> int:
-        """Move on by `size` bytes; returns where they began."""
+        """Advance by `size` bytes; return the old position."""
         begin, self.offset = self.offset, self.offset + size
         if self.offset > self._end:
             raise ValueError(f"truncated: {self._end} bytes, {self.offset} or more are needed")
@@ -114,7 +114,7 @@ def _scalar(kind: int) -> str:
 
 
 def read_header(path: Path, field: str) -> GgufHeader:
-    """The header of the file `path`; InvalidRequest names `field` and what is wrong with it."""
+    """Return the header of the file `path`; InvalidRequest names `field` and the fault."""
     try:
         with path.open("rb") as stream:
             if stream.read(len(MAGIC)) != MAGIC:

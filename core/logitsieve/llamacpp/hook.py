@@ -1,8 +1,8 @@
-"""The callback that takes `result_norm` out of llama.cpp's graph, and ends the graph there.
+"""The callback that copies `result_norm` out of llama.cpp's graph, and ends the graph there.
 
-ggml's scheduler calls it for every node of every graph, first to ask whether its value is wanted,
-then, where it is, when it has been computed: an answer of false then ends the graph. It is machine
-code, compiled by Numba, which compares the node's name and touches nothing else.
+ggml's scheduler calls it for every node: first to ask if the value is needed, then after it was
+computed, when false ends the graph. Numba compiles it to machine code that compares the node's
+name.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numba import carray, cfunc, types  # type: ignore[attr-defined]
 from logitsieve.api.results import Float32
 from logitsieve.llamacpp.parameters import TensorLayout
 
-NAME = b"result_norm\0"  # of the tensor that enters the output matrix
+NAME = b"result_norm\0"  # the tensor that enters the output matrix
 _FIRST = int.from_bytes(NAME[:8], "little")
 _SECOND = int.from_bytes(NAME[8:], "little")
 
 # Words of the state that the callback reads and writes.
 MODE, COLUMNS, DATA, NAME_AT, ROOM, ROWS, FULL, DIM, FAULT = range(9)
 STATE_WORDS = 9
-OFF, COPY, STOP = 0, 1, 2  # of MODE: do nothing; copy the rows; copy them and end the graph
-TOO_MANY, OTHER = 1, 2  # of FAULT: more rows than fit; no float32 [rows, DIM]
+OFF, COPY, STOP = 0, 1, 2  # MODE: do nothing; copy the rows; copy them and end the graph
+TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
 
 
 @cache
 def callback() -> Any:
-    """The compiled callback, kept for good; its last argument is the state's address."""
+    """Compile the callback, which is never freed; its last argument is the state's address."""
     memmove = ctypes.CDLL(None).memmove
     memmove.restype, memmove.argtypes = None, (ctypes.c_size_t,) * 3
 
@@ -68,9 +68,9 @@ def callback() -> Any:
 
 
 class HiddenHook:
-    """The callback with its state: copies at most `rows` rows of `dim` float32 a decode.
+    """The callback and its state: copies at most `rows` rows of `dim` float32 per decode.
 
-    It has to live as long as the llama.cpp context that calls it.
+    It must outlive the llama.cpp context that calls it.
     """
 
     def __init__(self, layout: TensorLayout, rows: int, dim: int) -> None:
@@ -82,11 +82,10 @@ class HiddenHook:
 
     @property
     def argument(self) -> int:
-        """The address of the state."""
         return int(self._state.ctypes.data)
 
     def begin(self, mode: int) -> None:
-        """Set what the next decode does: OFF, COPY or STOP."""
+        """Set the mode of the next decode: OFF, COPY or STOP."""
         self._state[[MODE, ROWS, FAULT]] = mode, 0, 0
 
     @property
@@ -95,5 +94,5 @@ class HiddenHook:
         return int(self._state[FAULT])
 
     def rows(self) -> Float32:
-        """float32 [rows, D], a copy of the rows of the last decode."""
+        """A copy of the last decode's rows, float32 [rows, D]."""
         return self._room[: self._state[ROWS]].copy()

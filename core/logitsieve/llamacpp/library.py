@@ -1,8 +1,8 @@
 """llama.cpp's C API in the wheel of `xllamacpp`, called by ctypes.
 
 The wheel's extension module exports the functions of llama.h and ggml.h. Their structures change
-between builds, and no function tells their layout: it is found by their default values
-(`parameters.py`), and a build that fits none of the known orders is refused.
+between builds and no function tells their layout, so `parameters.py` finds it by default values;
+other builds are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARENA_BYTES, ARENA_ALIGNED = 1 << 16, 64
 
 
 class LlamaBatch(ctypes.Structure):
-    """llama_batch; `llama_batch_init` makes the arrays, and shows that these are its fields."""
+    """llama_batch; `llama_batch_init` allocates its arrays and confirms these fields."""
 
     _fields_ = (
         ("count", ctypes.c_int32),
@@ -93,7 +93,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
 
 
 class LlamaLibrary(NamedTuple):
-    """The functions, and where the fields of their structures are."""
+    """The functions, and the layouts of their structures."""
 
     name: str  # with its version
     functions: Any
@@ -103,16 +103,13 @@ class LlamaLibrary(NamedTuple):
 
     @property
     def system_info(self) -> str:
-        """The instructions that its CPU backend uses, as llama.cpp prints them."""
+        """Return the CPU instructions that llama.cpp reports to use."""
         return str(self.functions.llama_print_system_info().decode()).strip(" |")
 
 
 @cache
 def library() -> LlamaLibrary:
-    """The wheel's llama.cpp, loaded once; InvalidRequest names a build that does not fit.
-
-    MissingExtra without the wheel.
-    """
+    """Load the wheel's llama.cpp once; InvalidRequest for an unknown build, or MissingExtra."""
     require("llamacpp", WHEEL)
     name = f"{WHEEL} {version(WHEEL)}"
     modules = [path for path in files(WHEEL) or () if path.suffix == ".so"]
@@ -122,7 +119,7 @@ def library() -> LlamaLibrary:
 
 
 def load(path: Path, name: str) -> LlamaLibrary:
-    """The llama.cpp in the shared library `path`, called `name` in errors."""
+    """Load llama.cpp from the shared library `path`, called `name` in errors."""
     functions = ctypes.CDLL(str(path))
     for function, (result, *arguments) in SIGNATURES.items():
         if not hasattr(functions, function):
@@ -146,9 +143,9 @@ def _unfit(name: str, reason: str) -> InvalidRequest:
 
 
 def _tensor_layout(functions: Any) -> TensorLayout:
-    """The places of a ggml_tensor's fields, found in one of 3 columns and 5 rows.
+    """Find the fields of a ggml_tensor of 3 columns and 5 rows.
 
-    It lies in zeros: what a heap was used for before may look like a field.
+    It is allocated in zeros: leftovers in a heap may look like a field.
     """
     room = np.zeros(ARENA_BYTES + ARENA_ALIGNED, np.uint8)
     start = room.ctypes.data + -room.ctypes.data % ARENA_ALIGNED
@@ -177,7 +174,7 @@ KEPT = 5  # messages
 
 @contextmanager
 def messages(functions: Any) -> Iterator[list[str]]:
-    """Keep the last lines that llama.cpp logs in the list, and print none, inside `with`."""
+    """Collect the last lines that llama.cpp logs inside `with`, and print none."""
     lines: list[str] = []
 
     def keep(level: int, text: bytes, _: Any) -> None:

@@ -20,9 +20,9 @@ WITHOUT_RESULT_NORM = (
 
 
 class LlamaModel:
-    """A model on the CPU, in the library of the installed wheel, or in another, `llama`.
+    """A model on the CPU, by the installed wheel or another build, `llama`.
 
-    InvalidRequest names what is wrong with the file, the wheel or the model.
+    InvalidRequest names the fault of the file, the wheel or the model.
     """
 
     def __init__(self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None) -> None:
@@ -39,13 +39,13 @@ class LlamaModel:
 
     @property
     def _api(self) -> Any:
-        """The library's functions; InvalidRequest once the model is closed."""
+        """Return the library's functions; InvalidRequest once the model is closed."""
         if not self._open:
             raise InvalidRequest("context", "one that is closed", "an open one")
         return self._library.functions
 
     def close(self) -> None:
-        """Free the model and the cache; a second call changes nothing."""
+        """Free the model and the cache; further calls do nothing."""
         self._open = False
         while self._closers:
             self._closers.pop()()
@@ -58,26 +58,25 @@ class LlamaModel:
 
     @property
     def system_info(self) -> str:
-        """The instructions that llama.cpp uses on this CPU, as it prints them."""
         return self._library.system_info
 
     @property
     def trained_positions(self) -> int:
-        """The longest sequence that the model was trained on, in tokens."""
+        """The longest sequence in training, in tokens."""
         return int(self._api.llama_model_n_ctx_train(self._model))
 
     @property
     def begin(self) -> list[int]:
-        """The tokens that the model begins texts with: one, or none."""
+        """The token that begins every text, if any, as a list."""
         if not self._api.llama_vocab_get_add_bos(self._vocabulary):
             return []
         return [int(self._api.llama_vocab_bos(self._vocabulary))]
 
     def tokenize(self, text: str, *, begin: bool = True, special: bool = True) -> list[int]:
-        """The ids of a text, after the tokens that the model begins texts with, if `begin`.
+        """Return the ids of a text; `begin` puts the model's first token before them.
 
-        With `special`, names of special tokens, such as `</s>`, stand for these tokens.
-        InvalidRequest names `text` where the model has no tokenizer, or nothing comes of it.
+        `special` reads names such as `</s>` as tokens. InvalidRequest names `text` if the model has
+        no tokenizer or finds no token.
         """
         if self._api.llama_vocab_type(self._vocabulary) == NO_TOKENIZER:
             raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
@@ -93,13 +92,13 @@ class LlamaModel:
         return list(room[:count])
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for: several tokens may make one character."""
+        """Return the bytes of a token: several tokens may make one character."""
         room = ctypes.create_string_buffer(LONGEST_PIECE)
         size = self._api.llama_token_to_piece(self._vocabulary, token, room, len(room), 0, False)
         return room.raw[: max(size, 0)]
 
     def ends(self, token: int) -> bool:
-        """True for a token that ends a text."""
+        """Check if a token ends a text."""
         return bool(self._api.llama_vocab_is_eog(self._vocabulary, token))
 
     def _load(self) -> Any:

@@ -1,8 +1,8 @@
-"""A GGUF file's output layer: the matrix as it is stored, its bias, and what its logits become.
+"""The output layer in a GGUF file: the stored matrix, its bias, and what is done to its logits.
 
-llama.cpp computes z = W h + b, h being the tensor `result_norm`; some architectures then multiply z
-by a constant, and some bend it, cap * tanh(z / cap). The constant goes into h, so that the index's
-logits are the scaled ones; the softcap keeps the order of the logits and is applied to answers.
+llama.cpp computes z = W h + b with h the tensor `result_norm`. Some architectures scale z by a
+constant, some softcap it, cap * tanh(z / cap). The constant is moved into h, so that the index's
+logits are scaled; the softcap keeps their order and is applied to answers.
 
 Shape letters: D hidden size, V vocabulary.
 """
@@ -21,30 +21,30 @@ from logitsieve.api.results import Float32
 from logitsieve.llamacpp.gguf_header import GgufHeader, Strings, TensorSpan, read_header
 from logitsieve.utils.environment import require
 
-TENSORS = ("output.weight", "token_embd.weight")  # the second where both are one
+TENSORS = ("output.weight", "token_embd.weight")  # the second if embeddings are tied
 BIAS = "output.bias"
 FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-AT_ONCE = 1 << 24  # numbers dequantised at once
+DEQUANTIZED_AT_ONCE = 1 << 24  # numbers dequantised at once
 
-# How an architecture's graph applies `logit_scale`: the power that it is raised to.
+# The power of `logit_scale` that an architecture's graph multiplies by.
 SCALE_POWERS = {
     **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok"), 1),
     **dict.fromkeys(("granite", "granitemoe", "granitehybrid", "minicpm"), -1),
 }
-# Softcaps that llama.cpp applies where the file names none.
+# Softcaps that llama.cpp applies if the file names none.
 DEFAULT_SOFTCAPS = {"gemma2": 30.0, "gemma3n": 30.0}
 
 
 class OutputMatrix(NamedTuple):
-    """A matrix [V, D] in a GGUF file, in its blocks; mapped, not read."""
+    """A mapped matrix [V, D] in a GGUF file, in its stored blocks."""
 
     name: str
     kind: str  # ggml's name of the type: "F16", "Q8_0", ...
-    blocks: np.ndarray  # [V, D] of a float type, bfloat16 as its bits; else uint8 [V, bytes]
+    blocks: np.ndarray  # [V, D] floats, bfloat16 as bits; else uint8 [V, bytes]
     shape: tuple[int, int]
 
     def rows(self, rows: Any) -> Float32:
-        """The rows of a slice or of an array of ids, as float32; exact for every type but F64."""
+        """Return the rows of a slice or of ids as float32; exact for every type but F64."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -53,18 +53,18 @@ class OutputMatrix(NamedTuple):
         return np.asarray(values, np.float32).reshape(len(stored), self.shape[1])
 
     def dense(self, dtype: Any = None) -> np.ndarray:
-        """[V, D]: the mapped values of a float type, unless `dtype` is another; else in float32."""
+        """Return [V, D]: the mapped floats if `dtype` allows, else float32."""
         if self.kind in FLOATS and dtype in (None, FLOATS[self.kind]):
             return self.blocks
         values = np.empty(self.shape, np.float32)
-        step = max(1, AT_ONCE // self.shape[1])
+        step = max(1, DEQUANTIZED_AT_ONCE // self.shape[1])
         for start in range(0, len(values), step):
             values[start : start + step] = self.rows(slice(start, start + step))
         return values
 
 
 class GgufModel:
-    """A GGUF file's description of its model's output layer; InvalidRequest names `field`.
+    """The output layer of a GGUF file's model; InvalidRequest names `field`.
 
     MissingExtra without the package `gguf`.
     """
@@ -87,37 +87,35 @@ class GgufModel:
 
     @property
     def vocab_size(self) -> int:
-        """V, rows of the output matrix."""
         return self.matrix.shape[0]
 
     @property
     def dim(self) -> int:
-        """D, columns of the output matrix."""
         return self.matrix.shape[1]
 
     @cached_property
     def vocabulary(self) -> list[str] | None:
-        """The tokens by id, as the file spells them; None for a file without a tokenizer."""
+        """The tokens by id; None without a tokenizer."""
         tokens = self._header.metadata.get("tokenizer.ggml.tokens")
         return tokens.read() if isinstance(tokens, Strings) else None
 
     @property
     def chat_template(self) -> str | None:
-        """The file's template of chats (Jinja); None for a file without one."""
+        """The chat template (Jinja), or None."""
         template = self._header.metadata.get("tokenizer.chat_template")
         return template if isinstance(template, str) else None
 
     def special(self, name: str) -> str:
-        """The spelling of the special token `name`, "bos" or "eos"; "" where the file has none."""
+        """Return the spelling of the special token `name`, "bos" or "eos"; "" if there is none."""
         token = self._header.metadata.get(f"tokenizer.ggml.{name}_token_id")
         words = self.vocabulary or []
         return words[token] if isinstance(token, int) and 0 <= token < len(words) else ""
 
     def sha256(self, dtype: str) -> str:
-        """The identity (hex) that an index of this matrix and bias has, stored as `dtype`.
+        """Return the digest (hex) of an index of this matrix and bias, stored as `dtype`.
 
-        That is the file's own type, or F32 for a type that the index does not keep; an index of
-        another type has other values, and no hash equals "".
+        `dtype` is the file's type, or F32 if an index does not store that; "" for any other, which
+        equals no hash.
         """
         if dtype not in self._digests:
             self._digests[dtype] = self._digest(dtype)
@@ -188,7 +186,7 @@ class GgufModel:
         return self._header.data_offset + span.offset
 
     def _type_of(self, name: str, span: TensorSpan) -> tuple[str, int]:
-        """The name of a tensor's type and the bytes of all its rows."""
+        """Return the name of a tensor's type and the bytes of its rows."""
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         try:

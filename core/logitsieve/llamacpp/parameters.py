@@ -1,9 +1,8 @@
-"""The layout of llama.cpp's structures, found by the values that a build sets by itself.
+"""Find the layout of llama.cpp's structures by the default values that a build sets.
 
-llama_context_params and llama_model_params gain fields every few weeks, but seldom lose or move
-others. Each is read as a line of letters, one for each 32-bit word of its defaults, and has to
-match one pattern as a whole; a build whose defaults read otherwise is refused. A structure is
-passed by value: one that is longer than the library's own is passed as well.
+llama_context_params and llama_model_params gain fields every few weeks, but rarely lose or move
+any. The defaults are read as letters, one per 32-bit word, and must match one pattern; other builds
+are refused. The structures are passed by value, in a buffer longer than the library's own.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ BYTES = 4 * WORDS
 
 
 class LlamaParameters(ctypes.Structure):
-    """A structure of parameters as bytes, longer than any that llama.cpp has had."""
+    """A parameter structure as bytes, longer than any of llama.cpp's."""
 
     _fields_ = (("bytes", ctypes.c_uint8 * BYTES),)
 
     def set(self, code: str, offset: int, value: int) -> None:
-        """Write a number of the `struct` module's format `code` at `offset`."""
+        """Write a number of `struct` format `code` at `offset`."""
         struct.pack_into(code, self.bytes, offset, value)
 
 
@@ -39,7 +38,7 @@ LETTERS = {
     struct.pack("<f", -1.0): "f",
     struct.pack("<f", 1.0): "g",
     struct.pack("<f", 32.0): "h",
-    b"\x00\x01\x01\x01": "B",  # of flags: the first false, three true
+    b"\x00\x01\x01\x01": "B",  # flags: the first false, three true
 }
 
 
@@ -61,16 +60,16 @@ _MODEL = re.compile(r"0000(?P<gpu_layers>m)1")
 
 
 class ContextLayout(NamedTuple):
-    """Offsets, in bytes, into llama_context_params."""
+    """Byte offsets into llama_context_params."""
 
     sizes: int  # n_ctx, n_batch, n_ubatch and n_seq_max, 32 bits each
     threads: int  # n_threads and n_threads_batch
     hook: int  # cb_eval and its argument, 64 bits each
-    flags: int  # embeddings, offload_kqv, no_perf, op_offload, swa_full, kv_unified, a byte each
+    flags: int  # bytes: embeddings, offload_kqv, no_perf, op_offload, swa_full, kv_unified
 
     @classmethod
     def found_in(cls, defaults: LlamaParameters) -> Self:
-        """The layout of a build by its defaults; ValueError where they are unknown."""
+        """Match a build's defaults; ValueError for an unknown layout."""
         match = _CONTEXT.match(letters := _letters(defaults))
         if match is None:
             raise ValueError(f"llama_context_params of an unknown layout ({letters[:40]})")
@@ -81,13 +80,13 @@ class ContextLayout(NamedTuple):
 
 
 class ModelLayout(NamedTuple):
-    """Offsets, in bytes, into llama_model_params."""
+    """Byte offsets into llama_model_params."""
 
     gpu_layers: int  # 32 bits
 
     @classmethod
     def found_in(cls, defaults: LlamaParameters) -> Self:
-        """The layout of a build by its defaults; ValueError where they are unknown."""
+        """Match a build's defaults; ValueError for an unknown layout."""
         match = _MODEL.match(letters := _letters(defaults))
         if match is None:
             raise ValueError(f"llama_model_params of an unknown layout ({letters[:8]})")
@@ -95,7 +94,7 @@ class ModelLayout(NamedTuple):
 
 
 class TensorLayout(NamedTuple):
-    """Places, in words of 64 bits, within a ggml_tensor."""
+    """Offsets, in 64-bit words, into a ggml_tensor."""
 
     columns: int  # ne[0]; ne[1] to ne[3] and then nb[0] to nb[3] follow
     data: int
@@ -103,7 +102,7 @@ class TensorLayout(NamedTuple):
 
     @classmethod
     def found_in(cls, words: Any, name: int, data: int) -> Self:
-        """The layout by a float32 tensor [5, 3], its name's offset and its data's address."""
+        """Find the layout by a float32 tensor [5, 3], its name's offset and data's address."""
         wanted = np.array([3, 5, 1, 1, 4, 12, 60, 60])
         places = [i for i in range(len(words) - 7) if (words[i : i + 8] == wanted).all()]
         pointers = np.flatnonzero(words == data)

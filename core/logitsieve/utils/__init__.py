@@ -1,1 +1,1 @@
-"""Arrays, options and files as every package handles them."""
+"""Arrays, options and files, shared by all packages."""

@@ -1,4 +1,4 @@
-"""The time by which the computation of a thread has to end, for its steps that wait for others."""
+"""A deadline per thread, for computations that wait for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _thread = local()
 
 @contextmanager
 def ending_by(deadline: float | None) -> Iterator[None]:
-    """Let what this thread computes here end by a time of `monotonic`, or at any time."""
+    """Give this thread a deadline (a time of `monotonic`), or none, inside the block."""
     before = getattr(_thread, "deadline", None)
     _thread.deadline = deadline
     try:
@@ -22,6 +22,6 @@ def ending_by(deadline: float | None) -> Iterator[None]:
 
 
 def time_left() -> float | None:
-    """Seconds that are left, 0 or less where none are; None without a deadline."""
+    """Return the seconds left, possibly negative; None without a deadline."""
     deadline: float | None = getattr(_thread, "deadline", None)
     return None if deadline is None else deadline - monotonic()

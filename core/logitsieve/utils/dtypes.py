@@ -1,4 +1,4 @@
-"""The element types of arrays, one row each: numpy's type, and the name in every format."""
+"""Element types of arrays: numpy's type, and the name in every format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class ElementType(NamedTuple):
-    """A type of numbers; `kserve` is empty where it does not travel."""
+    """A type of numbers; `kserve` is empty if KServe does not carry it."""
 
     name: str
     numpy: np.dtype[Any]  # little-endian
@@ -20,7 +20,7 @@ ELEMENT_TYPES = (
     ElementType("float64", np.dtype("<f8"), "F64"),
     ElementType("float32", np.dtype("<f4"), "F32", "FP32"),
     ElementType("float16", np.dtype("<f2"), "F16", "FP16"),
-    ElementType("bfloat16", np.dtype("<u2"), "BF16", "BF16"),  # its bits: numpy has no such type
+    ElementType("bfloat16", np.dtype("<u2"), "BF16", "BF16"),  # as bits: numpy has no such type
     ElementType("int64", np.dtype("<i8"), "I64"),
     ElementType("int32", np.dtype("<i4"), "I32", "INT32"),
     ElementType("int16", np.dtype("<i2"), "I16"),

@@ -1,4 +1,4 @@
-"""The process's surroundings: installed extras, local addresses, files that cannot be written."""
+"""Installed extras, local addresses, and errors that name their file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from logitsieve.api.errors import MissingExtra
 
 
 def require(extra: str, *modules: str) -> None:
-    """Raise MissingExtra, naming the pip line, unless all `modules` of `extra` can be imported."""
+    """Raise MissingExtra, with the pip line, unless all `modules` of `extra` can be imported."""
     for module in modules:
         if find_spec(module) is None:
             raise MissingExtra(module, extra)
 
 
 def is_loopback(host: str) -> bool:
-    """True for an IP address or name that is this machine, whichever resolver looks it up."""
+    """Check for an IP address or name that every resolver maps to this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -28,7 +28,7 @@ def is_loopback(host: str) -> bool:
 
 @contextmanager
 def name_in_errors(file: Path) -> Iterator[None]:
-    """Name `file` in an OSError that is raised here: that of a full disk names none by itself."""
+    """Name `file` in an OSError: a full disk's error names no file."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The float types that a matrix may have: widened exactly, narrowed with one rounding.
+"""The float types of a matrix: widened exactly, narrowed with one rounding.
 
-numpy has no bfloat16: everywhere here its bits are uint16, the upper half of a float32's.
+bfloat16, which numpy lacks, is uint16: the upper half of a float32.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ LINE = 64  # bytes: a cache line, and the widest vector register
 
 
 def widened(half: np.ndarray) -> Float32:
-    """float32 of the same values, laid out at a multiple of 64 bytes, as kernels like it.
-
-    `half` is float16 or the bits of bfloat16, of any shape; float32 is copied.
-    """
+    """Widen float16 or bfloat16 bits to float32, aligned to 64 bytes; float32 is copied."""
     values = aligned(half.shape)
     if half.dtype == np.uint16:
         np.left_shift(half, np.uint32(16), out=values.view(np.uint32))
@@ -37,7 +34,7 @@ def widened(half: np.ndarray) -> Float32:
 
 
 def aligned(shape: tuple[int, ...]) -> Float32:
-    """An array of float32 that begins at a multiple of 64 bytes, not filled."""
+    """Return an uninitialised float32 array aligned to 64 bytes."""
     size = math.prod(shape)
     room = np.empty(size + LINE // 4, np.float32)
     skipped = -room.ctypes.data % LINE // 4
@@ -45,16 +42,16 @@ def aligned(shape: tuple[int, ...]) -> Float32:
 
 
 def finite(array: np.ndarray) -> Bool:
-    """Mask of the numbers that are neither NaN nor infinite; uint16 is bits of bfloat16."""
+    """Return the mask of finite numbers; uint16 is bfloat16."""
     if array.dtype == np.uint16:
         return np.asarray(array & EXPONENT != EXPONENT)
     return np.asarray(np.isfinite(array))
 
 
 def narrowed(values: np.ndarray, name: str) -> np.ndarray:
-    """float32 or float64 as the type `name` of STORED, rounded once, to nearest, ties to even.
+    """Round float32 or float64 once, ties to even, to the type `name` of STORED.
 
-    What lies beyond the type's range becomes infinite.
+    Values beyond its range become infinite.
     """
     with np.errstate(over="ignore"):
         if name != "bfloat16":
@@ -64,9 +61,9 @@ def narrowed(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _to_odd(values: np.ndarray) -> Float32:
-    """float64 cut to float32, the last bit set where anything was cut off.
+    """Round float64 to float32 by odd: inexact results have their last bit set.
 
-    So a second rounding, to fewer bits, sees which side of a tie a number lay on.
+    A second rounding, to fewer bits, then sees on which side of a tie a number lay.
     """
     near = values.astype(np.float32)
     wide, bits = near.astype(np.float64), near.view(np.uint32)

@@ -1,7 +1,7 @@
-"""Context vectors from outside: one conversion, used in process and by the client.
+"""Convert context vectors from callers, in process and in the client.
 
-float32 C-contiguous arrays are not copied; float16, float64, bfloat16 (ml_dtypes, or as a uint16
-view), lists, strided arrays and CPU torch tensors are converted once.
+Contiguous float32 arrays are not copied; float16, float64, bfloat16 (ml_dtypes or its uint16 view),
+lists, strided arrays and CPU torch tensors are converted once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MASKED = "masked values"
 
 
 def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
-    """Any accepted form -> float32 [B, D], C-contiguous. InvalidRequest names what is wrong.
+    """Convert any accepted form to contiguous float32 [B, D]; InvalidRequest names the fault.
 
-    Finiteness is not checked here: the kernels do that while they read the values.
+    Kernels check for NaN and infinity while they read the values.
     """
     array = as_rows(hidden)
     if dim is not None and array.shape[1] != dim:
@@ -33,16 +33,13 @@ def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
 
 
 def as_wire(hidden: ArrayLike) -> np.ndarray:
-    """Any accepted form -> [B, D] of float32, float16 or bfloat16 (as uint16) to be sent.
-
-    The half-sized types keep their own; everything else becomes float32, as `as_hidden` has it.
-    """
+    """Convert any accepted form to [B, D] of float32, float16 or bfloat16 (as uint16)."""
     array = as_rows(hidden)
     return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
 
 
 def as_rows(hidden: ArrayLike) -> np.ndarray:
-    """Any accepted form -> [B, D] in the type it came in, bfloat16 as uint16."""
+    """Convert any accepted form to [B, D] of its own type, bfloat16 as uint16."""
     array = _to_numpy(hidden)
     if array.ndim == 1:
         array = array[None]
@@ -59,7 +56,7 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if isinstance(hidden, np.ndarray):
         if np.ma.is_masked(hidden):
             raise InvalidRequest("hidden", MASKED, ALLOWED)
-        return np.asarray(hidden)  # not of a class with a mask
+        return np.asarray(hidden)  # drops the mask's class
     if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
         if hidden.device.type != "cpu":
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
@@ -76,7 +73,7 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
 
 
 def _from_torch(tensor: Any) -> np.ndarray:
-    if str(tensor.dtype) == "torch.bfloat16":  # numpy lacks it: its bits, in the order they stand
+    if str(tensor.dtype) == "torch.bfloat16":  # numpy lacks it
         torch = sys.modules["torch"]
         return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
     return np.asarray(tensor.numpy())
@@ -86,6 +83,6 @@ def _to_float32(array: np.ndarray) -> Float32:
     if array.dtype == np.float32:
         return array
     if array.dtype == np.float64:
-        with np.errstate(over="ignore"):  # what overflows becomes inf, which the kernels refuse
+        with np.errstate(over="ignore"):  # overflow becomes inf, which kernels refuse
             return array.astype(np.float32)
     return widened(array)

@@ -1,4 +1,4 @@
-"""Fields of frozen dataclasses of options, with help and ranges; reports of progress."""
+"""Fields of option dataclasses, with help and ranges; reports of progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from logitsieve.api.errors import InvalidRequest
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (stage, done, total); total is 0 where it is not known."""
+"""Called with (stage, done, total); total is 0 if unknown."""
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
@@ -20,13 +20,13 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 
 def option(default: Any, help: str, low: float | None = None, high: float = inf) -> Any:
-    """A field with its help and, if it is a number, the inclusive range of its values."""
+    """Return a dataclass field with its help and, for a number, an inclusive range."""
     bounds = {} if low is None else {"low": low, "high": high}
     return field(default=default, metadata={"help": help, **bounds})
 
 
 def check_ranges(options: Any) -> None:
-    """InvalidRequest naming a field of the dataclass that is not of its kind and in its range."""
+    """InvalidRequest names a field with a value of the wrong type or out of range."""
     for item in (item for item in fields(options) if "low" in item.metadata):
         value, kind = getattr(options, item.name), str(item.type)
         several = kind.startswith("tuple")
@@ -43,7 +43,7 @@ def check_ranges(options: Any) -> None:
                 raise InvalidRequest(item.name, one, allowed)
 
 
-QUIET_S = 2.0  # a run that is over by then prints nothing
+QUIET_S = 2.0  # shorter runs print nothing
 EVERY_S = 10.0  # between two lines of a stage
 
 ProgressOption: TypeAlias = Progress | Literal["auto"] | None
@@ -51,10 +51,9 @@ ProgressOption: TypeAlias = Progress | Literal["auto"] | None
 
 
 class StageLines:
-    """Prints to stderr each stage as it begins, and about every EVERY_S seconds how far it is.
+    """Print each stage to stderr as it begins, and its progress about every EVERY_S seconds.
 
-    Lines begin with the seconds since the run began. Nothing is printed in the first QUIET_S
-    seconds; lines of that time come with the next ones.
+    Lines begin with the seconds since the start. Output is held back for the first QUIET_S seconds.
     """
 
     def __init__(self, title: str, clock: Callable[[], float] = monotonic) -> None:
@@ -64,7 +63,7 @@ class StageLines:
         self._printed = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """A `Progress`: `done` of `total` steps of a stage, or of an unknown number (0)."""
+        """Report `done` of `total` steps of a stage (0: unknown)."""
         seconds = self._clock() - self._began
         at = f"{self._title}: {seconds:5.0f} s  {stage}"
         if stage not in self._stages:
@@ -82,7 +81,7 @@ class StageLines:
 
 
 def to_progress(option: ProgressOption, title: str) -> Progress:
-    """The callback of an option; "auto" prints lines that begin with `title`."""
+    """Resolve an option to a callback; "auto" prints lines that begin with `title`."""
     if option == "auto":
         return StageLines(title)
     return no_progress if option is None else option

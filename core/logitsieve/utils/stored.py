@@ -1,7 +1,6 @@
-"""Matrices in the bytes that they are stored in: float types, and blocks of ggml's.
+"""Matrices as stored: float types, and ggml's blocks of codes with shared scales.
 
-A block is some numbers next to each other in a row, as codes that share scales. The layouts are in
-docs/index-format.md. Float32 arithmetic defines the numbers: kernels/rows computes them.
+docs/index-format.md has the layouts. Float32 arithmetic in kernels/rows defines the numbers.
 
 Shape letters: V rows, D numbers of each, X bytes of a row.
 """
@@ -17,21 +16,20 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int64
 from logitsieve.utils.floats import CODES, STORED
 
-PIECE = 1 << 20  # blocks looked at together
+CHECKED_BLOCKS = 1 << 20  # blocks checked together
 
 
 class Kind(NamedTuple):
-    """A way to store a row: blocks of `values` numbers in `bytes` bytes, one number if a float."""
+    """A row format: blocks of `values` numbers in `bytes` bytes; 1 number for a float."""
 
     code: str  # in a manifest and in a GGUF
-    dtype: np.dtype[Any]  # of the array: that of a float, or bytes
+    dtype: np.dtype[Any]  # of the array: the float, or bytes
     values: int
     bytes: int
-    scales: tuple[int, ...] = ()  # the bytes of a block at which its float16 scales begin
+    scales: tuple[int, ...] = ()  # byte offsets of a block's float16 scales
 
     @property
     def blocks(self) -> bool:
-        """True for blocks, False for a float type."""
         return bool(self.scales)
 
 
@@ -55,17 +53,17 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, eq=False)
 class StoredMatrix:
-    """A matrix [V, D] of one of KINDS, C-contiguous: `data` is [V, D] floats or [V, X] bytes.
+    """A C-contiguous matrix [V, D] of one of KINDS: `data` is [V, D] floats or [V, X] bytes.
 
-    bfloat16 is its bits, uint16. Nothing is copied: `data` may be mapped, and read-only.
-    InvalidRequest for an unknown kind, and for an array that does not hold whole rows of it.
+    bfloat16 is uint16. `data` is not copied, and may be mapped and read-only. InvalidRequest for an
+    unknown kind or partial rows.
     """
 
     kind: str
     data: np.ndarray
 
     def __post_init__(self) -> None:
-        # Kernels read the array by address: what is not so would be read as if it were.
+        # Kernels read the array by address, so a wrong layout would be misread.
         if self.kind not in KINDS:
             raise InvalidRequest("weight", f"the type {self.kind!r:.40}", ", ".join(KINDS))
         data, kind = self.data, KINDS[self.kind]
@@ -78,7 +76,7 @@ class StoredMatrix:
 
     @classmethod
     def of(cls, array: np.ndarray | StoredMatrix) -> StoredMatrix:
-        """Floats [V, D], whose kind is their dtype; a stored matrix is returned as it is."""
+        """Wrap floats [V, D]; return a stored matrix unchanged."""
         if isinstance(array, StoredMatrix):
             return array
         for code, kind in KINDS.items():
@@ -98,7 +96,6 @@ class StoredMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(V, D), rows and columns of W."""
         return self.vocab_size, self.dim
 
     @property
@@ -113,18 +110,18 @@ class StoredMatrix:
         return self.vocab_size
 
     def __getitem__(self, rows: slice | Int64) -> StoredMatrix:
-        """The rows of a slice, which share memory, or a copy of those of ids."""
+        """Return a slice of rows, sharing memory, or a copy of the rows of ids."""
         return StoredMatrix(self.kind, self.data[rows])
 
     def copy(self) -> StoredMatrix:
         return StoredMatrix(self.kind, self.data.copy())
 
     def row_without_scale(self) -> int | None:
-        """The first row with a scale that is NaN or infinite; None of floats, which have none."""
+        """Return the first row with a scale that is not finite; None for floats."""
         kind = KINDS[self.kind]
         blocks = self.data.reshape(-1, kind.bytes) if kind.blocks else self.data
-        for start in range(0, len(blocks), PIECE):
-            piece = blocks[start : start + PIECE]
+        for start in range(0, len(blocks), CHECKED_BLOCKS):
+            piece = blocks[start : start + CHECKED_BLOCKS]
             for place in kind.scales:
                 scales = piece[:, place : place + 2].copy().view(np.float16)
                 good = np.isfinite(scales[:, 0])

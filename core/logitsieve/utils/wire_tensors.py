@@ -1,7 +1,7 @@
-"""The wire form of arrays: little-endian, row-major bytes with a dtype code, rows and cols.
+"""Arrays on the wire: little-endian, row-major bytes with a dtype code, rows and cols.
 
-The codes are those of `DType` in decoder.proto; a test compares them. This module knows numpy
-only, so that client and server share it without generated code.
+Depends on numpy alone, so that client and server share it without generated code. A test compares
+the codes with `DType` in decoder.proto.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CODES = {dtype: int(code) for code, dtype in NUMPY_TYPES.items()}
 
 
 def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
-    """An array [rows, cols], or [rows] (cols = 1) -> (dtype code, rows, cols, bytes)."""
+    """Encode [rows, cols], or [rows] (cols = 1), as (dtype code, rows, cols, bytes)."""
     if array.dtype not in CODES:
         array = array.astype(array.dtype.newbyteorder("<"))
     rows, cols = array.shape if array.ndim == 2 else (array.size, 1)
@@ -42,19 +42,16 @@ def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
 
 
 def put(tensor: T, array: np.ndarray) -> T:
-    """Write an array into a message Tensor, and return it.
-
-    In place, into the field of its parent: a Tensor made apart would be copied, bytes and all.
-    """
+    """Write an array into a Tensor message in place, which avoids a copy, and return it."""
     message: Any = tensor
     message.dtype, message.rows, message.cols, message.data = encode(array)
     return tensor
 
 
 def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarray:
-    """The read-only array [rows, cols] over `data`; bfloat16 as its uint16 view.
+    """Decode `data` as a read-only array [rows, cols]; bfloat16 as uint16.
 
-    InvalidRequest names `field` where the code is unknown or the size does not fit.
+    InvalidRequest names `field` for an unknown code or a wrong size.
     """
     dtype = TYPES.get(code)
     if dtype is None:

@@ -1,4 +1,4 @@
-"""`build`: from a frozen softmax and the contexts it meets to an index directory."""
+"""`build`: fit an index to a frozen softmax and the contexts it meets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logitsieve.index import Index
 
 SCRATCH = ".tmp-build-"
-LEAST_P1 = 0.95  # of a default head that was built for no target: below it, a warning
+LEAST_P1 = 0.95  # of a default head built without a target; below it, a warning
 
 SAME_TEXT = (
     "%s: no `heldout` contexts of unseen text are given. The last %d contexts judge, and each miss "
@@ -50,90 +50,104 @@ def build(
 ) -> Index:
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
-    `heads` are exact, screen and certified unless named. Without `contexts`, None, they are exact
-    and certified, with bounds for contexts of any direction (wider than those for contexts like
-    yours), no other can be built, and nothing is measured.
-    `out` is <name>/<version> and must not exist. `bias` None is zeros. Inputs are arrays, or files
-    as arrays.py names them; `weight` may be a GGUF file, which holds the bias and the vocabulary. A
-    `weight` of a half type, or in blocks (a StoredMatrix), is kept as it is unless `config.dtype`
-    says otherwise; every head is fitted to the stored values. `heldout` are contexts of text that
-    the model has not seen; without them the last tenth of `contexts` judges, and each of its misses
-    counts twice against a target. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
-    labels, budget, probes and the rows left to the fallback for the least measured time;
-    unless `best_effort`, InvalidRequest if so few held-out contexts cannot show that, and
-    TargetNotReached if no screen meets it. `executor` makes the calls that do not depend on each
-    other: blocks of contexts against W, mostly; without one, `config.threads` threads do.
-    `progress` gets (stage, done, total); "auto" prints lines of `StageLines` to stderr, None
-    nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
-    meanwhile. If it raises, nothing is written.
+    `weight` is an array, a file as arrays.py names it, a GGUF file with its bias and vocabulary, or
+    a StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise;
+    heads are fitted to the stored values. `bias` None is zeros. `out` is <name>/<version> and must
+    not exist.
+
+    `heads` default to exact, screen and certified. Without `contexts` only exact and certified are
+    possible, with bounds for contexts of any direction (wider than for contexts like yours) and no
+    measurements. `heldout` are contexts of unseen text. Without them the last tenth of `contexts`
+    judges, and its misses count twice against a target.
+
+    `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the screen that meets it
+    in the least measured time. Unless `best_effort`, InvalidRequest if the held-out contexts are
+    too few to show that, and TargetNotReached if no screen does.
+
+    `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
+    (stage, done, total); "auto" prints to stderr, None is silent. InvalidRequest names the argument
+    at fault, also a `weight` that changes meanwhile. If it raises, no index is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.heads import Softmax
     from logitsieve.index import new_path
-    from logitsieve.index.files import remove_stale
-    from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
-    from logitsieve.index_builder.workers import Workers, in_threads
+    from logitsieve.index_builder import pipeline  # loads torch and faiss
 
-    config, progress = config or BuildConfig(), to_progress(progress, "build")
-    names = pipeline.check_heads(heads, target_precision is not None, contexts is not None)
+    config, target = config or BuildConfig(), target_precision
+    names = pipeline.check_heads(heads, target is not None, contexts is not None)
     if contexts is None and heldout is not None:
         raise InvalidRequest("heldout", "contexts that judge", "`contexts` to fit to as well")
-    if best_effort and target_precision is None:
+    if best_effort and target is None:
         raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
+    if config.reproducible and target is not None:
+        allowed = "a build without a target_precision, whose search goes by measured times"
+        raise InvalidRequest("reproducible", True, allowed)
     out = new_path(out)  # refused before hours of fitting, not after
     if is_gguf(weight):
         weight, bias, vocabulary = gguf_output_layer(weight, bias, vocabulary)
     stored = stored_matrix(weight, config.dtype)
     softmax = Softmax(stored, vector(bias, stored.vocab_size))
-    # Hashed before anything reads W: what is fitted and what is written have to be these numbers.
+    # Hashed before anything reads W: the fitted and the written numbers must be these.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)
-    if target_precision is not None:
-        target_precision = pipeline.checked_target(target_precision, softmax.vocab_size)
     if vocabulary is not None and len(vocabulary) != softmax.vocab_size:
         raise InvalidRequest(
             "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
         )
-    if config.reproducible and target_precision is not None:
-        allowed = "a build without a target_precision, whose search goes by measured times"
-        raise InvalidRequest("reproducible", True, allowed)
-    beside = next(folder for folder in out.parents if folder.is_dir())  # a failed build makes none
-    remove_stale(beside, SCRATCH)
-    with (
-        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as folder,
-        in_threads(executor, config.threads) as pool,
-    ):
-        scratch = Path(folder)
-        train = judged = Contexts([])
-        if contexts is not None:
-            train = open_contexts(contexts, softmax.dim)
-        if contexts is not None and heldout is None:
-            train, judged = train.split()
-            if target_precision is not None:
-                logger.warning(SAME_TEXT, out, judged.rows)
-        elif heldout is not None:
-            judged = open_contexts(heldout, softmax.dim, "heldout")
-        judged = judged.spread(config.heldout_rows, BLOCKS)
-        if target_precision is not None and not best_effort:
-            pipeline.refuse_unprovable(target_precision, judged.rows, heldout is not None)
-        inputs = pipeline.BuildInputs(
-            softmax=softmax,
-            train=train,
-            heldout=judged,
-            config=config,
-            target=target_precision,
-            unseen=heldout is not None,
-            best_effort=best_effort,
-            progress=progress,
-            workers=Workers(pool, scratch),
-        )
-        index = pipeline.run(inputs, names, vocabulary, out, scratch)
-    if target_precision is None:
+    options = {
+        "softmax": softmax,
+        "config": config,
+        "target": None if target is None else pipeline.checked_target(target, softmax.vocab_size),
+        "best_effort": best_effort,
+        "progress": to_progress(progress, "build"),
+    }
+    index = _fit(out, options, contexts, heldout, executor, names, vocabulary)
+    if target is None:
         _warn_of_misses(index)
     return index
 
 
+def _fit(
+    out: Path,
+    options: dict[str, Any],
+    contexts: Source | None,
+    heldout: Source | None,
+    executor: Executor | None,
+    names: Sequence[str],
+    vocabulary: Sequence[str] | None,
+) -> Index:
+    """Open the contexts and run the pipeline in a scratch folder; `options` are BuildInputs's."""
+    from logitsieve.index.files import remove_stale
+    from logitsieve.index_builder import pipeline
+    from logitsieve.index_builder.workers import Workers, in_threads
+
+    config, target, dim = options["config"], options["target"], options["softmax"].dim
+    parent = next(folder for folder in out.parents if folder.is_dir())  # makes no parents
+    remove_stale(parent, SCRATCH)
+    with (
+        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder,
+        in_threads(executor, config.threads) as pool,
+    ):
+        train = Contexts([]) if contexts is None else open_contexts(contexts, dim)
+        if heldout is not None:
+            judged = open_contexts(heldout, dim, "heldout")
+        elif contexts is None:
+            judged = Contexts([])
+        else:
+            train, judged = train.split()
+            if target is not None:
+                logger.warning(SAME_TEXT, out, judged.rows)
+        judged = judged.spread(config.heldout_rows, BLOCKS)
+        if target is not None and not options["best_effort"]:
+            pipeline.refuse_unprovable(target, judged.rows, heldout is not None)
+        workers = Workers(pool, Path(folder))
+        inputs = pipeline.BuildInputs(
+            train=train, heldout=judged, unseen=heldout is not None, workers=workers, **options
+        )
+        return pipeline.run(inputs, names, vocabulary, out, Path(folder))
+
+
 def _warn_of_misses(index: Index) -> None:
-    """Log a warning where the default head, built for no target, misses too many best ids."""
+    """Warn if the default head, built without a target, misses too many best ids."""
     for point in (index.calibration or {}).get("points", ()):
         p1 = point["precision_at"].get("1", 1.0)
         if point["head"]["name"] == index.default_head and p1 < LEAST_P1:

@@ -1,4 +1,4 @@
-"""The options of a build, of a sweep and of a capture: a field for every flag of their commands."""
+"""Options of a build, of a sweep and of a capture: a field for each flag of their commands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.floats import STORED
 from logitsieve.utils.options import check_ranges, option
 
-GIVEN: Literal["given"] = "given"  # the type of W: that which it has, if it is one of STORED
+GIVEN: Literal["given"] = "given"  # dtype of W: its own, if one of STORED
 
 JUDGES = "Held-out contexts that judge, at most: in contiguous blocks spread over them."
-WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens that a model from Hugging Face reads at a stretch
+WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens that a model reads at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class ScreenConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig(ScreenConfig):
-    """Everything that decides what `build` makes, besides its inputs."""
+    """All options of `build`."""
 
     dtype: Literal["given", "float32", "float16", "bfloat16"] = option(
         GIVEN,
@@ -112,7 +112,7 @@ class BuildConfig(ScreenConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneConfig:
-    """The rows and the minutes of a sweep; InvalidRequest for a value out of range."""
+    """Rows and minutes of a sweep; InvalidRequest for a value out of range."""
 
     rows: int = option(10_000, JUDGES, 1, 10**9)
     minutes: float = option(

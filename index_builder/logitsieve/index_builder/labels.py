@@ -1,4 +1,4 @@
-"""The exact best ids of every context, found block by block.
+"""Find the exact best ids of every context, block by block.
 
 Shape letters: N contexts, B contexts of a block, D hidden size, K labels a context.
 """
@@ -31,7 +31,7 @@ def exact_labels(
     progress: Callable[[int, int], None],
     workers: Workers,
 ) -> np.ndarray:
-    """[N, K] ids of the exact top `depth`, best first, in a mapped file.
+    """Return [N, K] ids of the exact top `depth`, best first, in a mapped file.
 
     InvalidRequest names a context that is too large.
     """
@@ -54,5 +54,5 @@ def exact_labels(
 
 
 def label_block(exact: Head, block: Float32, depth: int) -> Int32:
-    """The best ids of each context of a block, [B, K]."""
+    """Return the best ids of each context of a block, [B, K]."""
     return exact.topk(block, depth).ids

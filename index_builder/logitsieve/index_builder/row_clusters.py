@@ -1,9 +1,8 @@
-"""k-means over the rows of W, as maximum inner product search wants it.
+"""k-means over the rows of W for maximum inner product search.
 
-papers/004 (Auvolat et al. 2015), section 3: a row [w; b] / M gets the coordinate that makes its
-norm 1, the query [h; 1] a zero, so that the largest logit is the smallest angle, and spherical
-k-means groups rows that are large for the same queries. What a centroid has in the bias's place
-is its own bias.
+papers/004 (Auvolat et al. 2015), section 3: a row [w; b] / M is extended to norm 1, the query [h;
+1] by a zero. Then the largest logit has the smallest angle, and spherical k-means groups rows that
+are large for the same queries. A centroid's coordinate for the bias is its own bias.
 
 Shape letters: V vocabulary, D hidden size, E = D + 2, C clusters.
 """
@@ -16,13 +15,13 @@ import numpy as np
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.reduction import augmented
 
-POINTS = 256  # rows a centroid that k-means sees
+POINTS = 256  # rows per centroid that k-means sees
 
 
 def cluster_arrays(
     softmax: Softmax, clusters: int, iterations: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """The `ivf` part: `centroids` [C, D], `biases` [C], and the rows by cluster; none is empty."""
+    """Return the `ivf` part: `centroids` [C, D], `biases` [C] and no empty list."""
     rows_VE = augmented(softmax)
     clusters = min(clusters, len(rows_VE))
     kmeans = faiss.Kmeans(

@@ -30,14 +30,13 @@ def tune(
     config: TuneConfig | None = None,
     progress: ProgressOption = "auto",
 ) -> Index:
-    """Measure the heads of `index` at every setting worth trying, write it as `out`, and open that.
+    """Measure the heads of `index` at many settings, write the index `out`, and open it.
 
-    `contexts` must not be those that the index was fitted on. The grid of each head is the product
-    of its knobs' `tried` values. Only calibration.json differs: the other files are shared, the
-    digest stays. Its points are those that no other dominates and those stored in the index; points
-    of heads that this version does not know are lost. Precisions and bounds are those of `contexts`
-    alone. One thread; `progress` as in `build`. InvalidRequest names the argument at fault,
-    IndexUnreadable the file. If it raises, nothing is written.
+    `contexts` must not be those of the fit. Each head's grid is the product of its knobs' `tried`
+    values. Only calibration.json differs: other files are shared, and the digest stays. It gets the
+    undominated points and those stored in the index; points of unknown heads are lost. Precisions
+    are those on `contexts`. One thread; `progress` as in `build`. InvalidRequest names the
+    argument, IndexUnreadable the file. If it raises, no index is written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index
@@ -58,10 +57,9 @@ def tune(
 def _sweep(
     index: Index, bench: Bench, minutes: float, progress: Progress
 ) -> tuple[list[list[Entry]], dict[str, int]]:
-    """Entries of the stored settings, then of further ones, and how many were measured or left out.
+    """Measure the index's points, then further settings; also count measured and omitted settings.
 
-    Those of the points that the index has are always measured. A further one that a proven point
-    beats in time is beaten however precise.
+    A further setting is skipped if a proven point is faster at every batch size.
     """
     started = monotonic()
     stored = [index.head(name) for name in index.heads]
@@ -87,7 +85,7 @@ def _sweep(
 
 
 def _points(index: Index) -> list[Head]:
-    """Heads at the operating points of the index, of those that this version knows."""
+    """Return heads at the index's operating points, if this version knows them."""
     from logitsieve.decoding import LocalDecoder
 
     if "points" not in (index.calibration or {}):
@@ -96,9 +94,9 @@ def _points(index: Index) -> list[Head]:
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
-    """Every other setting, the heads taking turns: what is cut short has tried some of each.
+    """Yield all other settings, the heads in turns, so that a short sweep tries some of each.
 
-    For the same reason the order within a grid is shuffled, always in the same way.
+    Each grid is shuffled for the same reason, always in the same way.
     """
     grids = [list(_grid(head)) for head in stored]
     for grid in grids:
@@ -108,7 +106,7 @@ def _further(stored: list[Head]) -> Iterator[Head]:
 
 
 def _grid(head: Head) -> Iterator[Head]:
-    """The head at all combinations of values worth trying, without the one that it has."""
+    """Yield the head at all other combinations of values worth trying."""
     seen = [dict(head.knobs)]
     values = [
         dict.fromkeys([head.knobs[name], *knob.tried]) for name, knob in head.knob_table.items()
@@ -116,15 +114,15 @@ def _grid(head: Head) -> Iterator[Head]:
     for setting in product(*values):
         try:
             other = head.with_knobs(**dict(zip(head.knob_table, setting, strict=True)))
-        except InvalidKnob:  # a value that only larger indexes have room for
+        except InvalidKnob:  # only larger indexes allow it
             continue
-        if dict(other.knobs) not in seen:  # it may be held to what this index has
+        if dict(other.knobs) not in seen:  # the index may have limited it
             seen.append(dict(other.knobs))
             yield other
 
 
 def _worth_keeping(settings: list[list[Entry]], stored: int) -> list[Entry]:
-    """The entries of the `stored` first settings, and of those that nothing dominates."""
+    """Return the entries of the first `stored` settings and of undominated ones."""
     points = read_points(chain.from_iterable(settings))
     best = undominated(points)
     return [

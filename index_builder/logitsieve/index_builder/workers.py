@@ -1,8 +1,8 @@
-"""Calls spread over an executor: blocks of one size for any number of workers, merged in order.
+"""Spread calls over an executor, in blocks that do not depend on the number of workers.
 
-An object that many calls need is shared: calls in this process get the object itself; each worker
-in another process makes it once, from arrays that are sent once. Every call has one thread for
-matrix products, so the results equal those of a single thread, bit for bit.
+Calls share large objects: in this process directly; another process makes each object once, from
+arrays that it gets once. Every call uses one thread for matrix products, so results equal a single
+thread's bit for bit.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from logitsieve.index_builder.data.arrays import save
 T = TypeVar("T")
 R = TypeVar("R")
 
-HELD = 2  # shared objects that a worker process holds at once
-AHEAD = 2  # calls for each worker that may be begun before the first of all has ended
+HELD = 2  # shared objects per worker process
+AHEAD = 2  # calls per worker that may begin before the first of all has ended
 
 
 class SharingExecutor(Executor):
@@ -37,7 +37,7 @@ class SharingExecutor(Executor):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Calls that run side by side."""
+        """The number of calls that run at once."""
 
     @abstractmethod
     def share(self, array: np.ndarray) -> Any:
@@ -46,9 +46,9 @@ class SharingExecutor(Executor):
 
 @dataclass(frozen=True)
 class Shared(Generic[T]):
-    """An object for calls: `value` in this process, `make(*arrays, *options)` in another one.
+    """A call's object: `value` in this process, `make(*arrays, *options)` in another.
 
-    `make`, and what is called, are functions of a module, which other processes import.
+    `make` and the called function must be importable from a module.
     """
 
     value: T = field(compare=False)
@@ -61,16 +61,16 @@ class Shared(Generic[T]):
 class Workers:
     """Makes calls by an executor; without one, in this thread.
 
-    For other processes, arrays are written to `scratch`, unless the executor shares them itself.
+    Arrays for other processes go to `scratch`, unless the executor shares them itself.
     """
 
     def __init__(self, executor: Executor | None = None, scratch: Path | None = None) -> None:
         self._executor, self._scratch = executor or _ThisThread(), scratch
         self._here = is_here(executor)
-        self._sent: dict[int, tuple[np.ndarray, Any]] = {}  # by the id of an array that it keeps
+        self._sent: dict[int, tuple[np.ndarray, Any]] = {}  # by id(array)
 
     def map(self, call: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> Iterator[R]:
-        """Results of `call(value, *others)` for each (Shared, *others), in their order."""
+        """Yield `call(value, *others)` for each (Shared, *others), in order."""
         waiting: deque[Future[R]] = deque()
         try:
             with one_thread():
@@ -112,13 +112,13 @@ class Workers:
 
 
 def is_here(executor: Executor | None) -> bool:
-    """Report if an executor's calls, or those of none, run in this process."""
+    """Report if an executor's calls run in this process; None does."""
     return executor is None or isinstance(executor, ThreadPoolExecutor)
 
 
 @contextmanager
 def in_threads(executor: Executor | None, threads: int) -> Iterator[Executor | None]:
-    """The executor, or, if there is none, so many threads of this process; None for one."""
+    """Yield the executor or, without one, `threads` threads of this process; None for one."""
     if executor is not None or threads == 1:
         yield executor
         return
@@ -127,7 +127,7 @@ def in_threads(executor: Executor | None, threads: int) -> Iterator[Executor | N
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Products of matrices on one thread: on more, some are sums in another order."""
+    """Limit matrix products to one thread: more threads sum in another order."""
     return cast(AbstractContextManager[Any], _libraries().limit(limits=1, user_api="blas"))
 
 
@@ -143,7 +143,7 @@ class _ThisThread(Executor):
         return future
 
 
-_made: dict[str, Any] = {}  # the shared objects of this process, by key
+_made: dict[str, Any] = {}  # by key
 
 
 def _call(
@@ -154,7 +154,7 @@ def _call(
     options: tuple[Any, ...],
     *arrays: np.ndarray | Path,
 ) -> R:
-    """Make a call in a worker, with the object that `make` makes of the arrays, once for a key."""
+    """Run a call in a worker, making its shared object once per key."""
     if key not in _made:
         for old in list(_made)[: 1 - HELD]:
             del _made[old]

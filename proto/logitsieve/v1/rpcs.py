@@ -1,4 +1,4 @@
-"""The RPCs that answer one request by one reply, a row each: the only list of them.
+"""The only list of the RPCs that answer one request by one reply.
 
 The client, the server, the Decode stream, KServe and the fuzzers take names and messages from here.
 """
@@ -15,13 +15,13 @@ R_co = TypeVar("R_co", bound=Reply, covariant=True)
 
 
 class Rpc(NamedTuple, Generic[R_co]):
-    """An RPC of the Decoder service and the method of a `Decoder` that it stands for."""
+    """An RPC of the Decoder service and its method of a `Decoder`."""
 
     name: str  # of the RPC
     field: str  # of a stream's DecodeRequest and DecodeResponse
     method: str  # of a `Decoder`
     request: type[Any]
-    response: type[Any]  # field 1 is its Answer, the others are named as the arrays of `reply`
+    response: type[Any]  # field 1 is its Answer, others are named like the arrays of `reply`
     reply: type[R_co]
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.data.arrays import PIECE, load_array, matrix, vector
+from logitsieve.index_builder.data.arrays import ROUNDED_AT_ONCE, load_array, matrix, vector
 from logitsieve.utils.floats import LARGEST, STORED, narrowed, widened
 
 WIDE = np.random.default_rng(5).standard_normal((9, 4))
@@ -95,11 +95,11 @@ def test_rounding_twice_would_be_wrong_here() -> None:
     ],
 )
 def test_what_becomes_infinite_is_named(dtype: str, number: float, shown: str) -> None:
-    rows = np.zeros((PIECE // 4 + 3, 4))
-    rows[PIECE // 4 + 1, 2] = number
+    rows = np.zeros((ROUNDED_AT_ONCE // 4 + 3, 4))
+    rows[ROUNDED_AT_ONCE // 4 + 1, 2] = number
     with pytest.raises(InvalidRequest) as refused:
         matrix(rows, dtype)
-    assert refused.value.field == f"weight[{PIECE // 4 + 1}, 2]"
+    assert refused.value.field == f"weight[{ROUNDED_AT_ONCE // 4 + 1}, 2]"
     assert refused.value.got == f"{shown}, infinite as {dtype}"
     assert f"up to {LARGEST[dtype]:g}" in refused.value.allowed
 

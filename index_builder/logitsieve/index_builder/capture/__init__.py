@@ -1,4 +1,4 @@
-"""Run a model over text and keep the contexts that its output layer meets."""
+"""Run a model over text and record the contexts that its output layer meets."""
 
 from logitsieve.index_builder.capture.pytorch import CaptureConfig, capture
 

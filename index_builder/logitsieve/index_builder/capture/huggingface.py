@@ -1,6 +1,6 @@
-"""A causal language model in a Hugging Face folder, and text for it, as `capture` takes them.
+"""Open a causal language model in a Hugging Face folder, and text, for `capture`.
 
-Nothing is downloaded, no code of the folder is run, and weights are read from safetensors alone.
+Nothing is downloaded, no code of the folder runs, and only safetensors weights are read.
 
 Shape letters: B windows of a batch, T tokens of a window.
 """
@@ -24,7 +24,7 @@ from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require
 
-BATCH = 2  # windows; logits of 250,000 words take half a gigabyte for two
+BATCH = 2  # windows: their logits of 250,000 words take half a gigabyte
 logger = logging.getLogger(__name__)
 
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
@@ -33,11 +33,10 @@ NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal la
 def open_folder(
     folder: Path | str, text: Path | str, *, window: int = WINDOW
 ) -> tuple[nn.Module, Windows]:
-    """Open a model in float32, and batches that read `text` (UTF-8, plain or gzipped) once through.
+    """Open a model in float32, and batches that read `text` (UTF-8, plain or gzipped) once.
 
-    The model reads windows of `window` tokens, at most its positions (with a warning), each begun
-    with the token that its tokenizer begins text with. MissingExtra without transformers;
-    InvalidRequest names the argument at fault.
+    Windows have `window` tokens, at most the model's positions (with a warning), and begin with the
+    tokenizer's first token. MissingExtra without transformers; InvalidRequest names the argument.
     """
     require("huggingface", "transformers")
     from transformers import AutoTokenizer
@@ -60,7 +59,7 @@ def open_folder(
 
 
 def load_model(folder: Path) -> nn.Module:
-    """The model of `open_folder` alone; InvalidRequest names the folder."""
+    """Open the model alone; InvalidRequest names the folder."""
     from transformers import AutoModelForCausalLM
 
     with _named(folder):
@@ -81,8 +80,8 @@ def _named(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Loading without the progress bars of transformers, which are put back afterwards."""
-    bars: Any = import_module("transformers.utils.logging")  # which is not typed
+    """Suppress the progress bars of transformers while loading."""
+    bars: Any = import_module("transformers.utils.logging")  # untyped
 
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
@@ -95,14 +94,14 @@ def _without_bars() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Batches of token ids that read a text once through, `window` tokens at a stretch."""
+    """Batches of token ids that read a text once, `window` tokens at a time."""
 
     tokenizer: Any
     text: Path
     window: int
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield [B, T] of full windows, then [1, T] of each that is left; no padding."""
+        """Yield [B, T] of full windows, then [1, T] of each other one; no padding."""
         bos = self.tokenizer.bos_token_id
         begin = [one for one in self.tokenizer("")["input_ids"] if one == bos][:1]
         rows: list[list[int]] = []

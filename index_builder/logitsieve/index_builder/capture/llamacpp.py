@@ -1,7 +1,7 @@
-"""Run a GGUF model in llama.cpp over a text, or the primer; keep the inputs of its output layer.
+"""Run a GGUF model in llama.cpp over a text, or the primer; record its output layer's inputs.
 
-Its output layer is not computed: llama.cpp stops before it. The matrix stays in the file, which
-`build` takes as its `weight`.
+llama.cpp stops before the output layer, whose matrix stays in the file that `build` takes as
+`weight`.
 
 Shape letters: T tokens of a window, D hidden size.
 """
@@ -50,21 +50,19 @@ def capture_gguf(
     progress: ProgressOption = "auto",
     executor: Executor | None = None,
 ) -> dict[str, Any]:
-    """Write `out`: `00000.npy` ... (contexts) and `capture.json`; return the contents of that.
+    """Write `out`: `00000.npy` ... (contexts) and `capture.json`; return the latter's contents.
 
-    The model reads the text once through, `window` tokens at a stretch, each begun with the token
-    that its tokenizer begins text with. Contexts are multiplied by the architecture's scale of
-    logits, so that W h + b are the model's logits but for a softcap. `progress` gets (stage, rows
-    seen, rows of the whole text by an estimate). With `chat` each line of the text is a user's
-    message, put as the file's chat template has it, and the contexts are of the model's own greedy
-    answer, which ends where message and answer have `window` tokens; how many there will be is
-    then not known. `executor` reads the stretches side by side; other processes open `gguf` by its
-    path, each with `threads` threads. InvalidRequest names the argument at fault, also a `text`
-    that makes no tokens. If it raises, nothing is written.
+    The model reads the text once, `window` tokens at a time, each window begun with the tokenizer's
+    first token. Contexts are multiplied by the architecture's scale of logits, so that W h + b are
+    the model's logits before a softcap. `progress` gets (stage, rows seen, estimated rows of the
+    text). With `chat` each line is a user's message in the file's chat template, and contexts are
+    those of the model's greedy answer, up to `window` tokens in all; their number is then unknown.
+    `executor` reads windows in parallel; other processes open `gguf` by its path, each with
+    `threads` threads. InvalidRequest names the argument at fault, also a `text` without tokens. If
+    it raises, no file is written.
 
-    Without a text, None, the model reads the primer (`primer.py`), by itself in seconds: enough for
-    the heads `exact` and `certified`; a screen needs text of its use. `window` and `executor` have
-    no part in that.
+    `text` None reads the primer (`primer.py`) in seconds: enough for `exact` and `certified`; a
+    screen needs text of its use. `window` and `executor` are then unused.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), None if text is None else Path(text)
@@ -107,9 +105,9 @@ def capture_gguf(
 
 
 def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:
-    """Contexts [N, D] of the primer, read by a model in a GGUF file.
+    """Return contexts [N, D] of the primer, read by a GGUF model.
 
-    InvalidRequest names what llama.cpp cannot run.
+    InvalidRequest names a fault that llama.cpp finds.
     """
     with LlamaContext(gguf, positions=LENGTH, threads=threads) as context:
         context.headless = True
@@ -119,7 +117,7 @@ def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:
 def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[list[int]]:
     """Yield the tokens of each line as a chat up to its answer; InvalidRequest names `text`.
 
-    Lines that leave no room for an answer are left out, with a warning.
+    Lines that leave no space for an answer are skipped with a warning.
     """
     none = True
     for chunk in text_chunks(text):
@@ -135,7 +133,7 @@ def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[
 
 
 class OneReader(NamedTuple):
-    """A context that threads read with one after the other."""
+    """A context that threads read with in turn."""
 
     context: LlamaContext
     lock: Lock
@@ -143,14 +141,14 @@ class OneReader(NamedTuple):
 
 
 def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
-    """float32 [T, D]: the inputs of the output layer for each token of a stretch."""
+    """Return the output layer's inputs, float32 [T, D], for each token of a window."""
     with reader.lock:
         reader.context.forget()
         return reader.context.read(tokens, every=True)
 
 
 def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
-    """float32 [T, D]: the inputs of the output layer for each token of the answer, and its end."""
+    """Return the output layer's inputs, float32 [T, D], for the answer's tokens and end."""
     context, made = reader.context, list(tokens)
     with reader.lock:
         context.headless = False
@@ -167,7 +165,7 @@ def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
 def _read(
     text: Path, reader: OneReader, threads: int, chat: bool, workers: Workers, progress: Progress
 ) -> tuple[Iterator[Float32], Progress]:
-    """Contexts of the text, stretch by stretch, and `progress` with the number there will be."""
+    """Return the contexts of the text, and `progress` with their estimated number."""
     context, _, window = reader
     path = str(context.gguf.path.absolute())
     shared = Shared(reader, _open, (), (path, window, threads))

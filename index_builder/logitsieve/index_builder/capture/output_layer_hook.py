@@ -1,4 +1,4 @@
-"""The inputs of the output layer of a PyTorch model, batch by batch.
+"""Record the inputs of a PyTorch model's output layer, batch by batch.
 
 Shape letters: B rows of a batch, D hidden size.
 """
@@ -17,9 +17,9 @@ from logitsieve.api.results import Float32
 
 
 class LayerInputs:
-    """Runs a model, and catches what enters `layer`. Threads run it one after the other.
+    """Runs a model, one thread at a time, and records the inputs of `layer`.
 
-    As a context manager it puts the layer back as it was.
+    Leaving the context restores the layer.
     """
 
     def __init__(self, model: nn.Module, layer: nn.Linear) -> None:
@@ -36,7 +36,7 @@ class LayerInputs:
         self._undo.close()
 
     def read(self, batch: Any) -> tuple[Tensor, Any]:
-        """Return (the inputs of the layer for a batch [B, D], the model's output)."""
+        """Return (the layer's inputs for a batch [B, D], the model's output)."""
         with self._lock, torch.inference_mode():
             output = call_model(self._model, batch)
             width = self._layer.in_features
@@ -47,22 +47,22 @@ class LayerInputs:
 
     @property
     def once(self) -> bool:
-        """True if the last batch called the layer once: its logits decide no other context."""
+        """True if the last batch called the layer once: its logits then decide no other context."""
         return self._calls == 1
 
     def skip_product(self) -> None:
-        """Leave the layer's product out: most of a small model's time."""
+        """Replace the layer's product, most of a small model's time, by zeros."""
         self._undo.enter_context(_without_product(self._layer))
 
 
 def rows_of_batch(inputs: LayerInputs, batch: Any) -> Float32:
-    """Return float32 [B, D], the inputs of the layer for a batch."""
+    """Return the layer's inputs for a batch, float32 [B, D]."""
     hidden: Float32 = inputs.read(batch)[0].float().cpu().numpy()
     return hidden
 
 
 def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> LayerInputs:
-    """Return the inputs of the layer `name` of the model that `load` makes, in another process."""
+    """Record the layer `name` of the model that `load` makes, in another process."""
     torch.set_num_threads(1)
     model = load().eval()
     layer = model.get_submodule(name)
@@ -74,7 +74,7 @@ def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> L
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
-    """The model's output for its argument, a tuple of them, or a mapping of keyword arguments."""
+    """Call the model with its argument, a tuple of arguments, or a mapping of keywords."""
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
@@ -82,12 +82,12 @@ def call_model(model: nn.Module, batch: Any) -> Any:
 
 @contextmanager
 def _without_product(layer: nn.Linear) -> Iterator[None]:
-    """The layer returns zeros of the right shape."""
+    """Let the layer return zeros of the right shape."""
 
     def zeros(input: Tensor) -> Tensor:
         return input.new_zeros(1).expand(*input.shape[:-1], layer.out_features)
 
-    replaced = vars(layer).get("forward")  # by an adapter, such as `attach`
+    replaced = vars(layer).get("forward")  # set by an adapter, such as `attach`
     layer.forward = zeros  # type: ignore[method-assign]
     try:
         yield

@@ -1,42 +1,42 @@
-"""The primer: a short text of many kinds, for a basis of contexts that no kind is missing from.
+"""The primer: a short text of many kinds, to find the coordinates of a sketch.
 
-A sketch chooses its coordinates from second moments of contexts. A hundred contexts of a kind of
-text (a language, code, dialogue) give nearly the moments of thousands, but the bounds of a kind
-that is missing are several times wider.
+A sketch's coordinates come from second moments of contexts. A hundred contexts of a kind of text (a
+language, code, dialogue) give nearly the moments of thousands, but bounds for a missing kind are
+several times wider.
 
 Shape letters: N contexts, D hidden size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from logitsieve.api.results import Float32
-from logitsieve.index_builder.capture.stretches import Stretch, read_stretches
 from logitsieve.utils.options import Progress, no_progress
 
 if TYPE_CHECKING:
     from logitsieve.llamacpp import LlamaContext
 
 SEPARATOR = "\n---\n"
-LENGTH = 160  # tokens of a passage that are read
-SKIPPED = 4  # places at its beginning, too early to tell what the text is
+LENGTH = 160  # tokens read of a passage
+SKIPPED = 4  # its first places, too early to tell the kind of text
 
 
 def primer() -> tuple[str, ...]:
-    """The passages, each of another kind of text."""
+    """Return the passages, each of another kind of text."""
     text = files(__package__).joinpath("primer.txt").read_text(encoding="utf-8")
     return tuple(text.removesuffix("\n").split(SEPARATOR))
 
 
 def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Float32:
-    """Contexts [N, D] of the primer, each passage read from an empty cache.
+    """Return contexts [N, D] of the primer, each passage read from an empty cache.
 
-    They are in the order of their places in the passages: all kinds of text are in any long run of
-    them, so also in the last tenth, which `build` holds out.
+    They are sorted by place in the passage, so that any long run of them has all kinds of text,
+    also the last tenth, which `build` holds out.
     """
     length = min(LENGTH, context.trained_positions)
     stretches = [
@@ -46,3 +46,31 @@ def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Floa
     rows = read_stretches(context, stretches, progress=progress, stage="read the primer")
     places = np.concatenate([np.arange(first, len(tokens)) for tokens, first in stretches])
     return rows[np.argsort(places, kind="stable")]
+
+
+class Stretch(NamedTuple):
+    """Token ids read from an empty cache; contexts count from place `first`."""
+
+    tokens: list[int]
+    first: int
+
+
+def read_stretches(
+    context: LlamaContext,
+    stretches: Sequence[Stretch],
+    *,
+    headless: bool = True,
+    progress: Progress = no_progress,
+    stage: str = "read",
+) -> Float32:
+    """Return hidden states [N, D], or logits unless `headless`, from each `first` on.
+
+    `progress` gets (`stage`, stretches read, all).
+    """
+    before, context.headless, rows = context.headless, headless, []
+    for number, (tokens, first) in enumerate(stretches):
+        context.forget()
+        rows.append(context.read(tokens, every=True)[first:])
+        progress(stage, number + 1, len(stretches))
+    context.headless = before
+    return np.concatenate(rows)

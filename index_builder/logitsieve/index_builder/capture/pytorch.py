@@ -1,7 +1,7 @@
-"""Run a PyTorch model over data and keep the inputs of its output layer: contexts for `build`.
+"""Run a PyTorch model over data and record its output layer's inputs: contexts for `build`.
 
-They are spread over the whole run, in its order: one contiguous stretch of text would fit the
-screen to a part of the contexts that it will meet.
+They are spread over the whole run, in order: a contiguous part would fit the screen to a part of
+the contexts.
 
 Shape letters: B rows of a batch, D hidden size, V vocabulary.
 """
@@ -34,8 +34,8 @@ from logitsieve.utils.options import ProgressOption, to_progress
 
 __all__ = ["CaptureConfig", "capture"]
 
-CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
-CHUNK = 8192  # rows of W multiplied at once
+CHECKED_ROWS = 16  # of the first batch: W h + b is compared with the model's output
+CHUNK_ROWS = 8192  # rows of W multiplied at once
 
 
 def capture(
@@ -51,14 +51,13 @@ def capture(
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
 
-    Each batch is the model's argument, a tuple of its arguments, or a mapping of its keyword
-    arguments; give no padding, it would be kept. `output_layer` is the nn.Linear that makes the
-    logits, or its name; by default the last one called whose outputs are as many as the logits.
-    `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
-    also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
-    one. `executor` runs the batches side by side; in other processes runs, on one thread, the model
-    that `load` makes, a function of a module. InvalidRequest if `out` exists, or if the model's
-    output is not W h + b. If it raises, nothing is written.
+    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords, without
+    padding, which would be recorded. `output_layer` is the nn.Linear that makes the logits, or its
+    name; by default the last one called with as many outputs as logits. `progress` gets (stage,
+    rows seen, 0). Returns the contents of `capture.json`, with the attribute `window` of `batches`
+    (tokens read at once), if any. `executor` runs the batches in parallel; other processes run on
+    one thread the model that `load`, a function of a module, makes. InvalidRequest if `out` exists
+    or the model's output is not W h + b. If it raises, no file is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, iterator = Path(out), iter(batches)
@@ -108,7 +107,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _logits(output: Any) -> Tensor:
-    """The logits of a model's output: the output itself, its `.logits`, or its first item."""
+    """Return the logits of an output: itself, its `.logits`, or its first item."""
     output = getattr(output, "logits", output)
     if isinstance(output, Mapping):
         output = output.get("logits")
@@ -153,7 +152,7 @@ def _list(layers: Mapping[str, nn.Linear]) -> str:
 
 
 def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-    """W and b, with the further bias that Hugging Face's translation models add to the logits."""
+    """Return W and b, including the extra bias of Hugging Face's translation models."""
     weight = layer.weight.detach()
     bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
     more = getattr(model, "final_logits_bias", None)
@@ -161,7 +160,7 @@ def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, output: Any) -> None:
-    """InvalidRequest unless the model's own logits are W h + b up to their rounding."""
+    """InvalidRequest unless the model's logits are W h + b up to their rounding."""
     logits = _logits(output)
     if len(hidden_BD) == 0:
         raise InvalidRequest("batches", "no rows in the first batch", "one or more")
@@ -177,8 +176,8 @@ def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, outpu
     parts = [
         (hidden @ w.T + b, hidden.abs() @ w.T.abs() + b.abs())
         for w, b in zip(
-            (chunk.double().cpu() for chunk in torch.split(weight, CHUNK)),
-            (chunk.double().cpu() for chunk in torch.split(bias, CHUNK)),
+            (chunk.double().cpu() for chunk in torch.split(weight, CHUNK_ROWS)),
+            (chunk.double().cpu() for chunk in torch.split(bias, CHUNK_ROWS)),
             strict=True,
         )
     ]

@@ -1,8 +1,8 @@
-"""An evenly spread sample of a stream of rows whose length is not known beforehand.
+"""An evenly spread sample of a stream of rows of unknown length.
 
-The stream is cut into equal cells and one row is drawn from each; when twice the wanted rows are
-on disk, cells are joined in pairs. Drawing matters: every n-th row of sequences of equal length
-could always be the same position.
+The stream is cut into equal cells, with one row drawn from each; at twice the needed rows, cells
+are joined in pairs. Rows are drawn at random, since every n-th row of equal sequences could be the
+same position.
 
 Shape letters: B rows added at once, D hidden size.
 """
@@ -24,7 +24,7 @@ from logitsieve.index_builder.data.arrays import reserve, save
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress
 
-CHUNK = 8192  # rows moved at once
+CHUNK_ROWS = 8192  # rows moved at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -39,8 +39,8 @@ def write_sample(
 ) -> dict[str, Any]:
     """Write a sample of the rows of `blocks`, each [B, D], and `capture.json`; return its contents.
 
-    These are `facts`, the options and the numbers of rows. `progress` gets ("capture", rows seen,
-    0). InvalidRequest names `batches` if there is no row, or one that is not finite.
+    They are `facts`, the options and the numbers of rows. `progress` gets ("capture", rows seen,
+    0). InvalidRequest names `batches` if there is no row or a row is not finite.
     """
     sample = SpreadSample(folder / "rows.tmp", dim, config.max_rows, config.dtype, config.seed)
     for rows_BD in blocks:
@@ -57,23 +57,20 @@ def write_sample(
 class SpreadSample:
     """At most `max_rows` rows, in the stream's order; `seen` is the stream's length so far.
 
-    Up to twice as many are held in the file `path`; memory is one batch and one chunk.
+    The file `path` has up to twice as many; memory is one batch and one chunk.
     """
 
     def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed
         self.seen = self._kept = 0
-        self._reserved = 0  # rows that the disk surely holds
-        self._cell = 1  # rows of the stream for each kept one
+        self._reserved = 0  # rows for which disk space is reserved
+        self._cell = 1  # rows of the stream per sampled row
         with name_in_errors(path):
             self._file = np.lib.format.open_memmap(path, "w+", dtype, (2 * max_rows, dim))
 
     def add(self, rows_BD: np.ndarray) -> None:
-        """Take in the next rows of the stream.
-
-        InvalidRequest if one is not finite in the file's dtype.
-        """
-        with np.errstate(over="ignore"):  # what overflows becomes inf, reported here
+        """Add the next rows; InvalidRequest unless they are finite in the file's dtype."""
+        with np.errstate(over="ignore"):  # overflow becomes inf, reported here
             rows_BD = rows_BD.astype(self._file.dtype, copy=False)
         if not np.isfinite(rows_BD).all():
             raise InvalidRequest(
@@ -105,16 +102,16 @@ class SpreadSample:
         self.seen += len(rows_BD)
 
     def _thin(self) -> None:
-        """Join cells in pairs, keeping one of each two rows at random."""
+        """Join cells in pairs: of each two rows one remains, at random."""
         self._kept //= 2
         self._cell *= 2
-        for start in range(0, self._kept, CHUNK):
-            pairs = np.arange(start, min(start + CHUNK, self._kept), dtype=np.uint64)
+        for start in range(0, self._kept, CHUNK_ROWS):
+            pairs = np.arange(start, min(start + CHUNK_ROWS, self._kept), dtype=np.uint64)
             chosen = 2 * pairs + (self._draw(pairs) >> np.uint64(63))
             self._file[start : start + len(pairs)] = self._file[chosen.astype(np.int64)]
 
     def _draw(self, cells: np.ndarray) -> np.ndarray:
-        """Return a uint64 for each cell, by the seed, the cell's size and number (splitmix64)."""
+        """Return a uint64 per cell from the seed, the cell's size and number (splitmix64)."""
         start = (self._seed * 2654435761 + self._cell) % 2**64
         z = (cells + np.uint64(1)) * GOLDEN + np.uint64(start)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

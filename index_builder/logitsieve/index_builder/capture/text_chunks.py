@@ -1,4 +1,4 @@
-"""A text file, plain or gzipped, in pieces of whole lines, and in windows of tokens."""
+"""Read a text file, plain or gzipped, in chunks of lines or in windows of tokens."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest
 
-CHARACTERS = 1 << 16  # of a piece, up to the end of the line
+CHARACTERS = 1 << 16  # of a chunk, before the rest of its last line
 TEXT = "a text file, or one that is gzipped"
 
 
 def text_chunks(path: Path) -> Iterator[str]:
-    """Yield the pieces of `path` in order; InvalidRequest names `text` if it cannot be read."""
+    """Yield chunks of whole lines; InvalidRequest names `text` if it cannot be read."""
     reader = gzip.open if path.suffix == ".gz" else open
     try:
         with reader(path, "rt", encoding="utf-8") as file:
@@ -25,7 +25,7 @@ def text_chunks(path: Path) -> Iterator[str]:
 
 
 class CountedText:
-    """A tokenizer of the text in `path` that estimates the text's tokens by those made so far.
+    """Tokenizes the text in `path` and estimates its total of tokens.
 
     InvalidRequest names `text` if it cannot be read.
     """
@@ -35,23 +35,23 @@ class CountedText:
         self._read = self._made = 0
 
     def tokenize(self, text: str) -> list[int]:
-        """The ids of a further piece of the text."""
+        """Return the ids of the next chunk."""
         ids = self._tokenize(text)
         self._read, self._made = self._read + len(text), self._made + len(ids)
         return ids
 
     @property
     def tokens(self) -> int:
-        """The estimated number of tokens of the whole text; 0 before the first piece."""
+        """The estimated tokens of the text; 0 before the first chunk."""
         return round(self._made * self._characters / self._read) if self._read else 0
 
 
 def token_windows(
     path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
 ) -> Iterator[list[int]]:
-    """Yield the tokens of `path`, `window` at a time with `begin` first, the last time fewer.
+    """Yield the tokens of `path`, `window` at a time after `begin`; the last window may be shorter.
 
-    InvalidRequest names `text` if it cannot be read, or makes no tokens.
+    InvalidRequest names `text` if it cannot be read or has no tokens.
     """
     length, ids, empty = window - len(begin), list[int](), True
     for chunk in text_chunks(path):

@@ -1,8 +1,7 @@
 """Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`.
 
-Files are mapped, but for members of an `.npz`, which are read into memory. Nothing is ever
-unpickled. The matrix and the bias of a build are checked, and kept in the types that the index
-stores.
+Files are mapped, except members of an `.npz`, and never unpickled. A build's matrix and bias are
+checked and converted to types that the index stores.
 
 Shape letters: D hidden size, V vocabulary.
 """
@@ -29,11 +28,11 @@ FORMS = (
     "of float16, float32, float64 or bfloat16 (or its uint16 view)"
 )
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
-PIECE = 1 << 20  # numbers rounded at once
+ROUNDED_AT_ONCE = 1 << 20  # numbers rounded at once
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
-    """The array `W.npy`, `W.npz:W` or `W.safetensors:W`, mapped where the file allows it.
+    """Load `W.npy`, `W.npz:W` or `W.safetensors:W`, mapped if possible.
 
     InvalidRequest names `field`.
     """
@@ -49,7 +48,7 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
 
 
 def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
-    """The arrays of `source` in order: one per shard of a folder, else that of `load_array`."""
+    """Map the shards of a folder in order, or the one array of `load_array`."""
     path, name = _split(source)
     if path.is_dir() and not name:
         return [_map_npy(shard, field) for shard in _shards(path, field)]
@@ -59,7 +58,7 @@ def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
 def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
     """Reserve rows start .. stop - 1 of the mapped `array` on disk: OSError if it is full.
 
-    Without this, writing to the mapping would meet the full disk as a SIGBUS.
+    Otherwise writing to the mapping of a full disk would raise SIGBUS.
     """
     row = array.strides[0]
     with name_in_errors(file), file.open("r+b") as stream:
@@ -67,7 +66,7 @@ def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
 
 
 def save(file: Path, array: np.ndarray) -> None:
-    """Save an array as np.save does, with an OSError that names the file and the reason."""
+    """Save an array like np.save, with an OSError that names the file and the reason."""
     array = np.ascontiguousarray(array)
     with name_in_errors(file), file.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)
@@ -76,7 +75,7 @@ def save(file: Path, array: np.ndarray) -> None:
 
 
 def _split(source: Path | str) -> tuple[Path, str]:
-    """`FILE.npz:NAME` -> (FILE.npz, NAME); other forms have no name."""
+    """Split `FILE.npz:NAME` into (FILE.npz, NAME); other forms have no name."""
     text = str(source)
     for suffix in (".npz", ".safetensors"):
         path, separator, name = text.partition(f"{suffix}:")
@@ -106,7 +105,7 @@ def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
 
 
 def _shards(folder: Path, field: str) -> list[Path]:
-    """`00000.npy`, `00001.npy`, ... by number; other files are not contexts."""
+    """List `00000.npy`, `00001.npy`, ... by number; other files are not contexts."""
     numbered: dict[int, Path] = {}
     for path in sorted(path for path in folder.glob("*.npy") if path.stem.isdecimal()):
         other = numbered.setdefault(int(path.stem), path)
@@ -149,10 +148,10 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
 
 
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
-    """[V, D] of `dtype`, a name of STORED, or "given": its own half type, else float32.
+    """Return [V, D] of `dtype`: a name of STORED, or "given" for its own half type, else float32.
 
-    A file, named as above, or anything that contexts may be; bfloat16 becomes its bits, uint16.
-    InvalidRequest for another form, for NaN, and for numbers that are infinite in that type.
+    `weight` is a file or any form of contexts; bfloat16 becomes uint16 bits. InvalidRequest for
+    another form, NaN, or numbers that overflow the type.
     """
     array = load_array(weight, "weight") if isinstance(weight, (str, Path)) else weight
     if np.ndim(array) != 2:
@@ -164,9 +163,9 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
 
 
 def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
-    """The matrix of a build: a stored one as it is, unless `dtype` names another type; else floats.
+    """Return a build's matrix: stored rows stay unless `dtype` names another type.
 
-    `weight` otherwise as `matrix` takes it. InvalidRequest also names a row whose scales are not
+    `weight` is otherwise as for `matrix`. InvalidRequest also names a row with scales that are not
     finite.
     """
     if not isinstance(weight, StoredMatrix):
@@ -183,7 +182,7 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:
-    """float32 [V], always a copy; None is zeros. InvalidRequest names what is wrong."""
+    """Copy to float32 [V]; None is zeros. InvalidRequest names the fault."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias
@@ -202,10 +201,10 @@ def _rows(array: ArrayLike, field: str) -> np.ndarray:
 
 
 def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:
-    """The values of rows [V, D], each rounded once and finite; `rows` itself if it has the type."""
+    """Round rows [V, D] once to `dtype`, all finite; return `rows` itself if it has the type."""
     same = rows.dtype == STORED[dtype]
     stored = rows if same else np.empty(rows.shape, STORED[dtype])
-    step = max(1, PIECE // rows.shape[1])
+    step = max(1, ROUNDED_AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), step):
         piece = rows[start : start + step]
         if not same:

@@ -1,4 +1,4 @@
-"""Context vectors to fit and to judge on, more of them than memory holds.
+"""Context vectors to fit and to judge on, more than memory can hold.
 
 Shape letters: N contexts, D hidden size, S rows taken.
 """
@@ -18,7 +18,7 @@ from logitsieve.index_builder.data.arrays import FORMS, map_arrays
 from logitsieve.utils.hidden import MASKED, as_hidden
 
 BLOCK_ROWS = 8192
-HELD_OUT = 10  # one part in so many is held out
+HELD_OUT = 10  # one part in this many is held out
 
 Source: TypeAlias = "Contexts | ArrayLike | Path | str"
 
@@ -26,7 +26,7 @@ Source: TypeAlias = "Contexts | ArrayLike | Path | str"
 class Contexts:
     """N rows of size D, in shards that may be mapped files; read in blocks as float32.
 
-    Every row read is checked: InvalidRequest names `field` and the row if a value is not finite.
+    Rows are checked when read: InvalidRequest names `field` and a row that is not finite.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Contexts:
         field: str = "contexts",
         firsts: Sequence[int] | None = None,
     ) -> None:
-        """`firsts` are the numbers by which the first row of each shard is named in errors."""
+        """Name the first row of each shard by `firsts` in errors."""
         if firsts is None:
             firsts = list(accumulate((len(shard) for shard in shards), initial=0))[:-1]
         self.field = field
@@ -46,17 +46,17 @@ class Contexts:
         self.dim = int(self._shards[0].shape[1]) if self._shards else 0
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Float32]:
-        """float32 [n, D] in order, n <= size; a block never spans two shards."""
+        """Yield float32 [n, D] in order, n <= size; a block never spans two shards."""
         for shard, first in zip(self._shards, self._firsts, strict=True):
             for start in range(0, len(shard), size):
                 yield self._read(shard[start : start + size], first + start)
 
     def parts(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Float32]]:
-        """The same blocks, each with the numbers of its rows."""
+        """Yield the same blocks, each with its rows' numbers."""
         yield from zip(self.spans(size), self.blocks(size), strict=True)
 
     def spans(self, size: int = BLOCK_ROWS) -> Iterator[slice]:
-        """The numbers of the rows of each block, which are not read."""
+        """Yield the row numbers of each block without reading it."""
         done = 0
         for shard in self._shards:
             for start in range(0, len(shard), size):
@@ -65,7 +65,7 @@ class Contexts:
             done += len(shard)
 
     def take(self, rows_S: Int64) -> Float32:
-        """float32 [S, D]: the rows of these numbers, in that order."""
+        """Return the rows of these numbers, float32 [S, D], in that order."""
         taken = np.empty((len(rows_S), self.dim), np.float32)
         shard_of_S = np.searchsorted(self._ends, rows_S, side="right")
         for number in np.unique(shard_of_S):
@@ -80,12 +80,12 @@ class Contexts:
         return taken
 
     def sample(self, rows: int) -> Float32:
-        """float32 [S, D]: at most `rows` of the rows, at equal distances."""
+        """Return at most `rows` rows at equal distances, float32 [S, D]."""
         count = min(rows, self.rows)
         return self.take(np.arange(count) * self.rows // count)
 
     def between(self, start: int, stop: int) -> Self:
-        """Rows start .. stop - 1, sharing the storage."""
+        """Return rows start .. stop - 1, sharing the storage."""
         shards, firsts = [], []
         for shard, end, number in zip(self._shards, self._ends, self._firsts, strict=True):
             first = int(end) - len(shard)
@@ -94,12 +94,12 @@ class Contexts:
         return type(self)(shards, self.field, firsts)
 
     def number(self, row: int) -> int:
-        """The row's number in what the user gave: these may be a part of that."""
+        """Return the row's number in the user's input, of which these rows may be a part."""
         shard = int(np.searchsorted(self._ends, row, side="right"))
         return self._firsts[shard] + row - (int(self._ends[shard]) - len(self._shards[shard]))
 
     def spread(self, rows: int, blocks: int) -> Self:
-        """At most `rows` of the rows, as `blocks` contiguous blocks at equal distances."""
+        """Return at most `rows` rows, in `blocks` contiguous blocks at equal distances."""
         size = rows // blocks
         if self.rows <= rows or size == 0:
             return self.between(0, rows)
@@ -110,7 +110,7 @@ class Contexts:
         return type(self)(shards, self.field, firsts)
 
     def split(self) -> tuple[Self, Self]:
-        """(to fit on, held out): the last tenth is held out, since neighbours resemble each other.
+        """Return (to fit on, held out): the last tenth, since neighbours resemble each other.
 
         InvalidRequest if there are fewer than two rows.
         """
@@ -129,9 +129,9 @@ class Contexts:
 
 
 def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts:
-    """Contexts of size D from an array or from files, as arrays.py names them.
+    """Open contexts of size D from an array or from files, as arrays.py names them.
 
-    InvalidRequest names `field`, also where the shape or the dtype is wrong.
+    InvalidRequest names `field`, also for a wrong shape or dtype.
     """
     if isinstance(source, Contexts):
         shards = source._shards

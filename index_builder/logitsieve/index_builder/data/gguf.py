@@ -1,4 +1,4 @@
-"""The output layer of a GGUF file as what `build` takes: its matrix, its bias, its vocabulary."""
+"""The output layer of a GGUF file as arguments of `build`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class OutputLayer(NamedTuple):
-    """The output layer of a GGUF file, as arguments of `build`."""
+    """A matrix, its bias and its vocabulary."""
 
     weight: ArrayLike | StoredMatrix
     bias: ArrayLike | None
@@ -28,10 +28,10 @@ class OutputLayer(NamedTuple):
 def gguf_output_layer(
     path: Path | str, bias: ArrayLike | None, vocabulary: Sequence[str] | None
 ) -> OutputLayer:
-    """The layer of a GGUF file, and its tokens as words unless a `vocabulary` is given.
+    """Read the layer of a GGUF file, with its tokens as words unless a `vocabulary` is given.
 
-    The matrix is as the file stores it, mapped, or in float32 if the index has no such rows.
-    InvalidRequest names `weight` where the file cannot be used, and a `bias` beside it.
+    The matrix is mapped as stored, or float32 if the index has no such rows. InvalidRequest names
+    `weight` if the file cannot be used, and a `bias` given with it.
     """
     from logitsieve.llamacpp.model_file import GgufModel  # loads numba
 
@@ -53,5 +53,5 @@ def gguf_output_layer(
 
 
 def is_gguf(weight: Any) -> TypeGuard[str | Path]:
-    """True for the name of a GGUF file."""
+    """Check for the name of a GGUF file."""
     return isinstance(weight, str | Path) and str(weight).endswith(SUFFIX)

@@ -1,4 +1,4 @@
-"""The ids by how often they are among the best labels of the contexts.
+"""Sort the ids by their frequency among the best labels of the contexts.
 
 Shape letters: V vocabulary, N contexts, H held-out contexts judged, K labels.
 """
@@ -17,7 +17,7 @@ from logitsieve.index_builder.fitting import (
 
 
 def fit_frequency(inputs: FitInputs) -> FitResult:
-    """All ids, the most frequent first, then by id; n is the least that suffices."""
+    """Return all ids, the most frequent first, then by id; n is the least that suffices."""
     counts_V = label_counts(inputs)
     ids_V = np.argsort(-counts_V, kind="stable").astype(np.int32)
     place_V = np.empty(inputs.vocab_size, np.int64)

@@ -1,9 +1,9 @@
-"""A small world graph over the rows of W, built by faiss.
+"""Build a small-world graph over the rows of W with faiss.
 
-Zhang et al. 2018 (FGD), section 3.2: rows [w; b] get the coordinate that makes all norms equal.
-Where norms differ much, every query is far from all of these; walking by the angle to [w; b] alone
-meets more of the best rows, although the nearest by angle need not be the best: exact logits
-decide among those met. Both graphs are built, and the one that needs less is kept.
+Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
+every query is far from all of them; walking by the angle to [w; b] then meets more of the best
+rows, even if the nearest by angle is not the best, since exact logits decide. Both graphs are
+built, and the cheaper one is stored.
 
 Shape letters: V vocabulary, E the size of faiss's vectors, H held-out contexts judged, K labels.
 """
@@ -27,7 +27,7 @@ TRIED = tuple(8 << step for step in range(10))  # values of ef
 
 
 def fit_graph(inputs: FitInputs) -> FitResult:
-    """The graph that needs the smaller ef at the target; ef is that."""
+    """Return the graph with the smaller ef at the target, and that ef."""
     hidden_HD, labels_HK = heldout_sample(inputs)
     needed, graphs = [], []
     for number, unit_rows in enumerate(REDUCTIONS, start=1):
@@ -41,7 +41,7 @@ def fit_graph(inputs: FitInputs) -> FitResult:
 
 
 def by_angle(softmax: Softmax) -> Float32:
-    """[V, D+2] unit rows in the direction of [w; b; 0]; a row of zeros stays so."""
+    """Return [V, D+2] unit rows in the direction of [w; b; 0]; zero rows stay."""
     rows = augmented(softmax)
     rows[:, -1] = 0.0
     norms = np.sqrt(np.einsum("vd,vd->v", rows, rows, dtype=np.float64))
@@ -55,8 +55,9 @@ REDUCTIONS: tuple[Callable[[Softmax], Float32], ...] = (augmented, by_angle)
 def graph_arrays(
     softmax: Softmax, unit_rows: Callable[[Softmax], Float32], config: BuildConfig
 ) -> dict[str, np.ndarray]:
-    """The `graph` part: faiss's bytes. One thread links the rows in order, so that equal inputs
-    give equal graphs.
+    """Return the `graph` part, faiss's bytes.
+
+    One thread links the rows in order: it is reproducible.
     """
     rows = unit_rows(softmax)
     padded_VE = np.zeros((len(rows), width(softmax.dim)), np.float32)
@@ -74,7 +75,7 @@ def graph_arrays(
 def least_ef(
     softmax: Softmax, arrays: dict[str, np.ndarray], hidden_HD: Float32, labels_HK: Int64
 ) -> tuple[int, float]:
-    """Return the least ef tried that finds enough of the labels, or V, and the share found."""
+    """Return the least ef tried that finds enough labels, or V, and the share found."""
     exact = HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
     head = GraphHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
     for ef in TRIED:

@@ -1,4 +1,4 @@
-"""Inverted lists for `ivf`: the best of several starts of k-means, and what it has to probe.
+"""Fit inverted lists for `ivf`: the best of several starts of k-means, and its probes.
 
 papers/004 (Auvolat et al. 2015), section 3; `row_clusters.py` is the k-means.
 
@@ -15,14 +15,14 @@ from logitsieve.index_builder.row_clusters import cluster_arrays
 
 
 def fit_ivf(inputs: FitInputs) -> FitResult:
-    """The one of `ivf_starts` seeds that scans least at the target, and the nprobe it needs.
+    """Return the one of `ivf_starts` seeds that scans least at the target, and its nprobe.
 
-    Starts differ much: one frequent row in a list that is routed to late costs all its contexts.
+    Starts differ much: a frequent row in a list that is probed late costs all its contexts.
     """
     softmax, config = inputs.softmax, inputs.config
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
     hidden_HD, labels_HK = heldout_sample(inputs)
-    fits: list[tuple[float, FitResult]] = []  # by the rows that each reads
+    fits: list[tuple[float, FitResult]] = []  # by the rows that each scans
     for number in range(config.ivf_starts):
         arrays = cluster_arrays(softmax, clusters, config.kmeans_iterations, config.seed + number)
         needed_HK, read_HC = cluster_ranks(arrays, hidden_HD, labels_HK)
@@ -36,7 +36,7 @@ def fit_ivf(inputs: FitInputs) -> FitResult:
 def cluster_ranks(
     arrays: dict[str, np.ndarray], hidden_HD: Float32, labels_HK: Int64
 ) -> tuple[Int64, Int64]:
-    """[H, K] probes that find the label, and [H, C] rows read by 1, 2, ... probes."""
+    """Return [H, K] probes that find the label, and [H, C] rows scanned by 1, 2, ... probes."""
     sizes_C = np.diff(arrays["offsets"]).astype(np.int64)
     scores_HC = hidden_HD @ arrays["centroids"].T + arrays["biases"]
     order_HC = np.argsort(-scores_HC, axis=1, kind="stable")

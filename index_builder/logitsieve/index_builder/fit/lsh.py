@@ -1,9 +1,9 @@
-"""Hash tables for `lsh`: the reduction, bits, tables and probes that cost least at a given recall.
+"""Fit hash tables for `lsh`: the cheapest reduction, bits, tables and probes at a given recall.
 
-papers/000 (Levy, Chen, Ermon 2018, "LSH Softmax"); docs/heads.md says how the search goes.
+papers/000 (Levy, Chen, Ermon 2018, "LSH Softmax"); docs/heads.md describes the search.
 
-Shape letters: V vocabulary, U words of the search, H held-out contexts, D hidden size, X = D + 2,
-L tables, N bits a table, J = L N planes.
+Shape letters: V vocabulary, U words of the search, H held-out contexts, D hidden size, X = D + 2, L
+tables, N bits a table, J = L N planes.
 """
 
 from __future__ import annotations
@@ -35,45 +35,45 @@ from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 from logitsieve.utils.options import Progress
 
 JUDGES = 512  # held-out contexts of the search
-WORDS = 1 << 14  # of the vocabulary that the search hashes, and that are hashed at once
-SCALES = (1.0, 3.0)  # of the beta that is best for the longest row; plain cosine gains from more
+WORDS = 1 << 14  # words that the search samples, and words hashed at once
+SCALES = (1.0, 3.0)  # of the best beta for the longest row; plain cosine gains from more
 LEAST_BITS = 4
 PROBES = (1, 2, 4, 8)
 LEAST_TABLES = 8
-ROUNDING = 1e-6  # of a sum of as many numbers as there are judges
+ROUNDING = 1e-6  # of a sum of JUDGES numbers
 
-# What a lookup costs in multiply-adds of an exact logit (65 ps), measured on one core with AVX-512.
+# Costs of a lookup in multiply-adds of an exact logit (65 ps), on one core with AVX-512.
 PLANE = 0.4  # a multiply-add of a hash: planes are read in order
-RANKED = 40.0  # to put a plane in the order of distance
+RANKED = 40.0  # to sort a plane by distance
 BUCKET = 800.0  # to find a bucket: it is not in the cache
 COLLISION = 16.0  # to count an id in it
-FOUND = 15.0  # to keep, cap and forget an id
+FOUND = 15.0  # to store, cap and clear an id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A way to make and look up tables, and its measures."""
+    """Options of hash tables, and their measures."""
 
     ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
     beta: float
     bits: int
     tables: int
     probes: int
-    candidates: int  # kept of those found; 0: all
+    candidates: int  # cap on the ids found; 0: none
     recall: float  # of the exact best word, on held-out contexts
     scanned: float  # share of the vocabulary
     cost: float  # share of the full softmax's
-    reaches: bool  # the recall of the configuration
+    reaches: bool  # meets the configuration's recall
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Least for the cheapest of those that reach the recall, else for the nearest to it."""
+        """Sort key: the cheapest that reaches the recall, else the nearest to it."""
         if self.reaches:
             return False, self.cost, -self.recall
         return True, -self.recall, self.cost
 
 
-_Tried = tuple[Reduction, int, int]  # with that many bits and probes
+_Tried = tuple[Reduction, int, int]  # reduction, bits, probes
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class _Search:
     inputs: FitInputs
     hidden: Float32  # [H, D]
     words: Int64  # [U], ascending
-    labels: Int64  # [H], places of the exact best words in `words`
+    labels: Int64  # [H] places of the exact best words in `words`
 
     @classmethod
     def over(cls, inputs: FitInputs) -> _Search:
@@ -96,27 +96,25 @@ class _Search:
 
     @cached_property
     def needed(self) -> int:
-        """The contexts that must be right, so that chance alone hardly explains it."""
+        """Return the contexts that must be right, so that chance alone hardly explains it."""
         count, recall = len(self.labels), self.inputs.config.lsh_recall
         enough = [n for n in range(count) if wilson(n / count, count) >= recall]
         return enough[0] if enough else count
 
     def most_tables(self, bits: int) -> int:
-        """The most tables that the memory and offsets of 32 bits allow."""
+        """Return the most tables that fit in memory and in 32-bit offsets."""
         fitting = int(self.inputs.config.lsh_memory * self.matrix_memory / self.table_memory(bits))
         return min(self.inputs.config.lsh_tables, fitting, (2**31 - 1) // self.inputs.vocab_size)
 
     @property
     def matrix_memory(self) -> int:
-        """The softmax, in numbers of four bytes."""
         return self.inputs.vocab_size * (self.inputs.softmax.dim + 1)
 
     def table_memory(self, bits: int) -> int:
-        """Planes, shifts, offsets and ids of a table, in numbers of four bytes."""
         return bits * (self.inputs.softmax.dim + 1) + (1 << bits) + self.inputs.vocab_size
 
     def bits_allowed(self) -> list[int]:
-        """Bits at which a table fits in the memory, and its buckets hold an id on average."""
+        """List the bits with tables that fit in memory and buckets that average an id."""
         useful = max(LEAST_BITS, self.inputs.vocab_size.bit_length() - 1)
         bits = range(LEAST_BITS, min(useful, LARGEST_BITS) + 1)
         allowed = [n for n in bits if self.most_tables(n)]
@@ -127,11 +125,11 @@ class _Search:
         return allowed
 
     def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
-        """The setting with the best number of tables."""
+        """Return the setting with the best number of tables."""
         return min(self.settings(reduction, bits, probes), key=lambda setting: setting.rank)
 
     def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
-        """Settings of more and more tables, up to the most."""
+        """Yield settings of more and more tables."""
         planes = draw_planes(
             self.most_tables(bits), bits, self.inputs.softmax.dim, self.inputs.config.seed
         )
@@ -148,7 +146,7 @@ class _Search:
     def _judged(
         self, reduction: Reduction, bits: int, tables: int, probes: int, counts_HU: np.ndarray
     ) -> Setting:
-        """The setting with the tightest cap that still reaches the recall, or else with none."""
+        """Return the setting with the tightest cap that reaches the recall, or without a cap."""
         limit, recall = self._tightest(counts_HU)
         reaches = recall * len(self.labels) >= self.needed - ROUNDING
         sizes = (counts_HU > 0).sum(axis=1)
@@ -172,9 +170,9 @@ class _Search:
         )
 
     def _tightest(self, counts_HU: np.ndarray) -> tuple[int, float]:
-        """The least cap that reaches the recall, or none at all, and the recall with it.
+        """Return the least cap that reaches the recall, or none, and the recall with it.
 
-        Of the words that as many tables find as the label, it is as likely to come anywhere.
+        Among words in as many tables as the label, every order is equally likely.
         """
         of_label = np.take_along_axis(counts_HU, self.labels[:, None], 1)
         above = (counts_HU > of_label).sum(axis=1)
@@ -191,7 +189,7 @@ class _Search:
 
 
 def _growing(most: int) -> list[int]:
-    """Half as many more, then a third as many, in turns: LEAST_TABLES, 12, 16, 24, ... `most`."""
+    """Grow by a half and a third in turns: LEAST_TABLES, 12, 16, 24, ... `most`."""
     steps = [LEAST_TABLES * (2 + n % 2) << n // 2 >> 1 for n in range(2 * LARGEST_BITS)]
     return [*(tables for tables in steps if tables < most), most]
 

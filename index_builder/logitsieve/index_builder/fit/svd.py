@@ -1,6 +1,6 @@
-"""SVD-softmax: W rotated so that its first columns hold most of it.
+"""Fit SVD-softmax: W rotated so that its first columns hold most of it.
 
-Shim et al. 2017, section 3: W = U S V^T; V is found as the eigenvectors of W^T W, since D << V.
+Shim et al. 2017, section 3: W = U S V^T; V are the eigenvectors of W^T W, since D << V.
 
 Shape letters: V vocabulary, D hidden size, R rank, W width, G groups of 16 rows, H held-out
 contexts judged, K labels.
@@ -14,20 +14,20 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
 
-LANES = 16  # rows whose columns lie together
+GROUP_ROWS = 16  # rows interleaved by column
 BLOCK_ROWS = 8192
-WIDEST = 256  # the largest rank stored by default
-GATHERED = 2  # reading a row from its place in W costs about so many of the preview's
+WIDEST = 256  # the largest default rank
+GATHERED = 2  # cost of reading a row from its place in W, relative to the preview's
 
 
 def fit_svd(inputs: FitInputs) -> FitResult:
-    """The preview, and the width and candidates that reach the target at the least cost."""
+    """Return the preview, and the width and candidates that reach the target at the least cost."""
     softmax = inputs.softmax
     rank = inputs.config.svd_width or min(-(-softmax.dim // 4), WIDEST)
     arrays = preview_arrays(softmax, rank)
     rank = len(arrays["basis"])
     hidden_HD, labels_HK = heldout_sample(inputs)
-    costs: list[tuple[float, int, int]] = []  # of each width and number of candidates
+    costs: list[tuple[float, int, int]] = []  # cost, width, candidates
     widths = sorted({-(-rank * part // 8) for part in (1, 2, 3, 4, 6, 8)})
     for number, width in enumerate(widths, start=1):
         needed_HK = preview_ranks(softmax, arrays, width, hidden_HD, labels_HK)
@@ -40,22 +40,22 @@ def fit_svd(inputs: FitInputs) -> FitResult:
 
 
 def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:
-    """The `svd` part: `basis` [R, D] and `preview` [G, R, 16], zeros after the last row."""
+    """Return the `svd` part: `basis` [R, D] and `preview` [G, R, 16], padded with zeros."""
     basis_RD = rotation(softmax.weight)[:rank]
     vocab_size, rank = softmax.vocab_size, len(basis_RD)
-    groups = -(-vocab_size // LANES)
-    preview = np.zeros((groups, rank, LANES), np.float32)
-    for start in range(0, groups, BLOCK_ROWS // LANES):
-        rows = softmax.weight[start * LANES : start * LANES + BLOCK_ROWS]
-        turned = np.zeros((-(-len(rows) // LANES) * LANES, rank), np.float32)
+    groups = -(-vocab_size // GROUP_ROWS)
+    preview = np.zeros((groups, rank, GROUP_ROWS), np.float32)
+    for start in range(0, groups, BLOCK_ROWS // GROUP_ROWS):
+        rows = softmax.weight[start * GROUP_ROWS : start * GROUP_ROWS + BLOCK_ROWS]
+        turned = np.zeros((-(-len(rows) // GROUP_ROWS) * GROUP_ROWS, rank), np.float32)
         turned[: len(rows)] = rows.astype(np.float64) @ basis_RD.T
-        grouped = turned.reshape(-1, LANES, rank)
+        grouped = turned.reshape(-1, GROUP_ROWS, rank)
         preview[start : start + len(grouped)] = grouped.transpose(0, 2, 1)
     return {"basis": np.ascontiguousarray(basis_RD, np.float32), "preview": preview}
 
 
 def rotation(weight: Float32) -> np.ndarray:
-    """V^T, float64 [D, D]: directions in which rows of W are long come first."""
+    """Return V^T, float64 [D, D], the directions in which rows of W are longest first."""
     gram_DD = np.zeros((weight.shape[1],) * 2)
     for start in range(0, len(weight), BLOCK_ROWS):
         block = weight[start : start + BLOCK_ROWS].astype(np.float64)
@@ -70,7 +70,7 @@ def preview_ranks(
     hidden_HD: Float32,
     labels_HK: Int64,
 ) -> np.ndarray:
-    """[H, K]: how many candidates hold the label, by a preview of that width."""
+    """Return [H, K] candidates that include the label, by a preview of that width."""
     columns_WV = np.concatenate(list(arrays["preview"][:, :width]), axis=1)
     columns_WV = columns_WV[:, : softmax.vocab_size]
     turned_HW = hidden_HD @ arrays["basis"][:width].T

@@ -13,7 +13,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.heads._base.head import Head
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index
-from logitsieve.index.contents import read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.answers import Facts, answer_facts, word_facts
 from logitsieve.server.console.questions import (

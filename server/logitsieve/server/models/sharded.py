@@ -14,8 +14,8 @@ from logitsieve.decoding.auto import Auto
 from logitsieve.decoding.decoder import ENGINES_KEPT
 from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.index.contents import read_manifest
 from logitsieve.index.manifest import Manifest
+from logitsieve.index.reader import read_manifest
 from logitsieve.index.split import SHARDS_FOLDER, shard_folders
 
 

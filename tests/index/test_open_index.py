@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.heads import HEADS
+from logitsieve.heads._base.head import Head, Softmax
+from logitsieve.index import HeadEntry, open_index, verify_index, write_index
+from logitsieve.index.index import assemble
+from logitsieve.index.reader import PARTS, read_contents
+from tests.index.samples import (
+    FAKES,
+    WORDS,
+    FakeHead,
+    forge,
+    read_manifest,
+    replace_file,
+    spoil_tensor,
+    tiny_softmax,
+    write_tiny,
+)
+from tests.synthetic import certified_arrays, screen_arrays
+
+CALIBRATION = {"us": {"exact": [1.5, 8.0]}}
+
+
+def fakes_of(tiny: Path, threads: int = 1) -> tuple[Head, Head]:
+    index = assemble(read_contents(tiny), FAKES, threads)
+    return index.head("exact"), index.head("screen")
+
+
+def test_heads_get_the_matrix_their_part_and_their_operating_point(tiny: Path) -> None:
+    exact, screen = fakes_of(tiny, threads=3)
+    assert isinstance(exact, FakeHead)
+    assert isinstance(screen, FakeHead)
+    assert exact.softmax is screen.softmax
+    assert (exact.fallback, screen.fallback) == (None, exact)
+    assert (exact.threads, screen.threads) == (3, 3)
+    assert not exact.arrays
+    assert screen.arrays.keys() == {"centroids", "offsets", "ids"}
+    assert (exact.knobs, screen.knobs) == ({}, {"probes": 1.0})
+
+
+def test_heads_read_the_mapping_itself_but_copies_of_addresses(tiny: Path) -> None:
+    _, screen = fakes_of(tiny)
+    assert isinstance(screen, FakeHead)
+    mapped = (screen.softmax.weight, screen.softmax.bias, screen.arrays["centroids"])
+    copied = (screen.arrays["offsets"], screen.arrays["ids"])
+    assert not any(array.flags.owndata for array in mapped)
+    assert all(array.flags.owndata for array in copied)
+    assert not any(array.flags.writeable for array in (*mapped, *copied))
+
+
+def test_a_write_under_an_open_index_moves_no_address(tiny: Path) -> None:
+    _, screen = fakes_of(tiny)
+    assert isinstance(screen, FakeHead)
+    before = {name: screen.arrays[name].copy() for name in ("offsets", "ids")}
+    file = tiny / "screen.safetensors"
+    with file.open("r+b") as stream:  # in place, from `ids` on: a mapping sees it
+        stream.seek(-76, os.SEEK_END)
+        stream.write(b"\x7f" * 76)
+    for name, array in before.items():
+        np.testing.assert_array_equal(screen.arrays[name], array)
+
+
+def test_every_registered_head_has_a_part_that_is_checked() -> None:
+    for name, head in HEADS.items():
+        assert head.name == name
+        assert head.part is None or PARTS[head.part.name] is head.part
+
+
+def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
+    heads = {**read_manifest(tiny).heads, "later": HeadEntry("screen", {"x": 1})}
+    forge(tiny, heads=heads)
+    assert assemble(read_contents(tiny), FAKES, 1).heads == ("exact", "screen")
+    assert verify_index(tiny)
+
+    forge(tiny, default_head="later")
+    for as_unreadable in (verify_index, open_index):
+        with pytest.raises(IndexUnreadable, match="default_head 'later' is not among exact"):
+            as_unreadable(tiny)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (HeadEntry("softmax"), "names the part 'softmax', needed: 'screen'"),
+        (HeadEntry(), "names the part None, needed: 'screen'"),
+        (HeadEntry("screen", {"probes": 0}), "head 'screen': knobs.probes"),
+        (HeadEntry("screen", {"warp": 1}), "head 'screen': knobs.warp"),
+        (HeadEntry("screen", {"\x1b[2J": 1}), r"head 'screen': knobs.\x1b[2J"),
+    ],
+)
+def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) -> None:
+    forge(tiny, heads={"exact": HeadEntry(), "screen": entry})
+    for as_unreadable in (verify_index, open_index):
+        with pytest.raises(IndexUnreadable) as refused:
+            as_unreadable(tiny)
+        assert refused.value.file == tiny / "manifest.json"
+        assert reason in refused.value.reason
+        assert refused.value.reason.isprintable()
+
+
+def test_verify_index_names_what_it_checked(tmp_path: Path) -> None:
+    index = write_tiny(tmp_path / "demo" / "1", calibration=CALIBRATION)
+    calls: list[tuple[str, int, int]] = []
+    assert verify_index(index, lambda *call: calls.append(call)) == [
+        "manifest.json",
+        "screen.safetensors",
+        "softmax.safetensors",
+        "vocabulary.txt",
+        "calibration.json",
+    ]
+    assert calls[-1][1] == calls[-1][2]
+    flipped = bytearray((index / "softmax.safetensors").read_bytes())
+    flipped[-1] ^= 1
+    replace_file(index / "softmax.safetensors", bytes(flipped))
+    with pytest.raises(IndexUnreadable, match=r"softmax\.safetensors: damaged"):
+        verify_index(index)
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("device", {"device": "tpu"}),
+    ("verify", {"verify": "none"}),
+    ("threads", {"threads": 0}),
+    ("threads", {"threads": 1.0}),
+    ("threads", {"threads": True}),
+]
+
+
+@pytest.mark.parametrize(("field", "arguments"), WRONG)
+def test_wrong_arguments_are_named(tiny: Path, field: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        open_index(tiny, **arguments)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("installed", "allowed"),
+    [
+        ("cuda = logitsieve.gpu.open:gpu_backend", "cpu, cuda, cuda:0, cuda:1, ..."),
+        ("", "cpu (the installed logitsieve declares no other device: install it again)"),
+    ],
+)
+def test_a_device_needs_an_entry_point(
+    installed: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "logitsieve-9.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: logitsieve\nVersion: 9\n")
+    (metadata / "entry_points.txt").write_text(f"[logitsieve.backends]\n{installed}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidRequest) as refused:
+        open_index(tmp_path, device="tpu:1")
+    assert (refused.value.got, refused.value.allowed) == ("'tpu:1'", allowed)
+
+
+def test_a_verified_index_is_not_verified_again(tiny: Path, kernel_cache: Path) -> None:
+    calls: list[str] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        calls.append(stage)
+
+    def opening() -> int:
+        calls.clear()
+        open_index(tiny, kernel_cache=kernel_cache, progress=progress).close()
+        return len(calls)
+
+    assert opening()
+    assert not opening()
+    file = tiny / "screen.safetensors"
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+    assert opening()
+    data = file.read_bytes()
+    replace_file(file, data.replace(b"\x00\x00\x80\x3f", b"\x00\x00\x80\x3e"))
+    with pytest.raises(IndexUnreadable, match="damaged"):
+        opening()
+
+
+def test_a_failed_verification_is_not_remembered(tiny: Path, kernel_cache: Path) -> None:
+    spoil_tensor(tiny, "softmax", "weight", lambda weight: weight.fill(np.nan))
+    for _ in range(2):
+        with pytest.raises(IndexUnreadable, match=r"holds the matrix|not finite"):
+            open_index(tiny, kernel_cache=kernel_cache)
+
+
+def test_sizes_alone_trusts_numbers_but_no_address(tiny: Path, kernel_cache: Path) -> None:
+    manifest = (tiny / "manifest.json").read_bytes()
+    spoil_tensor(tiny, "screen", "centroids", lambda centroids: centroids.fill(1))
+    replace_file(tiny / "manifest.json", manifest)
+    with pytest.raises(IndexUnreadable, match="damaged"):
+        open_index(tiny, kernel_cache=kernel_cache)
+    open_index(tiny, verify="sizes", kernel_cache=kernel_cache).close()
+
+    spoil_tensor(tiny, "screen", "ids", lambda ids: ids.fill(1 << 20))
+    with pytest.raises(IndexUnreadable, match="ids reach"):
+        open_index(tiny, verify="sizes", kernel_cache=kernel_cache)
+
+
+def test_an_unwritable_memory_only_costs_time(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    folder = tmp_path / "file" / "cache"
+    calls: list[int] = []
+    with pytest.warns(RuntimeWarning, match="kernels are compiled anew"):
+        open_index(tiny, kernel_cache=folder).close()
+    open_index(tiny, kernel_cache=folder, progress=lambda *call: calls.append(call[1])).close()
+    assert calls
+
+
+SHARED = """
+import sys
+from pathlib import Path
+import numpy as np
+from logitsieve.index import open_index
+
+with open_index(sys.argv[1], kernel_cache=Path(sys.argv[2])) as index:
+    top = index.head("exact").topk(np.ones(3, np.float32), 7)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    [line] = [line for line in maps if line.endswith("softmax.safetensors")]
+    print(index.digest, line.split()[1], *top.ids[0])
+"""
+
+
+def test_two_processes_map_one_index(tiny: Path, kernel_cache: Path) -> None:
+    with open_index(tiny, kernel_cache=kernel_cache) as index:
+        ours = index.head("exact").topk(np.ones(3, np.float32), 7)
+        command = [sys.executable, "-c", SHARED, str(tiny), str(kernel_cache)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert shown == [index.digest, "r--s", *map(str, ours.ids[0])]
+
+
+def test_the_answers_are_those_of_the_matrix_written(tiny: Path, kernel_cache: Path) -> None:
+    softmax: Softmax = tiny_softmax()
+    hidden = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    expected = np.argsort(-(hidden @ softmax.weight.T + softmax.bias), axis=1)
+    for verify in ("full", "sizes"):
+        with open_index(str(tiny), verify=verify, kernel_cache=kernel_cache) as index:
+            assert index.vocabulary == tuple(WORDS)
+            np.testing.assert_array_equal(index.head("exact").topk(hidden, 7).ids, expected)
+
+
+@pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "exact"}, True)])
+def test_the_fallback_is_the_one_that_the_manifest_names(
+    tmp_path: Path, stored: dict[str, Any], all_rows: bool
+) -> None:
+    random, dim = np.random.default_rng(3), 96
+    scales = np.exp(-np.arange(dim) / 12)  # few directions count: bounds leave few rows
+    weight = (random.standard_normal((2000, dim)) * scales).astype(np.float32)
+    softmax = Softmax(weight, np.zeros(2000, np.float32))
+    path = write_index(
+        tmp_path / "lm" / "1",
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)},
+        heads={
+            "exact": HeadEntry(),
+            "certified": HeadEntry("sketch"),
+            "screen": HeadEntry("screen", {"escalate": 1.0}),
+        },
+        default_head="screen",
+        config=stored,
+    )
+    hidden = (random.standard_normal((9, dim)) * scales).astype(np.float32)
+    with open_index(path) as index:
+        top = index.head().topk(hidden, 5)
+    assert top.exact.all()
+    assert (top.scanned == 2000).all() == all_rows
