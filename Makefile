@@ -95,7 +95,7 @@ proofs: .venv/dev     ## every rounding constant as a theorem, by Gappa (apt-get
 bench: .venv/dev      ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen --out benchmarks/results/$(OUT).json.gz
 
-race: .venv/dev       ## every method on one dataset: make race DATA=demo (docs/race.md lists them)
+race: .venv/dev       ## every method on one dataset: make race DATA=demo (benchmarks/README.md lists them)
 	$(BIN)/python -m benchmarks.race $(DATA)
 
 tables: .venv/dev     ## every table of README.md and docs/ from benchmarks/results

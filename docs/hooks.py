@@ -1,25 +1,30 @@
 """MkDocs hook: files outside docs/ that pages link to become part of the site, under checkout/.
 
 Pages and pictures stay as they are, source becomes a page that shows it, and a folder becomes a
-list of its files. The pages themselves link as they do in the checkout.
+list of its files. The pages themselves link as they do in the checkout: `file.py#Class.method` is
+the line of that definition.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:  # the tests read definitions without the extra `docs`
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 DOCS = Path(__file__).parent
 CHECKOUT = DOCS.parent
 SHOWN = {".py": "python", ".yaml": "yaml", ".proto": "protobuf"}  # suffix -> lexer
 FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\(<?)([^)\s>#:]+)(?=[)\s>#])")
+SYMBOL = re.compile(r"\]\(<?([^)\s>#:]+\.py)#([^)\s>]+)")
 
 
 def address(path: Path) -> str:
@@ -58,13 +63,46 @@ def linked_files(page: Path) -> list[Path]:
     return targets
 
 
+def definitions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int]]:
+    """The qualified name and the line of each class and function, outer ones first."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield within + node.name, node.lineno
+            yield from definitions(node, f"{within}{node.name}.")
+
+
+def linked_definitions() -> dict[Path, set[str]]:
+    """The names that pages link to, by file."""
+    found: dict[Path, set[str]] = {}
+    for page in (CHECKOUT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):
+        for target, name in SYMBOL.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+            found.setdefault((page.parent / target).resolve(), set()).add(name)
+    return found
+
+
+def shown(path: Path, names: set[str]) -> str:
+    """The source as a page, with an anchor in front of each of these definitions."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text if names else "")
+    at = {line: name for name, line in definitions(tree) if name in names}
+    fence = f"~~~~ {SHOWN[path.suffix]}\n"
+    lines = [
+        f'~~~~\n\n<a id="{at[number]}"></a>\n\n{fence}{line}' if number in at else line
+        for number, line in enumerate(text.splitlines(keepends=True), 1)
+    ]
+    return f"# {path.relative_to(CHECKOUT)}\n\n{fence}{''.join(lines)}~~~~\n"
+
+
 def listing(folder: Path, files: list[Path]) -> str:
     lines = [f"- [{path.relative_to(folder)}]({path.relative_to(folder)})" for path in files]
     return f"# {folder.relative_to(CHECKOUT)}\n\n" + "\n".join(lines)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the linked files, and those that these link to."""
+    """Add the linked files, and the files that they link to."""
+    from mkdocs.structure.files import File
+
+    names = linked_definitions()
     waiting = [CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md"]
     for page in DOCS.rglob("*.md"):
         waiting += linked_files(page)
@@ -79,9 +117,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=listing(path, inside)))
             waiting += inside
         elif path.suffix in SHOWN:
-            code = f"# {path.relative_to(CHECKOUT)}\n\n~~~~ {SHOWN[path.suffix]}\n"
-            code += path.read_text(encoding="utf-8") + "~~~~\n"
-            files.append(File.generated(config, uri, content=code))
+            content = shown(path, names.get(path, set()))
+            files.append(File.generated(config, uri, content=content))
         else:
             path = path / "README.md" if path.is_dir() else path
             files.append(File.generated(config, uri, abs_src_path=str(path)))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from docs.hooks import definitions
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -17,6 +20,7 @@ PAGES = sorted(
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "benchmarks/README.md",
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("demo/*.md"),
     ]
@@ -37,11 +41,27 @@ LINK = re.compile(
 )
 
 
+def fragments(text: str) -> list[tuple[str, str]]:
+    """The targets within the checkout, each with its fragment or an empty one."""
+    found = ["".join(groups) for groups in LINK.findall(FENCED.sub("", text))]
+    parts = [target.partition("#") for target in found if ":" not in target]
+    return [(target, fragment) for target, _, fragment in parts]
+
+
 def links(text: str) -> list[str]:
     """The targets within the checkout, without their fragments."""
-    found = ["".join(groups) for groups in LINK.findall(FENCED.sub("", text))]
-    local = [target.partition("#")[0] for target in found if ":" not in target]
-    return [target for target in local if target]
+    return [target for target, _ in fragments(text) if target]
+
+
+@cache
+def places(path: Path) -> set[str]:
+    """The fragments that a file has: headings of a page, definitions of a source."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return {name for name, _ in definitions(ast.parse(text))}
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
+    plain = [re.sub(r"\]\([^)]*\)", "", heading) for heading in headings]
+    return {re.sub(r"[^\w\s-]", "", each).strip().lower().replace(" ", "-") for each in plain}
 
 
 def test_links_are_found() -> None:
@@ -56,6 +76,17 @@ def test_links_are_found() -> None:
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     targets = links(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_fragment_is_a_heading_or_a_definition(page: Path) -> None:
+    """So docs/request.md and CONTRIBUTING.md name functions that there are."""
+    asked = [
+        ((page.parent / target) if target else page, fragment)
+        for target, fragment in fragments(page.read_text(encoding="utf-8"))
+        if fragment
+    ]
+    assert [f"{path}#{name}" for path, name in asked if name not in places(path)] == []
 
 
 def pages_of(entry: Any) -> Iterator[str]:

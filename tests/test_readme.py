@@ -1,24 +1,30 @@
-"""The README is one page, its Python runs, and its commands and options exist."""
+"""The README is one page, its Python runs, and its commands run in their order."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from demo.contexts import HELD_OUT, PROMPTS
 from logitsieve.cli.app import COMMANDS, app
 from logitsieve.index_builder import BuildConfig
 from tests.synthetic import make_hidden, make_softmax
 
-TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 LIGHT = BuildConfig(clusters=8, rounds=1, steps=5, kmeans_iterations=3)
+COMMAND = re.compile(r"^    (logitsieve .*?) *# (.*)$", re.M)
+LINES = COMMAND.findall(TEXT.replace("\\\n        ", ""))
+WRITES = ("--out", "--build")
 
 
 def test_it_is_one_page() -> None:
-    assert len(TEXT.splitlines()) <= 120
+    assert len(TEXT.splitlines()) <= 90
 
 
 def test_its_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +40,23 @@ def test_its_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert names["best"].ids.shape == (8, 5)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("line", re.findall(r"^    (logitsieve .*?)(?:  #.*)?$", TEXT, re.M))
-def test_its_commands_have_these_options(line: str) -> None:
-    _, name, *arguments = line.split()
-    assert name in COMMANDS
+@pytest.mark.parametrize(("line", "comment"), LINES)
+def test_its_commands_have_these_options_and_name_their_extra(line: str, comment: str) -> None:
+    _, name, *arguments = shlex.split(line)
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).output
     flags = [word for word in arguments if word.startswith("--")]
     assert [flag for flag in flags if flag not in shown] == []
+    extra = COMMANDS[name].extra
+    assert re.match(rf"\[{extra}[,\]]" if extra else "no extra", comment)
+
+
+def test_its_commands_read_only_files_that_earlier_ones_wrote() -> None:
+    """Those of the checkout, and those that `make demo`, the first line, leaves."""
+    assert "\n    make demo " in TEXT.partition("    logitsieve ")[0]
+    there = {"models/demo/1", f"models/demo/{HELD_OUT}", f"models/demo/{PROMPTS}", "models"}
+    for line, _ in LINES:
+        words = shlex.split(line)
+        written = {words[i + 1] for i, word in enumerate(words) if word in WRITES}
+        read = {word for word in words if "/" in word or word == "models"} - written
+        assert [path for path in read - there if not (ROOT / path).exists()] == []
+        there |= written

@@ -14,7 +14,8 @@ from benchmarks.tables.results import GROWTH, load
 
 ROOT = raw.RESULTS.parents[1]
 PAGES = sorted(
-    str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    str(path.relative_to(ROOT))
+    for path in [ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/**/*.md")]
 )
 FROZEN = "at commit aa2981c; no longer in the tree"
 COMMANDS = {  # what measures each raw file, by the beginning of its name

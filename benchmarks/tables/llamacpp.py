@@ -65,19 +65,30 @@ def first() -> str:
 
 def judged() -> str:
     """A row for each model and kind of text that was judged."""
+    heads = [PEER, *(name for name in HEADS if any(name in one for _, _, one in judgements()))]
     rows = []
-    for name, found in models():
-        for kind, one in found.get("judged", {}).items():
-            cells = []
-            for who, each in one.items():
-                share = f" ({each['wrong'] / each['tokens']:.2%})" * bool(each["wrong"])
-                proven = f", {each['proven'] / each['tokens']:.1%} proven" * (who != PEER)
-                cells.append(f"{who}: {each['wrong']:,}{share}{proven}")
-            tokens = max(each["tokens"] for each in one.values())
-            rows.append([name, kind, f"{tokens:,}", "; ".join(cells)])
+    for name, kind, one in judgements():
+        tokens = max(each["tokens"] for each in one.values())
+        cells = (wrong(one[head]) if head in one else ABSENT for head in heads)
+        rows.append([name, kind, f"{tokens:,}", *cells])
     if not rows:
         return UNMEASURED
-    return markdown(["model", "text", "tokens", "differ from the float64 argmax"], merged(rows))
+    head = ["model", "text", "tokens", *(name if name == PEER else f"`{name}`" for name in heads)]
+    return markdown(head, merged(rows))
+
+
+def judgements() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each model and kind of text, with what was counted for each head."""
+    for name, found in models():
+        for kind, one in found.get("judged", {}).items():
+            yield name, kind, one
+
+
+def wrong(one: dict[str, Any]) -> str:
+    """How many tokens differ, as a share too, and how many were proven."""
+    share = f" ({one['wrong'] / one['tokens']:.2%})" * bool(one["wrong"])
+    proven = one["proven"] / one["tokens"] if one.get("proven") else 0.0
+    return f"{one['wrong']:,}{share}" + f", {proven:.0%} proven" * bool(proven)
 
 
 def merged(rows: list[list[str]]) -> list[list[str]]:

@@ -56,7 +56,7 @@ def test_an_alert_has_its_page(alert: str) -> None:
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     page = (RUNBOOK / f"{alert}.md").read_text(encoding="utf-8")
     assert page.startswith(f"# {alert}\n")
-    for part in ("## What it means", "## What to look at", "## What to do"):
+    for part in ("**Means**: ", "## Look at", "## Do"):
         assert part in page
     named = {name for name in names(page) if name != "logitsieve_"}
     assert named - exported() == set()

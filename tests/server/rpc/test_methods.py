@@ -9,6 +9,10 @@ import pytest
 
 from logitsieve.api.decoder import Decoder
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient, DecodeStream
+from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.sharded import ShardedEngine
+from logitsieve.ray.serving.remote import RayShardDecoder
+from logitsieve.server.kserve.infer import KINDS
 from logitsieve.server.rpc.methods import METHODS
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import RPCS, Rpc
@@ -17,6 +21,9 @@ from tests.server.rpc.test_codec import REPLIES
 from tests.server.test_congruence import ASKS
 
 DECODERS = [Decoder, DecoderClient, AsyncDecoderClient, DecodeStream, AsyncDecodeStream]
+
+NOT_OF_SHARDS = {"beam_step"}  # ShardedEngine makes it of the shards' best ids and scores
+NOT_OF_KSERVE = {"beam_step", "score"}
 
 
 def test_the_list_is_that_of_the_contract() -> None:
@@ -47,6 +54,23 @@ class TestEach:
         shown = inspect.signature(getattr(decoder, rpc.method)).parameters
         assert shown.keys() >= {"hidden", "constraints", "model", "head", "knobs", "normalizer"}
         assert shown == inspect.signature(getattr(Decoder, rpc.method)).parameters
+
+    @pytest.mark.parametrize("engine", [Engine, ShardedEngine])
+    def test_an_engine_computes_it(self, rpc: Rpc[Any], engine: type) -> None:
+        assert callable(getattr(engine, rpc.method, None))
+
+    def test_the_engine_of_a_gpu_computes_it_itself(self, rpc: Rpc[Any]) -> None:
+        """An inherited method would be given tensors of the GPU."""
+        pytest.importorskip("torch")
+        from logitsieve.gpu.engine import GpuEngine
+
+        assert rpc.method in vars(GpuEngine)
+
+    def test_replicas_of_a_shard_are_asked_for_it_unless_they_need_not(self, rpc: Rpc[Any]) -> None:
+        assert hasattr(RayShardDecoder, rpc.method) is (rpc.method not in NOT_OF_SHARDS)
+
+    def test_kserve_has_it_unless_it_is_left_out(self, rpc: Rpc[Any]) -> None:
+        assert (rpc.method in KINDS) is (rpc.method not in NOT_OF_KSERVE)
 
     def test_the_tests_ask_it(self, rpc: Rpc[Any]) -> None:
         assert rpc.name in GOOD
