@@ -27,7 +27,7 @@ from torch.nn.functional import linear
 from benchmarks.race.synthetic import generate
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import device_named, name_of
-from logitsieve.gpu.engine import GpuBackend
+from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.spec import Arrays

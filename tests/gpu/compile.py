@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from logitsieve.gpu.exact_logits import BLOCK, LANES
-from logitsieve.gpu.gumbel import IDS, LEAST
+from logitsieve.gpu.gumbel_draws import IDS, LEAST_NOISE
 from logitsieve.gpu.kernels import exact_logits_kernel, gumbel_kernel
 from logitsieve.kernels.sampling.gumbel import BLOCK as NOISE_BLOCK
 
@@ -34,7 +34,7 @@ def main() -> None:
         types["logits"] = "*fp64"
         compile_for(capability, exact_logits_kernel, types, LANES=LANES, BLOCK=BLOCK)
     types = {"seeds": "*i64", "counters": "*i64", "noise": "*fp64"}
-    compile_for(capability, gumbel_kernel, types, STREAM=LEAST, BLOCK=NOISE_BLOCK, IDS=IDS)
+    compile_for(capability, gumbel_kernel, types, STREAM=LEAST_NOISE, BLOCK=NOISE_BLOCK, IDS=IDS)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from logitsieve.gpu.device import device_named
-from logitsieve.gpu.engine import GpuBackend
+from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.gpu.matrix import DeviceMatrix
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.head import Head

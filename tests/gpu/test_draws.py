@@ -9,9 +9,8 @@ import pytest
 import torch
 from numba import njit
 
-from logitsieve.gpu import draws as module
-from logitsieve.gpu.gumbel import gumbel_noise
-from logitsieve.gpu.log_z import fields_of, weights_of
+from logitsieve.gpu import gumbel_draws as module
+from logitsieve.gpu.gumbel_draws import fields_of, gumbel_noise, weights_of
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.head import Edits

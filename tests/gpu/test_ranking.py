@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.ranking import SPARE, rank, rank_all, rank_by_scores
+from logitsieve.gpu.ranking import EXTRA_CANDIDATES, rank, rank_all, rank_by_scores
 from logitsieve.heads import Softmax
 from tests.gpu.opened import TYPES, matrix_of, stored_as, there
 from tests.oracle import best, logits64
@@ -33,7 +33,7 @@ def test_more_ties_than_candidates_leave_a_row_open() -> None:
     hidden = make_hidden(2)
     hidden[1] = 0
     matrix, tensor = matrix_of(softmax), there(hidden)
-    for k, settled in ((5, [True, False]), (600 - SPARE, [True, True])):
+    for k, settled in ((5, [True, False]), (600 - EXTRA_CANDIDATES, [True, True])):
         found = rank_by_scores(matrix, tensor, k)
         assert found.exact.tolist() == settled
         assert (found.scanned < 0).tolist() == [not each for each in settled]

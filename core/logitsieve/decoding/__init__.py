@@ -1,7 +1,7 @@
 """From logits to decisions."""
 
 from logitsieve.decoding.auto import answers_on, measured_elsewhere
-from logitsieve.decoding.decoder import LocalDecoder
+from logitsieve.decoding.local_decoder import LocalDecoder
 from logitsieve.decoding.normalizers import NORMALIZERS
 from logitsieve.decoding.sharded import ShardedDecoder, open_sharded
 from logitsieve.decoding.shards import Shard

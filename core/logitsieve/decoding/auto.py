@@ -1,9 +1,8 @@
-"""AUTO: the operating point that answers a request which names no head.
+"""AUTO: choose the operating point of a request that names no head.
 
-It is the fastest measured point that meets the request: its precision, a proof, or else the target
-of the index. Times are those of the measured batch size nearest to the request's rows. Proven
-points meet every request and `exact` is always measured, so a point slower than `exact` is never
-taken.
+It is the fastest measured point that meets the request: its precision, a proof, or the index's
+target. Times are those of the measured batch size nearest to the request's rows. Proven points meet
+every request and `exact` is always measured, so no slower point than `exact` is taken.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
-Goal = Mapping[int, float]  # class of k -> the precision that must be met there
+Goal = Mapping[int, float]  # class of k -> the precision to meet there
 Refuted = Callable[[OperatingPoint, Goal], bool]
 
 
 class Auto:
-    """The choice among measured points. Immutable; any number of threads may call it.
+    """The choice among measured points. Immutable and thread-safe.
 
-    `target`, k -> precision, is what the index was built for; empty where it was built for none.
-    `stored` is the default head at its stored knobs: without a target it is precise enough.
+    `target`, k -> precision, is that of the index's build, empty without one. Then `stored`, the
+    default head at its stored knobs, is precise enough.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Auto:
         self.drawing_head = _drawing_head(points)
         self._vocab_size, self._stored = vocab_size, stored
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
-        # Points by their time at each batch size, of equals the proven one first.
+        # Points by their time at each batch size; of equals the proven one first.
         self._fastest = {
             batch: sorted(points, key=lambda point: (point.us_at(batch), not point.proven))
             for batch in batches
@@ -56,7 +55,7 @@ class Auto:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The measured batch sizes, rising."""
+        """The measured batch sizes, ascending."""
         return tuple(self._fastest)
 
     def batch(self, rows: int) -> int:
@@ -64,14 +63,14 @@ class Auto:
         return self._batch_of[min(rows, len(self._batch_of) - 1)]
 
     def k_class(self, k: int, precision: float | None) -> int:
-        """Return the class of `k` on which the choice depends; the index's own target ignores k.
+        """Return the class of `k` that decides the choice; the index's own target ignores k.
 
-        InvalidRequest for a precision at a k that is not in 1 .. V.
+        InvalidRequest for a precision at a k outside 1 .. V.
         """
         return 0 if precision is None else k_class(checked_k(k, self._vocab_size))
 
     def goal(self, k: int, precision: float | None) -> Goal:
-        """Return what a request must meet, by class of k; `precision` None: the index's target."""
+        """Return a request's goal by class of k; `precision` None: the index's target."""
         return self.target if precision is None else {k: precision}
 
     def choose(
@@ -79,9 +78,9 @@ class Auto:
     ) -> Setting:
         """Return the head and knobs of the fastest point at `rows` a call.
 
-        It meets `precision` at class `k`, which for k BEYOND only a proof does. If live answers
-        have `refuted` it, the fastest proven point is returned. Of an index that was not measured:
-        the default head, or `exact` if there is a precision.
+        It meets `precision` at class `k`; for BEYOND only a proof does. If live answers `refuted`
+        it, the fastest proven point is returned. Without measurements: the default head, or `exact`
+        for a precision.
         """
         goal, points = self.goal(k, precision), self._fastest[self.batch(rows)]
         point = next((point for point in points if self._meets(point, goal)), None)
@@ -92,9 +91,9 @@ class Auto:
         return point.setting
 
     def choices(self, precision: float | None, ks: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the point taken for each class of k at each measured batch size, as plain facts.
+        """Return the chosen point for each class of k and batch size, as plain facts.
 
-        `us_per_row` and `precision_low` are None where the point was not measured.
+        `us_per_row` and `precision_low` are None if the point was not measured.
         """
         taken = []
         for k, rows in product(ks, self.batches):
@@ -122,8 +121,8 @@ class Auto:
 def _drawing_head(points: Sequence[OperatingPoint]) -> str:
     """Return the measured proving head of draws: `certified`, unless `exact` is faster.
 
-    Calibration times the best ids, not draws, so only one row a call is compared: there it shows
-    if bounds rule out too few rows. "" if neither was measured.
+    Calibration times top k, not draws, so only one row a call is compared: that shows if bounds
+    rule out too few rows. "" if neither was measured.
     """
     times = {
         head: min(times)
@@ -134,11 +133,10 @@ def _drawing_head(points: Sequence[OperatingPoint]) -> str:
 
 
 def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
-    """Return AUTO over the points of calibration.json, or over none if there is no such file.
+    """Return AUTO over the points of calibration.json, if there is one.
 
-    Points of heads that the index or this version lacks are left out. A point is proven if its
-    head proves its answers, whatever the file says. IndexUnreadable names what is
-    wrong with the file.
+    Points of unknown heads are dropped. A point is proven if its head proves its answers, whatever
+    the file says. IndexUnreadable names a fault of the file.
     """
     points = []
     for point in read_points(index.measured["points"] if index.measured is not None else ()):
@@ -148,7 +146,7 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
             head = head_of(*point.setting)
         except InvalidKnob as error:
             raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
-        # All knobs: a file older than one of them does not name it.
+        # With all knobs: an older file may lack one.
         points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
     stored = head_of("", ())
     return Auto(
@@ -160,9 +158,9 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
 
 
 def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> PointRequest:
-    """Return a request for draws with a head that proves them, if it leaves the choice to AUTO.
+    """Return a request for draws with a proving head, if it leaves the choice to AUTO.
 
-    A request for a precision is AUTO's to meet as always.
+    AUTO still meets a requested precision.
     """
     if not request.automatic or request.precision is not None:
         return request
@@ -171,7 +169,7 @@ def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> 
 
 
 def answers_on(index: Index) -> str:
-    """The processor, or the GPU, that the index answers on, as the system names it."""
+    """Return the name of the processor or GPU that answers."""
     return index.backend.name if index.backend else cpu_name()
 
 

@@ -1,13 +1,13 @@
-"""One step of a beam search over several groups at once; nothing is kept between steps.
+"""One step of a beam search over several groups at once, without state between steps.
 
-A pair's score is that of its hypothesis plus logit - log Z. Where the interval in which log Z is
-proven to lie leaves open which pairs of a group are best, or their order, log Z of the group's rows
-is computed in float64, to some 1e-12. A group that is still open is not exact.
+A pair's score is its hypothesis's plus logit - log Z. If the proven interval of log Z leaves the
+best pairs of a group or their order open, log Z of the group's rows is computed in float64, to some
+1e-12. A group that is still open is not exact.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
-Shape letters: B rows (hypotheses), D hidden size, V vocabulary, G groups, N tokens a hypothesis,
-K pairs a group.
+Shape letters: B rows (hypotheses), D hidden size, V vocabulary, G groups, N tokens a hypothesis, K
+pairs a group.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.printing import print_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
-EVERY = slice(None)  # all rows, which are not copied then
+EVERY = slice(None)  # all rows, without a copy
 
 
 class BeamChoice(NamedTuple):
     """The chosen continuations, and their source."""
 
-    parents: Int32  # [G, K] -1 where a group has too few pairs
+    parents: Int32  # [G, K], -1 if a group has too few pairs
     tokens: Int32  # [G, K]
     scores: Float32  # [G, K]
     ranks: Float32  # [G, K]
@@ -51,7 +51,7 @@ class BeamChoice(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The tokens that each hypothesis may continue with, best first."""
+    """The possible tokens of each hypothesis, best first."""
 
     ids: Int32  # [B, N]
     logits: Float64  # [B, N]
@@ -62,15 +62,15 @@ class _Lists(NamedTuple):
 class _Pairs(NamedTuple):
     parents: Int32  # [G, K]
     places: Int32  # [G, K] within the parent's list
-    doubtful: Bool  # [G] the bounds of log Z leave open which pairs, or their order
+    doubtful: Bool  # [G] the bounds of log Z leave the pairs or their order open
 
 
 class _Step(NamedTuple):
-    """The input of the choice of pairs: hypotheses, their tokens, and log Z."""
+    """The input of the choice: hypotheses, their tokens, and log Z."""
 
     scores: Float64  # [B]
-    divisors: Float64  # [B] of scores, to rank by
-    alike: Int64  # [B] equal for rows that have the same log Z; -1 for finished ones, with a 0
+    divisors: Float64  # [B] of scores, for ranks
+    alike: Int64  # [B] equal for rows with the same log Z; -1 for finished ones, which have 0
     lists: _Lists
     log_z: Float64  # [B, 4] TOP, VALUE, LOW, HIGH
 
@@ -78,15 +78,15 @@ class _Step(NamedTuple):
 def beam_step(
     query: Query, beams: Beams, constraints: Constraints | None, normalizer: Normalizer
 ) -> BeamChoice:
-    """The best continuations of the hypotheses at the rows of the query.
+    """Return the best continuations of the hypotheses at the query's rows.
 
-    log Z is over all V whatever the constraints say. InvalidRequest names the field at fault.
+    log Z is over all V whatever the constraints. InvalidRequest names the field at fault.
     """
     softmax, rows = query.index.softmax, len(query.hidden)
     check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
     live = np.flatnonzero(~beams.finished)
     query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
-    if live.size < rows:  # an error later would count the live rows alone
+    if live.size < rows:  # a later error would count only live rows
         softmax.check_hidden(query.hidden)
     lists, estimate = _lists(query, beams, constraints, live, normalizer)
     step, of_live = _step(beams, live, lists, estimate)
@@ -102,20 +102,20 @@ def beam_step(
 def choose_pairs(
     beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64, log_z: LogZ
 ) -> BeamChoice:
-    """The best continuations from lists and log Z of the `live` hypotheses that are at hand.
+    """Return the best continuations from given lists and log Z of the `live` hypotheses.
 
     `best` has the k best tokens of each, or counts [L] of them, in arrays of any layout. A group
-    whose choice the intervals of log Z leave open is not exact.
+    that log Z's intervals leave open is not exact.
     """
     ids, logits = np.ascontiguousarray(best.ids), np.ascontiguousarray(best.logits)
-    best = best._replace(ids=ids, logits=logits)  # kernels look at no strides
+    best = best._replace(ids=ids, logits=logits)  # kernels need contiguous arrays
     lists = _with_finished(beams, live, k, best, counts)
     step, of_live = _step(beams, live, lists, log_z)
     return _choice(beams, step, _pairs(beams, step), _reported(log_z, of_live, step.log_z))
 
 
 def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_Step, Int64 | slice]:
-    """The input of the choice of pairs, and which rows are live."""
+    """Return the input of the choice, and the live rows."""
     rows = len(beams.scores)
     log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
     log_z[of_live] = estimate.fields
@@ -131,9 +131,9 @@ def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_St
 def _refined(
     query: Query, beams: Beams, step: _Step, pairs: _Pairs, closer: Sequence[FindLogZ]
 ) -> _Pairs:
-    """The pairs after log Z of the rows of doubtful groups is computed more closely.
+    """Choose again with a closer log Z for the rows of doubtful groups.
 
-    Rows of a group with the same bits of hidden have the same log Z.
+    Rows of a group with equal bits of hidden share log Z.
     """
     for group in np.flatnonzero(pairs.doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
@@ -150,7 +150,7 @@ def _refined(
 def _lists(
     query: Query, beams: Beams, constraints: Constraints | None, live: Int64, normalizer: Normalizer
 ) -> tuple[_Lists, LogZ]:
-    """The tokens of each hypothesis, and log Z of the live ones.
+    """Return the tokens of each hypothesis, and log Z of the live ones.
 
     A finished hypothesis has one token, its end, with a logit and a log Z of 0.
     """
@@ -167,7 +167,7 @@ def _lists(
 
 
 def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64) -> _Lists:
-    """The tokens of all hypotheses from those of the live ones."""
+    """Extend the live hypotheses' tokens to all hypotheses."""
     rows = len(beams.scores)
     if live.size == rows:
         return _Lists(best.ids, best.logits, counts, best.provenance)
@@ -186,10 +186,10 @@ def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: 
 def _best(
     query: Query, constraints: Constraints | None, live: Int64, normalizer: Normalizer
 ) -> tuple[BestLogits, Int64, LogZ]:
-    """The k best ids of each live row, or as many as constraints leave, how many, and log Z.
+    """Return the best ids of each live row, up to k or as constraints allow, how many, and log Z.
 
-    Most orders need less of log Z than normalizer `exact` gives, and what they need comes from a
-    pass over W in which a head's proven answer costs next to nothing.
+    Most orders need less precision than normalizer `exact` gives; a pass over W gives it, in which
+    a head's proven answer is nearly free.
     """
     softmax, k = query.index.softmax, query.k
     alone = query if live.size == len(query.hidden) else query.rows(live)
@@ -252,7 +252,7 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> 
 
 
 def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> PrintedLogZ:
-    """log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
+    """Return log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
     printed = estimate._replace(fields=log_z[live]).printed()
     if live is EVERY:
         return printed

@@ -1,4 +1,4 @@
-"""log Z of rows in float64, with what is proven of it, and how both are printed in float32.
+"""log Z of rows in float64 with its proven bounds, and its rounding to float32.
 
 Shape letters: B batch rows, M ids of a row.
 """

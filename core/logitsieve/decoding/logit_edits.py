@@ -1,6 +1,6 @@
-"""Constraints as edits of logits: which logits of a row they replace, and by what.
+"""Constraints as edits: the logits of a row that they replace, and the new values.
 
-Sets of (row, id) are vectors of keys, row x V + id, so that no row is looked at by itself.
+Sets of (row, id) are vectors of keys, row x V + id, to avoid loops over rows.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, T targets.
 """
@@ -16,28 +16,28 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits
 
-LARGEST = float(np.finfo(np.float32).max)  # an edited logit beyond float32's range is its end
+LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to float32's range
 
 
 class Edits(NamedTuple):
-    """Logits that are not W[ids] . h + b: row r owns those of ids[offsets[r]:offsets[r+1]]."""
+    """Replaced logits: row r's are those of ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Int64  # [B+1]
-    ids: Int32  # distinct and rising within a row
-    values: Float64  # the logit instead; -inf for an id that must not be answered
-    allow_list: bool  # every id that is not named is forbidden
+    ids: Int32  # distinct and ascending within a row
+    values: Float64  # the new logit; -inf forbids the id
+    allow_list: bool  # all other ids are forbidden
 
     def rows(self, rows: Int64) -> Edits:
-        """Edits of the given rows, in that order."""
+        """Select rows, in that order."""
         return Edits(*edits_of_rows(self[:3], rows), self.allow_list)
 
     def remaining(self, vocab_size: int) -> Int64:
-        """[B] how many ids of each row may be answered."""
+        """Count the allowed ids of each row, [B]."""
         named = self.answerable()
         return named if self.allow_list else vocab_size - np.diff(self.offsets) + named
 
     def answerable(self) -> Int64:
-        """[B] how many ids that a row names may be answered."""
+        """Count the allowed ids that each row names, [B]."""
         return _answerable(self.offsets, self.values)
 
     def apply_to_all(self, logits: Float32) -> None:
@@ -62,19 +62,19 @@ class ListedLogits(NamedTuple):
 
     offsets: Int64  # [B+1]
     ids: Int32  # distinct within a row
-    logits: Float64  # -inf for an id that must not be answered
+    logits: Float64  # -inf for forbidden ids
 
     def answerable(self) -> Int64:
-        """[B] how many of a row's ids may be answered."""
+        """Count the allowed ids of each row, [B]."""
         return _answerable(self.offsets, self.logits)
 
 
 def edits_of(
     softmax: Softmax, constraints: Constraints, hidden: Float32, rows: Int64 | None = None
 ) -> Edits:
-    """The edits by `constraints` of each row of hidden [B, D], or of the given `rows` of it.
+    """Return the edits by `constraints` of each row of hidden [B, D], or of given `rows`.
 
-    InvalidRequest names the constraint at fault, or a row of hidden that is not finite.
+    InvalidRequest names a wrong constraint, or a row of hidden that is not finite.
     """
     sets, size = constraints.for_rows(len(hidden)), softmax.vocab_size
     if rows is not None:
@@ -97,7 +97,7 @@ def edits_of(
 
 
 def open_edits(softmax: Softmax, constraints: Constraints, hidden: Float32) -> Edits:
-    """`edits_of`; InvalidRequest if they leave nothing of a row, naming the row."""
+    """Like `edits_of`; InvalidRequest names a row that is left without ids."""
     edits = edits_of(softmax, constraints, hidden)
     remaining = edits.remaining(softmax.vocab_size)
     if not remaining.all():
@@ -109,7 +109,7 @@ def open_edits(softmax: Softmax, constraints: Constraints, hidden: Float32) -> E
 def target_logits(
     softmax: Softmax, hidden: Float32, targets: Int32, edits: Edits | None
 ) -> Float64:
-    """[B, T] exact logits of `targets`; -inf for those that edits forbid."""
+    """Return [B, T] exact logits of `targets`; -inf for forbidden ones."""
     offsets = np.arange(len(targets) + 1, dtype=np.int64) * targets.shape[1]
     logits = softmax.logits64(hidden, offsets, targets.ravel()).reshape(targets.shape)
     if edits is not None:
@@ -118,9 +118,9 @@ def target_logits(
 
 
 def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int) -> ListedLogits:
-    """The candidates' logits but for those that are edited, and all that are edited.
+    """Merge the candidates' unedited logits with all edited ones.
 
-    An allow list leaves no others.
+    An allow list leaves only the latter.
     """
     offsets, ids, logits = candidates.offsets, candidates.ids, candidates.logits
     if edits is None:
@@ -136,18 +136,18 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
 
 
 def unedited(rows: int) -> Edits:
-    """Edits that change nothing."""
+    """Return edits that change no logit."""
     return Edits(*no_edits(rows), False)
 
 
 def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
-    """The keys of CSR rows, in the order in which they stand."""
+    """Return the keys of CSR rows, in order."""
     rows = np.arange(len(offsets) - 1, dtype=np.int64)
     return np.repeat(rows * vocab_size, np.diff(offsets)) + ids
 
 
 def keys_of_sets(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
-    """The keys of sets that `for_rows` made; InvalidRequest naming `field` as `check_ids` does."""
+    """Return the keys of sets from `for_rows`; InvalidRequest as in `check_ids`."""
     if sets is None:
         return np.empty(0, np.int64)
     assert isinstance(sets, IdSets), "made by for_rows"
@@ -156,7 +156,7 @@ def keys_of_sets(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
 
 
 def among(keys: Int64, rising: Int64) -> Bool:
-    """Mask of the keys that are in a sorted vector."""
+    """Return the mask of keys that are in a sorted vector."""
     if not rising.size:
         return np.zeros(keys.shape, np.bool_)
     places = np.searchsorted(rising, keys)
@@ -164,19 +164,18 @@ def among(keys: Int64, rising: Int64) -> Bool:
 
 
 def check_ids(ids: Int32, vocab_size: int, field: str) -> None:
-    """InvalidRequest naming `field` if one of the ids is not in the vocabulary."""
+    """InvalidRequest names `field` if an id is outside the vocabulary."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise InvalidRequest(field, largest, f"ids from 0 to {vocab_size - 1}")
 
 
 def _answerable(offsets: Int64, logits: Float64) -> Int64:
-    """[B] how many of each row's logits are not -inf."""
     before = np.concatenate([[0], np.cumsum(logits > -np.inf)])
     return np.asarray(np.diff(before[offsets]))
 
 
 def _rising(keys: Int64) -> Int64:
-    """The keys, each once; sorting is faster than numpy's hashes, as rows come in order."""
+    """Sort the distinct keys, faster than numpy's hashes, as rows come in order."""
     keys = np.sort(keys)
     return np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
 
@@ -189,7 +188,7 @@ def _edited(
     biased: Int64,
     repeated: Int64,
 ) -> Float64:
-    """The logits of `keys`, penalised, then biased."""
+    """Return the logits of `keys`, penalised, then biased."""
     size = softmax.vocab_size
     offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
     values = softmax.logits64(hidden, offsets, (keys % size).astype(np.int32))
@@ -200,5 +199,5 @@ def _edited(
         places = np.searchsorted(keys, biased)
         kept = among(biased, keys)
         values[places[kept]] += np.asarray(sets.bias, np.float64)[kept]
-    # A logit of -inf is that of a row of W that cannot be asked: it is not answered.
+    # Rows of W that cannot be asked have -inf: they are not answered.
     return np.where(values > -np.inf, np.clip(values, -LARGEST, LARGEST), -np.inf)

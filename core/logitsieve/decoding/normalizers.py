@@ -1,8 +1,8 @@
 """Normalizers: log Z per row, which turns exact logits into log-probabilities.
 
-log Z is the logarithm of the sum of e^{scale x} over all logits x, or over what edits leave of
-them; `scale` is 1 / temperature. NORMALIZERS has them by their names in requests, manifests and
-metrics: the only list of them.
+log Z is the logarithm of the sum of e^{scale x} over all logits x, or those that edits leave;
+`scale` is 1 / temperature. NORMALIZERS is the only list, by the names in requests, manifests and
+metrics.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, T targets, S rows of W that a head scans.
 """
@@ -38,35 +38,35 @@ from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
 from logitsieve.kernels.topk.merge import FIELDS
 
-# Logits of all V at a time: 16 MiB of float32, whatever the number of rows.
+# Logits of all V at a time: 16 MiB of float32 for any number of rows.
 LOGITS_AT_ONCE = 1 << 22
 SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
 
 
 class Query(NamedTuple):
-    """Rows of hidden, and the distribution over the vocabulary that each stands for."""
+    """Rows of hidden, and the distribution that each defines."""
 
     index: Index  # type: ignore[assignment]  # nothing looks for a value in this tuple
-    head: Head  # the answering one
+    head: Head  # that answers
     hidden: Float32  # [B, D], B >= 1
     edits: Edits | None = None
-    k: int = 1  # ids that the head answers for each row
+    k: int = 1  # ids per row
     scale: float = 1.0  # 1 / temperature
-    # Nats that the interval of log Z may span; inf: as wide as the first pass leaves it.
+    # Nats that the interval of log Z may span; inf: no limit.
     width: float = inf
 
     def rows(self, rows: Int64) -> Query:
-        """The same query for the given rows, in that order."""
+        """Select rows, in that order."""
         edits = None if self.edits is None else self.edits.rows(rows)
         return self._replace(hidden=self.hidden[rows], edits=edits)
 
     def listed(self) -> ListedLogits:
-        """The logits that the head scans, after edits, and all that are edited."""
+        """Return the logits that the head scans, after edits, and all edited ones."""
         candidates = self.head.candidates(self.hidden, self.k)
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
     def draw(self, how: Sampling, width: float = inf) -> Drawn:
-        """Draws from all that filters leave, by the answering head: the exact or the certified."""
+        """Draw from all ids that filters leave, by the answering head, `exact` or `certified`."""
         options = DrawOptions(
             how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
             how.top_p, how.min_p, width, self.index.first_id,
@@ -75,7 +75,7 @@ class Query(NamedTuple):
 
 
 class Normalizer(ABC):
-    """A way to find log Z. Stateless; any number of threads may call it."""
+    """A method for log Z. Stateless and thread-safe."""
 
     name: ClassVar[str]
     reads: ClassVar[str] = ""  # the head that makes a pass over all V; "": the answering one scans
@@ -83,15 +83,15 @@ class Normalizer(ABC):
 
     @abstractmethod
     def log_z(self, query: Query) -> LogZ:
-        """log Z over all V, or what the edits leave; InvalidRequest if the index lacks a head."""
+        """Return log Z over all V or as edited; InvalidRequest if a head is missing."""
 
     def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
-        """log Z, and the logits [B, T] of `targets` that belong to it; -inf for those of p = 0."""
+        """Return log Z, and the logits [B, T] of `targets` for it; -inf if p = 0."""
         logits = target_logits(query.index.softmax, query.hidden, targets, query.edits)
         return self.log_z(query), logits
 
     def source(self, index: Index) -> Head:
-        """The head that it `reads`; InvalidRequest if the index has none."""
+        """Return the head that it `reads`; InvalidRequest if the index has none."""
         if self.reads not in index.heads:
             heads = ", ".join(index.heads)
             allowed = f"one that needs no head {self.reads!r}: the index has {heads}"
@@ -102,7 +102,7 @@ class Normalizer(ABC):
 class _Candidates(Normalizer):
     """log sum exp over the S rows that the head scanned: the softmax of the papers' beam search.
 
-    A token outside has p = 0, and log Z is a lower bound of the full one. O(S) a row beside the
+    Other tokens have p = 0, and log Z is a lower bound of the full one. O(S) per row on top of the
     scan.
     """
 
@@ -126,7 +126,7 @@ class _LowRank(Normalizer):
     """log sum exp over exact logits of scanned rows and previews of all others; O(V R) a row.
 
     Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3. R is the width of the index's
-    `svd` head, or of the head that answers, if it is one.
+    `svd` head, or of the answering one, if it is that.
     """
 
     name, reads = "lowrank", "svd"
@@ -145,7 +145,7 @@ class _LowRank(Normalizer):
         return _log_z_all(choosing(), 1.0), np.concatenate(chosen).astype(np.float64)
 
     def _slices(self, query: Query) -> Iterator[tuple[slice, Float32]]:
-        """All V logits of some rows at a time, after edits: LOGITS_AT_ONCE, or one row."""
+        """Yield edited logits of all V for LOGITS_AT_ONCE, or one row, at a time."""
         head = query.head
         source = cast(SvdHead, head if head.name == self.reads else self.source(query.index))
         step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
@@ -164,21 +164,21 @@ class _Sampled(Normalizer):
     """An estimate from the S rows that the head scans and l ids sampled from all others.
 
     Levy, Chan, Ermon 2018, LSH Softmax, equation 4; l = 10 V / S. The sample depends on the row of
-    hidden alone; `error` is the standard error that it shows, of log Z.
+    hidden alone; `error` is its standard error of log Z.
     """
 
     name = "sampled"
 
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden = query.index.vocab_size, query.hidden
-        if query.head.chance < 1.0:  # it looks at few rows unless k is large
+        if query.head.chance < 1.0:  # it scans few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
         listed, log_z = query.listed(), np.empty((len(hidden), 2), np.float32)
         sizes = np.ceil(SAMPLED_SHARE * vocab_size / np.maximum(listed.answerable(), 1))
         sizes = np.minimum(sizes, vocab_size).astype(np.int64)
         if query.edits is not None and query.edits.allow_list:
-            sizes[:] = 0  # nothing else may be answered
+            sizes[:] = 0  # no other id is allowed
         address = query.index.softmax.descriptor.ctypes.data
         sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
         value, error = log_z.T.astype(np.float64)
@@ -186,13 +186,13 @@ class _Sampled(Normalizer):
 
 
 class _Certified(Normalizer):
-    """An estimate by the sketch's codes, and the interval that is proven to hold log Z."""
+    """An estimate by the sketch's codes, with a proven interval."""
 
     name, reads, has_bounds = "certified", "certified", True
 
     def log_z(self, query: Query) -> LogZ:
         source, edits = self.source(query.index), query.edits
-        if edits is not None and edits.allow_list:  # all that remains is at hand
+        if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
         fields = cast(CertifiedHead, source).log_z(
             query.hidden, query.scale, edits and edits[:3], query.width
@@ -207,14 +207,14 @@ class _Exact(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         exact, edits = cast(ExactHead, self.source(query.index)), query.edits
-        if edits is not None and edits.allow_list:  # all that remains is at hand
+        if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
         fields = exact.log_z(query.hidden, query.scale, edits and edits[:3])
         return LogZ(fields, query.scale)
 
 
 def narrowed(log_z: LogZ, query: Query) -> LogZ:
-    """The same, but computed exactly for the rows whose interval is wider than `query.width`."""
+    """Compute log Z exactly for rows with an interval wider than `query.width`."""
     wide = np.flatnonzero(log_z.spans > query.width)
     if wide.size:
         log_z.fields[wide] = EXACT.log_z(query.rows(wide)).fields
@@ -231,14 +231,13 @@ def _log_z_all(slices: Iterator[tuple[slice, Float32]], scale: float) -> LogZ:
 
 
 def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:
-    """log Z of CSR rows among themselves."""
     fields = np.empty((len(offsets) - 1, FIELDS))
     csr_log_z(offsets, np.ascontiguousarray(logits), scale, fields)
     return LogZ(fields, scale)
 
 
 def _seeds(hidden: Float32) -> UInt64:
-    """[B] seeds that depend on all bits of a row."""
+    """Return [B] seeds that depend on all bits of a row."""
     bits = hidden.view(np.uint32).astype(np.uint64)
     odd = np.arange(1, 2 * hidden.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return np.asarray((bits * (odd | np.uint64(1))).sum(axis=1, dtype=np.uint64))
@@ -248,12 +247,12 @@ CANDIDATES, SAMPLED, CERTIFIED, EXACT = _Candidates(), _Sampled(), _Certified(),
 NORMALIZERS: Mapping[str, Normalizer] = {
     each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, CERTIFIED, EXACT)
 }
-# That of `beam_step`: the order of beams is seldom decided by an interval.
+# Of `beam_step`: an interval rarely decides the order of beams.
 STEPPING = EXACT.name
 
 
 def find_normalizer(name: str) -> Normalizer:
-    """The normalizer called `name`; InvalidRequest lists all of them."""
+    """Return the normalizer `name`; InvalidRequest lists all."""
     try:
         return NORMALIZERS[name]
     except KeyError:
@@ -261,5 +260,5 @@ def find_normalizer(name: str) -> Normalizer:
 
 
 def default_normalizer(index: Index) -> str:
-    """Name of the normalizer of `score` where a request names none."""
+    """Return the default normalizer of `score`."""
     return (CERTIFIED if CERTIFIED.name in index.heads else EXACT).name

@@ -1,10 +1,10 @@
-"""Draws from the softmax, at a sub-linear cost where a head allows it.
+"""Draw from the softmax, at sub-linear cost if a head allows it.
 
-With `top_k` the ids that remain are listed first, and drawn from by Gumbel's trick over the list;
-so are those of an allow list. Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick
-over all logits that the filters leave (`exact`), by the same noise over proven bounds
-(`certified`), or by Gumbel's trick with most of the noise never looked at (any other head; that
-alone is not exact, and it knows no filters: with some, `certified` or `exact` draws in its place).
+With `top_k` or an allow list the remaining ids are listed first, and drawn from by Gumbel's trick.
+Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all logits that filters
+leave (`exact`), by the same noise over proven bounds (`certified`), or while most noise is never
+computed (any other head; only this is not exact and knows no filters, for which `certified` or
+`exact` draws instead).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
 """
@@ -37,7 +37,7 @@ from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import cut_lists, list_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
-TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
+TRUSTED = 10  # best ids that a head without proofs is trusted to find
 
 
 class Draws(NamedTuple):
@@ -45,26 +45,26 @@ class Draws(NamedTuple):
 
     ids: Int32  # [B, N]
     log_probs: Float32  # [B, N] under the distribution that was drawn from
-    provenance: Provenance  # exact: that is the full softmax's, after the filters, proven
+    provenance: Provenance  # exact: proven to be the full softmax's, after filters
     normalizer: str  # its name
     log_z: PrintedLogZ  # of the distribution that was drawn from, at its temperature
 
 
 class _Drawn(NamedTuple):
-    """Draws from all that filters leave, and the log Z that they computed on the way, if any."""
+    """Draws from all ids that filters leave, and the log Z computed with them, if any."""
 
     ids: Int32  # [B, N]
     exact: bool
     scanned: Int32  # [B]
-    normalizer: Normalizer  # of `log_z`, or else the one to find it by
+    normalizer: Normalizer  # of `log_z`, or the one to find it by
     log_z: LogZ | None = None
 
 
 def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
-    """Draws for each row of the query, of which edits leave at least one id.
+    """Draw for each row of the query; edits must leave at least one id.
 
-    `normalizer` None is the log Z computed while drawing. Ids left by filters, or on an allow list,
-    are normalized among themselves: "candidates".
+    `normalizer` None uses the log Z computed by drawing. Ids left by filters or an allow list are
+    normalized among themselves: "candidates".
     """
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0 or how.temperature == 0.0:
@@ -77,7 +77,7 @@ def _filtered(how: Sampling) -> bool:
 
 
 def _from_lists(query: Query, how: Sampling) -> Draws:
-    """log Z has bounds under an allow list alone: else any head may have made the lists."""
+    """log Z has bounds only under an allow list: otherwise any head may have made the lists."""
     lists, rows = shortlist(query, how), len(query.hidden)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
@@ -101,7 +101,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
     if _filtered(how):
-        normalizer = CANDIDATES  # among what filters leave
+        normalizer = CANDIDATES  # among the filtered ids
     elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
     assert log_z is not None, "filters are met by heads that find log Z"
@@ -118,7 +118,7 @@ def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) ->
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    """log Z by the coarse codes that the draw needs anyway, or more closely, if named."""
+    """Draw with log Z by the coarse codes, needed anyway, or more closely, if named."""
     if not _filtered(how):
         width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
         ids, fields, scanned = query.draw(how, width)
@@ -133,7 +133,7 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    """Draws as exact as the head's TRUSTED best ids: ids that it does not scan count as worse."""
+    """Draw as exactly as the head's TRUSTED best ids: ids that it does not scan count as worse."""
     hidden, index = query.hidden, query.index
     rows, k = len(hidden), min(TRUSTED, index.vocab_size)
     floors = query.head.topk(hidden, k).logits[:, -1].astype(np.float64)
@@ -162,10 +162,10 @@ class Shortlist(NamedTuple):
 
 
 def shortlist(query: Query, how: Sampling) -> Shortlist:
-    """The ids that top-k, top-p and min-p leave of each row; one id at temperature 0.
+    """Return the ids that top-k, top-p and min-p leave of each row; one id at temperature 0.
 
-    By Hugging Face's definitions and in its order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
-    (min-p). Top-k keeps exactly k, ties by the lower id. Without top-k all ids are listed.
+    By Hugging Face's definitions and order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
+    (min-p). Top-k leaves exactly k, ties by the lower id. Without top-k all ids are listed.
     """
     rows, softmax = len(query.hidden), query.index.softmax
     edits = unedited(rows) if query.edits is None else query.edits
@@ -182,5 +182,5 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
 
 
 def _within(best: BestLogits, lengths: Int64) -> Bool:
-    """[B, K] the first lengths[r] places of each row."""
+    """Return the mask [B, K] of the first lengths[r] places of each row."""
     return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])

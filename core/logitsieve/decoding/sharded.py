@@ -1,4 +1,4 @@
-"""A decoder over decoders that have some rows of a softmax each; their answers are merged.
+"""A decoder over decoders of some rows of a softmax each; it merges their answers.
 
 Shape letters: B batch rows, D hidden size, K answers, N draws, T targets, S shards.
 """
@@ -38,8 +38,8 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.constrained import BestLogits
-from logitsieve.decoding.decoder import CheckedDecoder, LocalDecoder
 from logitsieve.decoding.engine import NO_LOG_Z
+from logitsieve.decoding.local_decoder import CheckedDecoder, LocalDecoder
 from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids
 from logitsieve.decoding.normalizers import CANDIDATES, EXACT
@@ -64,16 +64,16 @@ from logitsieve.utils.hidden import as_hidden
 
 Missing = Literal["refuse", "answer"]
 
-CALLS_AT_ONCE = 8  # of each shard
+CALLS_AT_ONCE = 8  # per shard
 
 
 class ShardedDecoder(CheckedDecoder):
-    """Answers from shards, which are asked side by side. Any number of threads may call it.
+    """Answers from shards, asked in parallel. Thread-safe.
 
-    InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. A shard
-    that cannot be asked raises ShardUnavailable (`missing` "refuse"), or the request is answered
-    without its rows ("answer"): `answer.rows_missing` names them, and no row is `exact`.
-    docs/shards.md says what is the same as over the whole softmax.
+    InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. An
+    unreachable shard raises ShardUnavailable (`missing` "refuse"), or is left out ("answer"):
+    `answer.rows_missing` names its rows, and no row is `exact`. docs/shards.md compares the answers
+    with the whole softmax's.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class ShardedDecoder(CheckedDecoder):
         self._pools = [ThreadPoolExecutor(CALLS_AT_ONCE) for _ in shards]
 
     def rows(self, hidden: ArrayLike) -> Float32:
-        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
         return as_hidden(hidden)
 
     def engine_for(
         self, target: Target, rows: int, k: int, *, draws: bool = False
     ) -> ShardedEngine:
-        """The engine that puts requests with these keywords to the shards."""
+        """Return the engine that sends requests with these keywords to the shards."""
         return ShardedEngine(self, target)
 
     def ask(
@@ -103,11 +103,11 @@ class ShardedDecoder(CheckedDecoder):
         constraints: Constraints | None,
         least: int = 1,
     ) -> Found:
-        """The merged answers to a question about `hidden` [B, D]; each call has ended by then.
+        """Return the merged answers to a question about `hidden` [B, D]; all calls have ended.
 
-        Where requests are answered without a shard, calls get half of the time that is left.
-        InvalidRequest for a row in which fewer than `least` ids may be answered; ShardUnavailable,
-        also where too few are left without a shard.
+        If a shard may be missing, calls get half of the remaining time. InvalidRequest for a row
+        with fewer than `least` allowed ids; ShardUnavailable, also if too few remain without a
+        shard.
         """
         check_finite(hidden)
         rows, left, share = len(hidden), time_left(), 0.5 if self.missing == "answer" else 1.0
@@ -139,7 +139,7 @@ class ShardedDecoder(CheckedDecoder):
         return merge(found, tuple(lost))
 
     def close(self) -> None:
-        """Close the decoders of the shards; no call may be under way."""
+        """Close the decoders of the shards; no call may be active."""
         for pool, shard in zip(self._pools, self.shards, strict=True):
             pool.shutdown()
             close: Callable[[], object] = getattr(shard.decoder, "close", lambda: None)
@@ -160,7 +160,7 @@ class ShardedEngine:
         self._closely = {**self._target, "normalizer": target.get("normalizer") or EXACT.name}
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """The k best ids of each row of `hidden` [B, D]; InvalidRequest if not valid."""
+        """Return the k best ids of each row of `hidden` [B, D]; InvalidRequest if not valid."""
         started, hidden = perf_counter_ns(), self._decoder.rows(hidden)
         k = checked_k(k, self._decoder.vocab_size)
         question = partial(Part.best, hidden=hidden, k=k, target=self._target)
@@ -170,7 +170,7 @@ class ShardedEngine:
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """logit - log Z of `targets` [B, T]; never `exact`, as logits come rounded."""
+        """Return logit - log Z of `targets` [B, T]; never `exact`, as logits come rounded."""
         started, (rows, count) = perf_counter_ns(), targets.shape
         check_ids(targets, self._decoder.vocab_size, "targets")
         question = partial(Part.score, hidden=hidden, ids=targets, target=self._target)
@@ -184,9 +184,9 @@ class ShardedEngine:
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
-        """Draws by the noise of the whole softmax: each is the id with the largest perturbed logit.
+        """Draw with the whole softmax's noise: the id with the largest perturbed logit.
 
-        InvalidRequest for top_p or min_p without top_k, beside which shards would list all ids.
+        InvalidRequest for top_p or min_p without top_k, since shards would list all ids.
         """
         started, how, source = perf_counter_ns(), sampling, dict[str, Any]()
         if how.temperature == 0.0:
@@ -213,7 +213,7 @@ class ShardedEngine:
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
-        """The best continuations of the hypotheses at the rows of `hidden` [B, D]."""
+        """Return the best continuations of the hypotheses at the rows of `hidden` [B, D]."""
         started = perf_counter_ns()
         check_finite(hidden)
         check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
@@ -236,7 +236,7 @@ class ShardedEngine:
         return BeamStepReply(*step[:5], self._answer(started, best, step.log_z, **source))
 
     def _answer(self, started: int, found: Found, log_z: PrintedLogZ, **source: Any) -> Answer:
-        """The answer to a request begun at `started` (ns); head and knobs are one shard's."""
+        """Answer a request begun at `started` (ns); head and knobs are one shard's."""
         value, low, high, error = log_z
         return found.answer._replace(
             model=self._decoder.name, version="", digest=self._decoder.digest,
@@ -248,7 +248,7 @@ class ShardedEngine:
 def check_finite(hidden: Float32) -> None:
     """InvalidRequest for the first row of hidden [B, D] that is not finite.
 
-    Shards would count rows among those that they are asked.
+    A shard would number rows among those that it is asked.
     """
     if not (finite := np.isfinite(hidden).all(axis=1)).all():
         refuse_row(int(finite.argmin()))
@@ -257,7 +257,7 @@ def check_finite(hidden: Float32) -> None:
 def open_sharded(
     path: Path | str, *, missing: Missing = "refuse", **options: Any
 ) -> ShardedDecoder:
-    """The decoder over a folder that `split_index` wrote; `options` are those of `open_index`.
+    """Open a folder that `split_index` wrote; `options` are those of `open_index`.
 
     InvalidRequest if shards are of different softmaxes; IndexUnreadable, also if one is missing.
     """

@@ -1,4 +1,4 @@
-"""A shard, some rows of a softmax behind a decoder: questions to it, and answers of all merged.
+"""A shard, some rows of a softmax behind a decoder: questions to it, and merged answers.
 
 Shape letters: B batch rows, D hidden size, K ids of a list, T targets, N draws, S shards.
 """
@@ -22,25 +22,25 @@ from logitsieve.index.manifest import Manifest
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.kernels.topk.merge import LOW, VALUE
 
-HALF_PLACE = 2.0**-24  # relative error of a number that is rounded to float32; down: twice that
-ROUNDED = 2.0**-50  # relative error of a few operations in float64
-LARGEST_NOISE = 64.0  # no Gumbel noise is as far from 0
+HALF_PLACE = 2.0**-24  # relative error of rounding to float32; down: twice that
+FLOAT64_ERROR = 2.0**-50  # relative error of a few operations in float64
+LARGEST_NOISE = 64.0  # above any Gumbel noise
 SETS = ("banned", "allowed", "biased", "repeated")
 
 
 class Shard(NamedTuple):
-    """Rows `first` .. `first` + `rows` - 1 of a softmax; the decoder counts their ids from 0."""
+    """Rows `first` .. `first` + `rows` - 1 of a softmax; the decoder counts ids from 0."""
 
     decoder: Decoder
     first: int
     rows: int
-    vocab_size: int  # V of the whole softmax
+    vocab_size: int  # of the whole softmax
     softmax_sha256: str = ""  # of the whole softmax
     model: str = ""  # the decoder's name for the shard
 
     @classmethod
     def of(cls, decoder: Decoder, manifest: Manifest) -> Shard:
-        """The shard with this manifest, answered by `decoder`; InvalidRequest for a whole index."""
+        """Return the shard with this manifest; InvalidRequest for a whole index."""
         if (whole := manifest.shard) is None:
             got = f"a whole index, {manifest.digest[:12]}"
             raise InvalidRequest("shards", got, "shards, as `split_index` writes them")
@@ -49,7 +49,7 @@ class Shard(NamedTuple):
 
 
 def check_shards(shards: Sequence[Shard]) -> None:
-    """InvalidRequest names the first shard that does not continue the ones before it."""
+    """InvalidRequest names the first shard that does not continue the previous ones."""
     row = 0
     for number, shard in enumerate(shards):
         got, whole = shard[3:5], shards[0][3:5]
@@ -62,16 +62,16 @@ def check_shards(shards: Sequence[Shard]) -> None:
 
 
 class Found(NamedTuple):
-    """The lists that a shard found for each row, or what all found, and the answer to that."""
+    """Lists that one or all shards found for each row, and the answer."""
 
     ids: Int32  # [B, K] of the whole softmax, -1 for none
     logits: Float64  # [B, K] at the temperature; -inf for none
-    off: Float64  # [B] no logit of a row is wrong by more
-    log_z: Float64  # [B, 3] value, low, high; NaN where not asked for, -inf where no id is left
+    off: Float64  # [B] bound on the error of a row's logits
+    log_z: Float64  # [B, 3] value, low, high; NaN if not asked, -inf without ids
     answer: Answer
 
 
-# Ids in the shard, their logits and the error of these, as Found has them.
+# Ids in the shard, their logits and errors, as in Found.
 Reply = tuple[Any, Any, Any, Answer]
 NO_ANSWER = Answer(
     "", "", "", "", np.zeros(0, np.bool_), np.zeros(0, np.int32), np.zeros(0, np.bool_), 0.0
@@ -83,13 +83,13 @@ class Part(NamedTuple):
 
     shard: Shard
     constraints: Constraints | None  # in the shard's ids, made by `for_rows`
-    left: Int64  # [B] ids that may be answered
+    left: Int64  # [B] allowed ids
 
     @classmethod
     def of(cls, shard: Shard, constraints: Constraints | None, rows: int) -> Part:
-        """The part of constraints that `for_rows` made for that many rows of hidden.
+        """Return the part of constraints that `for_rows` made for that many rows of hidden.
 
-        InvalidRequest names an id that is not in the whole softmax.
+        InvalidRequest names an id outside the whole softmax.
         """
         size = shard.rows
         if constraints is None:
@@ -112,7 +112,7 @@ class Part(NamedTuple):
         return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
     def best(self, hidden: Float32, k: int, target: Mapping[str, Any]) -> Found:
-        """The k best ids of the shard, or as many as are left in it."""
+        """Return the k best ids of the shard, or all allowed ones."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             ids, logits, answer = self.shard.decoder.topk(hidden[rows], count, **keywords)
@@ -121,7 +121,7 @@ class Part(NamedTuple):
         return self._ask(question, np.minimum(k, self.left), k, target)
 
     def score(self, hidden: Float32, ids: Int32, target: Mapping[str, Any]) -> Found:
-        """log Z of what is left of the shard, and the logits of ids [B, T] of the softmax."""
+        """Return log Z of the allowed ids, and the logits of ids [B, T] of the softmax."""
         local = ids - np.int32(self.shard.first)
         mine = (local >= 0) & (local < self.shard.rows)
 
@@ -135,7 +135,7 @@ class Part(NamedTuple):
         return self._ask(question, counts, ids.shape[1], target)
 
     def draws(self, hidden: Float32, how: Sampling, target: Mapping[str, Any]) -> Found:
-        """The shard's own draws [B, N] at the temperature, without any other filter."""
+        """Return the shard's own draws [B, N] at the temperature, without other filters."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             keywords |= {"seeds": how.seeds[rows], "step": how.step, "temperature": how.temperature}
@@ -148,9 +148,9 @@ class Part(NamedTuple):
     def _ask(
         self, question: Callable[..., Reply], counts: Int64, width: int, target: Mapping[str, Any]
     ) -> Found:
-        """The replies to `question`(rows, count, and as keywords the constraints and `target`).
+        """Return replies to `question`(rows, count, constraints and `target` as keywords).
 
-        Rows with equal counts [B] are asked in one call, those with 0 in none. K is `width`.
+        Rows with equal counts [B] share a call; those with 0 are not asked. K is `width`.
         """
         rows = len(counts)
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
@@ -170,7 +170,7 @@ class Part(NamedTuple):
 
 
 def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
-    """Logits by log-probabilities and log Z, and at least their error in each row.
+    """Return logits by log-probabilities and log Z, and a bound on each row's error.
 
     log Z, and the one in the log-probabilities, lie in the proven interval.
     """
@@ -180,20 +180,20 @@ def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
 
 
 def _log_z_of(answer: Answer) -> Float64:
-    """[B, 3] value, low and high of an answer's log Z; NaN without one, infinite if not proven."""
+    """Return [B, 3] value, low and high of log Z; NaN without one, infinite if unproven."""
     columns = (answer.log_z, np.nan), (answer.log_z_low, -np.inf), (answer.log_z_high, np.inf)
     rows = len(answer.exact)
     return np.stack([np.full(rows, none) if v is None else v for v, none in columns], axis=1)
 
 
 def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
-    """The lists of shards side by side, [B, S, K], and log Z of all their rows.
+    """Join the lists of shards, [B, S, K], and add up log Z of all their rows.
 
-    Where rows are `lost`, log Z has no upper bound and no row is exact.
+    If rows are `lost`, log Z has no upper bound and no row is exact.
     """
-    with np.errstate(invalid="ignore"):  # NaN where no log Z was asked for
+    with np.errstate(invalid="ignore"):  # NaN if no log Z was asked
         log_z = np.logaddexp.reduce([each.log_z for each in found], axis=0)
-    log_z[:, 1:] += len(found) * ROUNDED * (1.0 + np.abs(log_z[:, 1:])) * [-1.0, 1.0]
+    log_z[:, 1:] += len(found) * FLOAT64_ERROR * (1.0 + np.abs(log_z[:, 1:])) * [-1.0, 1.0]
     if lost:
         log_z[:, 2] = np.inf
     ids = np.stack([each.ids for each in found], axis=1)
@@ -211,22 +211,22 @@ def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
 
 
 def proven_where(sure: Bool, found: Found) -> Found:
-    """The same, but of rows [B] that are not `sure` nothing is promised."""
+    """Withdraw all promises from rows [B] that are not `sure`."""
     answer = found.answer
     chance = answer.chance if sure.all() else 1.0
     return found._replace(answer=answer._replace(exact=answer.exact & sure, chance=chance))
 
 
 def log_z_of(found: Found) -> LogZ:
-    """log Z that the shards found together."""
+    """Return log Z that the shards found together."""
     fields = np.pad(found.log_z, ((0, 0), (VALUE, 0)))
     return LogZ(fields, bounded=bool(np.isfinite(fields[:, LOW]).all()))
 
 
 def best_of(found: Found, k: int) -> Found:
-    """The k best [B, K] of merged lists, in the order of the shards where logits are equal.
+    """Return the k best [B, K] of merged lists, ties in the order of the shards.
 
-    Rounding keeps order: a row is not `exact` only where equal logits of two shards leave it open.
+    Rounding is monotonic: a row is inexact only if equal logits of two shards leave it open.
     """
     rows, shards, width = found.ids.shape
     lists: list[Any] = [each.reshape(rows, shards * width) for each in found[:2]]
@@ -234,15 +234,15 @@ def best_of(found: Found, k: int) -> Found:
     ids, logits = (np.take_along_axis(each, order, 1) for each in lists)
     owners = order // width
     tied = (logits[:, :-1] == logits[:, 1:]) & (owners[:, :-1] != owners[:, 1:])
-    tied &= (logits[:, 1:] >= logits[:, k - 1 : k]) & (ids[:, 1:] >= 0)  # runs beyond k, too
+    tied &= (logits[:, 1:] >= logits[:, k - 1 : k]) & (ids[:, 1:] >= 0)  # also runs beyond k
     ids, logits = (np.take_along_axis(each, order[:, :k], 1) for each in lists)
     return proven_where(~tied.any(axis=1), found._replace(ids=ids, logits=logits))
 
 
 def filtered(best: Found, how: Sampling) -> Found:
-    """What top-p and min-p leave of the best ids [B, K], with logits at the temperature.
+    """Apply top-p and min-p to the best ids [B, K], with logits at the temperature.
 
-    Logits come rounded: where one of both filters them, no row is `exact`.
+    Logits come rounded: if a filter removes any, no row is `exact`.
     """
     logits, off = best.logits / how.temperature, best.off / how.temperature
     chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
@@ -258,9 +258,9 @@ def filtered(best: Found, how: Sampling) -> Found:
 def winners(
     ids: Int32, logits: Float64, off: Float64, how: Sampling
 ) -> tuple[Int32, Float64, Bool]:
-    """Each draw's winner among its candidates [B, N, K], or [B, 1, K] for all draws alike.
+    """Find each draw's winner among its candidates [B, N, K], or [B, 1, K] for all draws.
 
-    Return ids and logits [B, N], and [B] whether errors of logits up to `off` leave no draw open.
+    Return ids and logits [B, N], and [B] whether logit errors up to `off` leave no draw open.
     """
     (rows, _, width), draws = ids.shape, np.arange(how.samples)
     won, values = (np.empty((rows, how.samples), kind) for kind in (np.int32, np.float64))
@@ -271,7 +271,7 @@ def winners(
         perturbed = own + noise
         best = perturbed.argmax(axis=1)
         won[row], values[row] = listed[draws, best], own[draws, best]
-        rounded = ROUNDED * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
+        rounded = FLOAT64_ERROR * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
         least = perturbed[draws, best] - 2 * (off[row] + rounded)
         perturbed[draws, best] = -np.inf
         sure[row] = (perturbed.max(axis=1) < least).all()

@@ -1,1 +1,1 @@
-"""Heads and decoding on a GPU: Triton kernels, the plans that launch them, and an engine."""
+"""Heads and decoding on a GPU, by PyTorch and two Triton kernels."""

@@ -1,4 +1,4 @@
-"""A GPU as a device: its name, its memory, copies to and from it, and its driver's errors."""
+"""A GPU: its name, its memory, copies to and from it, and its driver's errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from logitsieve.api.errors import DeviceExhausted, DeviceLost, InvalidRequest, LogitsieveError
 
-# Prefixes of the driver's errors in PyTorch and Triton. After most of them every later call of the
-# process fails as well.
+# Prefixes of driver errors in PyTorch and Triton. After most of them every later call of the
+# process fails.
 DRIVER_ERRORS = ("CUDA error", "Triton Error [CUDA]")
 NO_MEMORY = "out of memory"
-TRUE_FLOAT32 = ("none", "ieee")  # values of PyTorch's `fp32_precision`; "none" means the default
+TRUE_FLOAT32 = ("none", "ieee")  # of PyTorch's `fp32_precision`; "none" is the default
 
 _spent = local()
 
@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 def device_named(name: str) -> torch.device:
     """Return the device "cuda" or "cuda:1"; with TRITON_INTERPRET=1, PyTorch's CPU device.
 
-    InvalidRequest lists the devices of this machine, and says why CUDA has none.
+    InvalidRequest lists this machine's devices, and why CUDA has none.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return torch.device("cpu")
@@ -52,9 +52,9 @@ def device_named(name: str) -> torch.device:
 
 @contextmanager
 def computing(device: torch.device) -> Iterator[None]:
-    """Make `device` current, without gradients and without autocast, which would round operands.
+    """Make `device` current, without gradients or autocast, which would round operands.
 
-    Errors of the driver become DeviceExhausted or DeviceLost.
+    Driver errors become DeviceExhausted or DeviceLost.
     """
     current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     try:
@@ -68,7 +68,7 @@ def computing(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def timed(device: torch.device) -> Iterator[None]:
-    """Add the GPU time of the block, which is waited for, to this thread's `spent_ns`."""
+    """Wait for the block's GPU work and add its time to this thread's `spent_ns`."""
     if device.type != "cuda":
         yield
         return
@@ -82,14 +82,14 @@ def timed(device: torch.device) -> Iterator[None]:
 
 
 def spent_ns() -> int:
-    """Return the nanoseconds of GPU time that `timed` has measured in this thread."""
+    """Return this thread's nanoseconds of GPU time within `timed`."""
     return int(getattr(_spent, "ns", 0))
 
 
 def require_true_float32(device: torch.device) -> None:
-    """InvalidRequest where PyTorch may round the operands of a float32 product (TF32, bfloat16)."""
+    """InvalidRequest if PyTorch may round the operands of a float32 product (TF32, bfloat16)."""
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    precision = getattr(backend.matmul, "fp32_precision", None)  # PyTorch 2.9 and later have it
+    precision = getattr(backend.matmul, "fp32_precision", None)  # PyTorch 2.9 and later
     if precision is None:
         precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     if precision not in TRUE_FLOAT32:
@@ -98,7 +98,7 @@ def require_true_float32(device: torch.device) -> None:
 
 
 def translated(error: BaseException, device: str) -> LogitsieveError | None:
-    """Return the driver's error as one of ours; None for any other error."""
+    """Translate a driver error; None for any other error."""
     if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
         return DeviceExhausted(device)
     if any(words in str(error) for words in DRIVER_ERRORS):
@@ -107,26 +107,25 @@ def translated(error: BaseException, device: str) -> LogitsieveError | None:
 
 
 def name_of(device: torch.device) -> str:
-    """Return the device's name as its driver has it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "PyTorch on the CPU"
 
 
 def memory_of(device: torch.device) -> Memory | None:
-    """Return the memory of a GPU; None for another device, and where the GPU does not answer."""
+    """Return the memory of a GPU; None for another device or without an answer."""
     if device.type != "cuda":
         return None
     try:
         free, total = torch.cuda.mem_get_info(device)
-    except RuntimeError:  # metrics are read all the same: requests report the failure
+    except RuntimeError:  # metrics go on; requests report the failure
         return None
     return Memory(total - free, total)
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Return a copy on the device, for which earlier work there is not waited for."""
+    """Return a copy on the device, without waiting for earlier work there."""
     return torch.from_numpy(np.array(array)).to(device, non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> np.ndarray:
-    """Return a tensor's values in an array of its own, which waits for the device."""
+    """Wait for the device and return a copy of a tensor's values."""
     return tensor.detach().cpu().numpy().copy()

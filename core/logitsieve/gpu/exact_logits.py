@@ -1,8 +1,8 @@
-"""Exact logits of named ids: float64 sums of products in the order that defines a logit.
+"""Exact logits of named ids: float64 sums in the order that defines a logit.
 
-That is the order of kernels/simd/dots.py: element d in sum d mod 16, then adjacent sums added in
-pairs, then the bias. A product of two float32 is exact in float64, so fused multiply-add changes
-nothing, and neither does the device: PyTorch's CPU device takes the same sums by tensor operations.
+It is that of kernels/simd/dots.py: element d in sum d mod 16, then adjacent sums added in pairs,
+then the bias. The product of two float32 is exact in float64, so neither fused multiply-add nor the
+device changes a bit; PyTorch's CPU device computes the same sums by tensor operations.
 
 Shape letters: B rows of hidden, D hidden size, V vocabulary, M ids of a row.
 """
@@ -16,7 +16,7 @@ from triton import cdiv
 from logitsieve.gpu.kernels import exact_logits_kernel
 
 LANES = 16
-BLOCK = 32  # ids of a program
+BLOCK = 32  # ids per program
 
 
 def exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
@@ -38,10 +38,10 @@ def exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> T
 
 
 def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Return the same by the kernel."""
+    """Run the kernel for `exact_logits`."""
     rows, count = ids.shape
     if weight.dtype == torch.bfloat16:
-        weight = weight.view(torch.int16)  # Triton's interpreter has no arithmetic in bfloat16
+        weight = weight.view(torch.int16)  # Triton's interpreter cannot compute in bfloat16
     logits = torch.empty((rows, count), dtype=torch.float64, device=hidden.device)
     exact_logits_kernel[(rows * cdiv(count, BLOCK),)](
         weight, bias, hidden.contiguous(), ids, logits,

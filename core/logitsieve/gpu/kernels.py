@@ -1,7 +1,7 @@
 """The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise.
 
-`exact_logits.py` and `gumbel.py` launch these kernels, and take the same steps by tensor operations
-on PyTorch's CPU device.
+`exact_logits.py` and `gumbel_draws.py` launch them, or compute the same by tensor operations on
+PyTorch's CPU device.
 
 Shape letters: B rows of hidden, D hidden size, M ids of a row, N draws, V ids.
 """
@@ -17,7 +17,7 @@ def exact_logits_kernel(
     weight, bias, hidden, ids, logits, D, M, row_stride, id_stride,
     LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fill logits [B, M]; a program has a block of a row, block by block, then row by row."""
+    """Fill logits [B, M]; programs take blocks of a row, then rows."""
     program, blocks = tl.program_id(0), tl.cdiv(M, BLOCK)
     row, place = (program // blocks).to(tl.int64), program % blocks * BLOCK + tl.arange(0, BLOCK)
     inside = place < M
@@ -63,7 +63,7 @@ def halved(total):
 def gumbel_kernel(
     seeds, counters, noise, N, V, STREAM: tl.constexpr, BLOCK: tl.constexpr, IDS: tl.constexpr
 ):
-    """Fill noise [B, N, V]; a program has a block of V, block by block, then draw by draw.
+    """Fill noise [B, N, V]; programs take blocks of V, then draws.
 
     counters [4]: the low and the high word of the step, the first draw, the first id.
     """
@@ -81,7 +81,7 @@ def gumbel_kernel(
 
 @triton.jit
 def words(seed, step_low, step_high, draw, places):
-    """Return the lower and the higher word of places: ids, or blocks of the stream LEAST."""
+    """Return the lower and the higher word of places: ids, or blocks of the stream LEAST_NOISE."""
     a, b, c, d = tl.philox(seed, (places >> 1).to(tl.uint32), draw, step_low, step_high)
     odd = (places & 1) == 1
     return tl.where(odd, c, a), tl.where(odd, d, b)

@@ -1,12 +1,11 @@
-"""W and its bias on a device, and the two ways to its logits: float32 to choose, float64 to decide.
+"""W and its bias on a device, with two kinds of logits: float32 to choose, float64 to decide.
 
 A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of the
 products' magnitudes, gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and Stability of
 Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h|| (Cauchy and
-Schwarz). So `slack` takes gamma_{D+1}, which leaves u for what float64 rounds in an exact logit,
-and adds what products and sums lose below the normal numbers, where a GPU may flush them to 0. The
-bias is added afterwards: that rounding keeps order. Products in TF32 or bfloat16 have no such
-bound and are refused.
+Schwarz). So `slack` takes gamma_{D+1}, which leaves u for the float64 rounding of an exact logit,
+plus the loss of products and sums below the normal numbers, which a GPU may flush to 0. Adding the
+bias is monotonic. TF32 and bfloat16 products have no such bound and are refused.
 
 Shape letters: B rows of hidden, D hidden size, V vocabulary, M ids of a row.
 """
@@ -26,17 +25,17 @@ from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.topk.descriptor import LARGEST_BIAS, LARGEST_LOGIT, LARGEST_NORM
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
-UNIT32 = 2.0**-24  # float32 rounds to this share
-UNDERFLOW = 2.0**-125  # of a term: what its product and its addition lose when flushed to 0
+UNIT32 = 2.0**-24  # relative error of float32
+UNDERFLOW = 2.0**-125  # of a term: product and addition, flushed to 0
 NORM_SPARE = 1 + 2.0**-40  # of ||h|| in float64
 ROWS_WIDENED = 1 << 14  # rows of W of a half type that are float32 at a time
-LOGITS_AT_ONCE = 1 << 25  # logits of all V that are held at a time: 256 MiB of float64
+LOGITS_AT_ONCE = 1 << 25  # logits of all V at a time: 256 MiB of float64
 
 
 class DeviceMatrix:
-    """W [V, D] and its bias [V] on one device. Immutable; any number of threads may use it.
+    """W [V, D] and its bias [V] on one device. Immutable and thread-safe.
 
-    float32, float16 and bfloat16 keep their type; blocks become float32.
+    float32, float16 and bfloat16 stay; blocks become float32.
     """
 
     def __init__(self, softmax: Softmax, device: torch.device) -> None:
@@ -50,15 +49,15 @@ class DeviceMatrix:
             self.ids = torch.arange(self.vocab_size, dtype=torch.int32, device=device)
 
     def slices(self, rows: int, columns: int = 0) -> Iterator[slice]:
-        """Yield the rows of a batch that may have all V logits, or `columns`, at the same time."""
+        """Yield slices of a batch with all V logits, or `columns`, at the same time."""
         step = max(1, LOGITS_AT_ONCE // max(self.vocab_size, columns))
         for start in range(0, rows, step):
             yield slice(start, min(start + step, rows))
 
     def admissible(self, hidden: Tensor) -> Tensor:
-        """Return [B] True for rows that are finite, and so small that no float32 logit overflows.
+        """Return [B] True for finite rows too small to overflow any float32 logit.
 
-        They are the rows that heads on the host accept.
+        Heads on the host accept the same rows.
         """
         most = _norms(hidden) * self.largest_norm + self.largest_bias
         return most <= LARGEST_LOGIT
@@ -75,7 +74,7 @@ class DeviceMatrix:
         return scores.add_(self.bias)
 
     def slack(self, hidden: Tensor) -> Tensor:
-        """Return float64 [B]: how far a float32 dot with a row of hidden may be from the exact."""
+        """Return float64 [B], the bound on the error of a float32 dot with each row of hidden."""
         count = self.dim + 1
         gamma = count * UNIT32 / (1 - count * UNIT32)
         return gamma * self.largest_norm * _norms(hidden) + count * UNDERFLOW
@@ -91,7 +90,7 @@ class DeviceMatrix:
 
 
 def _norms(hidden: Tensor) -> Tensor:
-    """Return at least ||h||, float64 [B]; NaN or infinity where h is not finite."""
+    """Return at least ||h||, float64 [B]; NaN or infinity if h is not finite."""
     norms: Tensor = torch.linalg.vector_norm(hidden, dim=1, dtype=torch.float64)
     return norms * NORM_SPARE
 

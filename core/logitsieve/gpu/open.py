@@ -10,7 +10,7 @@ from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
     from logitsieve.gpu.device import Memory
-    from logitsieve.gpu.engine import GpuBackend
+    from logitsieve.gpu.gpu_engine import GpuBackend
 
 DEVICES = "cpu, cuda, cuda:0, cuda:1, ..."
 
@@ -39,7 +39,7 @@ def gpu_device(name: str) -> Any:
 def gpu_backend(name: str) -> GpuBackend:
     """Heads and engines for that GPU; raises as `gpu_device` does."""
     device = gpu_device(name)
-    from logitsieve.gpu.engine import GpuBackend
+    from logitsieve.gpu.gpu_engine import GpuBackend
 
     return GpuBackend(device)
 

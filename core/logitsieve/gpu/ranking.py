@@ -2,7 +2,7 @@
 
 Let s be the k-th largest float32 logit of a row. Before the bias was added each is within `slack`
 of the exact one. So k exact logits are at least s - slack, and the float32 logit of each of the k
-best is at least s - 2 slack, but for ROUNDED of s and of slack, for what adding the bias rounds
+best is at least s - 2 slack, but for BIAS_ERROR of s and of slack, for what adding the bias rounds
 twice (u each). If the least of more than k candidates is below that, no other id is among the k
 best. Else, as where ids tie, the row is left open.
 
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from logitsieve.gpu.matrix import DeviceMatrix
 
-SPARE = 64  # candidates beyond k
-ROUNDED = 2.0**-22  # four times what float32 rounds
+EXTRA_CANDIDATES = 64  # candidates beyond k
+BIAS_ERROR = 2.0**-22  # four times what float32 rounds
 
 
 class Ranked(NamedTuple):
@@ -51,9 +51,9 @@ def rank(matrix: DeviceMatrix, hidden: Tensor, ids: Tensor, k: int) -> tuple[Ten
 def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
     """Return the k best of all V ids for rows of hidden [B, D] that are admissible."""
     vocab_size = matrix.vocab_size
-    scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + SPARE), dim=1)
+    scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
     worst = scores[:, k - 1].double()
-    floor = worst - 2.0 * (1.0 + ROUNDED) * matrix.slack(hidden) - ROUNDED * worst.abs()
+    floor = worst - 2.0 * (1.0 + BIAS_ERROR) * matrix.slack(hidden) - BIAS_ERROR * worst.abs()
     settled = scores[:, -1].double() < floor
     if scores.shape[1] == vocab_size:
         settled = torch.ones_like(settled)

@@ -39,7 +39,7 @@ class Index:
     ) -> None:
         self._heads = dict(heads)
         self.threads, self.device = threads, device
-        self.backend = backend  # None on the CPU; see gpu/engine.py
+        self.backend = backend  # None on the CPU; see gpu/gpu_engine.py
         self.path = contents.path
         self.name: str = contents.path.parent.name
         self.version = int(contents.path.name)

@@ -62,7 +62,7 @@ class TestEach:
     def test_the_engine_of_a_gpu_computes_it_itself(self, rpc: Rpc[Any]) -> None:
         """An inherited method would be given tensors of the GPU."""
         pytest.importorskip("torch")
-        from logitsieve.gpu.engine import GpuEngine
+        from logitsieve.gpu.gpu_engine import GpuEngine
 
         assert rpc.method in vars(GpuEngine)
 

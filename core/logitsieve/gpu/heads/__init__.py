@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from logitsieve.gpu.heads.base import DeviceHead
-from logitsieve.gpu.heads.exact import GpuAssured, GpuCertified, GpuEstimated, GpuExact
-from logitsieve.gpu.heads.screen import GpuScreen
-from logitsieve.gpu.heads.svd import GpuSvd
+from logitsieve.gpu.heads.gpu_exact import GpuAssured, GpuCertified, GpuEstimated, GpuExact
+from logitsieve.gpu.heads.gpu_screen import GpuScreen
+from logitsieve.gpu.heads.gpu_svd import GpuSvd
 
 GPU_HEADS: dict[str, type[DeviceHead]] = {
     "exact": GpuExact,

@@ -13,7 +13,7 @@ from logitsieve.api.decoder import PointRequest
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
-from logitsieve.decoding.decoder import CHOICES_KEPT
+from logitsieve.decoding.local_decoder import CHOICES_KEPT
 from logitsieve.evaluation.operating_points import OperatingPoint, setting_of
 from logitsieve.index import Index
 from logitsieve.server.models.drift_guard import DriftGuard

@@ -11,7 +11,7 @@ from pathlib import Path
 from logitsieve.api.decoder import KnobValues
 from logitsieve.decoding import ShardedDecoder
 from logitsieve.decoding.auto import Auto
-from logitsieve.decoding.decoder import ENGINES_KEPT
+from logitsieve.decoding.local_decoder import ENGINES_KEPT
 from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.index.manifest import Manifest

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.decoder import Answering
+from logitsieve.decoding.local_decoder import Answering
 from logitsieve.v1.rpcs import Reply
 
 # What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap

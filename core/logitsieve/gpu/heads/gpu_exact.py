@@ -17,9 +17,8 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.gpu.device import computing, to_device, to_host
-from logitsieve.gpu.draws import draw
+from logitsieve.gpu.gumbel_draws import draw, fields_of, weights_of
 from logitsieve.gpu.heads.base import DeviceHead
-from logitsieve.gpu.log_z import fields_of, weights_of
 from logitsieve.gpu.ranking import Ranked, joined, rank_all, rank_by_scores
 from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits

@@ -1,4 +1,4 @@
-"""Decoders in this process; the service answers through them too, so both agree bit for bit.
+"""Decoders in this process; the service uses them too, so both agree bit for bit.
 
 Shape letters: B batch rows, D hidden size.
 """
@@ -41,17 +41,17 @@ from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.head import Head
 from logitsieve.index import Index
 
-# Engines kept: clients use a handful, and a stream of fresh knobs must not grow memory.
+# Clients use a handful of engines, and a stream of new knobs must not grow memory.
 ENGINES_KEPT = 64
-# Choices kept: batch sizes times ks times the precisions that clients ask for.
+# Batch sizes times ks times the precisions that clients ask for.
 CHOICES_KEPT = 256
 
 
 class Answering(Protocol):
-    """The methods of an engine: those of `Decoder`, of requests that are checked."""
+    """An engine: the methods of `Decoder` for checked requests."""
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """See `Decoder.topk`; hidden and k may still be wrong."""
+        """See `Decoder.topk`; hidden and k are not yet checked."""
         ...
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
@@ -78,11 +78,11 @@ class CheckedDecoder(ABC):
 
     @abstractmethod
     def rows(self, hidden: ArrayLike) -> Float32:
-        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
 
     @abstractmethod
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
-        """The engine that answers a request for `k` ids, or for draws, of each of `rows` rows."""
+        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
 
     @shows_keywords(Target)
     def topk(
@@ -93,9 +93,9 @@ class CheckedDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
+        """Return the k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
 
-        Raises InvalidRequest naming the field, ModelNotFound unless `model` is this one.
+        InvalidRequest names the field, ModelNotFound unless `model` is this one.
         """
         if target:
             check_keywords(Target, target)
@@ -112,7 +112,7 @@ class CheckedDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
+        """Return log-probabilities of `targets`; see `Decoder.score`. Raises like `topk`."""
         check_keywords(Target, target)
         hidden = self.rows(hidden)
         ready = requests.score_targets(targets, len(hidden))
@@ -127,7 +127,7 @@ class CheckedDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
+        """Draw for each row; see `Decoder.sample`. Raises like `topk`."""
         hidden = self.rows(hidden)
         ready = requests.sampling(len(hidden), samples, options)
         engine = self.engine_for(options, len(hidden), 1, draws=True)
@@ -144,7 +144,7 @@ class CheckedDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
+        """Take one step of a beam search; see `Decoder.beam_step`. Raises like `topk`."""
         hidden = self.rows(hidden)
         ready = requests.beams(len(hidden), scores, beams_in, beams_out, options)
         k = min(beams_out, self.vocab_size)
@@ -152,9 +152,9 @@ class CheckedDecoder(ABC):
 
 
 class LocalDecoder(CheckedDecoder):
-    """Answers from one open index. Any number of threads may call it.
+    """Answers from one open index. Thread-safe.
 
-    Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it.
+    IndexUnreadable if calibration.json deviates from the builder's format.
     """
 
     def __init__(self, index: Index, *, name: str = "") -> None:
@@ -164,7 +164,7 @@ class LocalDecoder(CheckedDecoder):
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
         self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
-        # (head or "", knobs in order of their names, normalizer or "", width) -> Engine
+        # (head or "", knobs sorted by name, normalizer or "", width) -> Engine
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
         self.auto: Auto = read_auto(index, self._head)
         # (batch size, class of k, precision or None, normalizer or "", width) -> Engine
@@ -175,22 +175,22 @@ class LocalDecoder(CheckedDecoder):
 
     @property
     def takes_tensors(self) -> bool:
-        """True where tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
+        """True if tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
         return self._engine.takes_tensors
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
-        """The measured points that AUTO chooses among; none where the index was not calibrated."""
+        """The measured points of AUTO; empty without a calibration."""
         return self.auto.points
 
     def rows(self, hidden: ArrayLike) -> Float32:
-        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
         return self._engine.rows(self.index, hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:
-        """The engine that answers a request for `k` ids, or for draws, of each of `rows` rows."""
+        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
         auto = self.auto
-        if not target and not draws:  # the same as below, in less time
+        if not target and not draws:  # a faster way to the same
             return self._chosen(auto.batch(rows), 0, None, "", inf)
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
@@ -205,7 +205,7 @@ class LocalDecoder(CheckedDecoder):
         )
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Compile every kernel that a request may need, so that none waits for a compiler."""
+        """Compile every kernel that a request may need, so that none has to wait."""
         self.index.warm(progress)
         zeros = np.zeros((1, self.index.dim), np.float32)
         unbiased = Constraints(biased=[0], bias=[0.0])
@@ -218,7 +218,7 @@ class LocalDecoder(CheckedDecoder):
             self.topk(zeros, 1, normalizer="lowrank")
 
     def close(self) -> None:
-        """Release the index and all that was made from it; no call may be under way."""
+        """Release the index and everything made from it; no call may be active."""
         self._chosen.cache_clear()
         self.engine.cache_clear()
         self._head.cache_clear()

@@ -1,0 +1,146 @@
+"""Draws from the softmax of exact logits, and log Z in float64 with its interval.
+
+Draws equal those of the head `exact` on the host, seed for seed, unless differently rounded float64
+sums or logarithms decide: kernels/sampling/gumbel.py defines an id's noise as -log E with E
+exponential. The least E of a block of sixteen ids comes from the stream LEAST_NOISE, whose bits
+name its id; the others add their own exponentials from the stream NOISE. A counter's words 0 and 1
+are the bits of the even id, or block, of a pair, words 2 and 3 the odd one's, the lower word first.
+
+As in kernels/sampling/log_z.py: log Z = scale top + log(1 + S), top being the largest logit and S
+the sum of all other e^{scale (x - top)}. Runs of R = SUMMED_AT_ONCE terms are summed, then their
+sums, each in any order: a term goes through at most R + V / R additions. PyTorch's exp and log1p
+are assumed to be within two units in the last place (CUDA's manual: one).
+
+Shape letters: B rows of hidden, N draws, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from triton import cdiv
+
+from logitsieve.gpu.kernels import gumbel_kernel
+from logitsieve.gpu.matrix import LOGITS_AT_ONCE
+from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.kernels.sampling import philox
+from logitsieve.kernels.sampling.gumbel import BLOCK
+from logitsieve.kernels.sampling.log_z import LOG_ERROR, SPREAD, STEP, TINY
+
+SUMMED_AT_ONCE = 1024
+IDS = 256  # per program
+LEAST_NOISE = int(philox.LEAST)
+WORD = 0xFFFFFFFF
+FACTORS = tuple(map(int, philox.FACTORS))
+WEYL = tuple(map(int, philox.WEYL))
+
+
+def draw(logits: Tensor, seeds: Tensor, options: DrawOptions) -> tuple[Tensor, Tensor]:
+    """Return ids [B, N] int32 as `options` ask, and log Z [B, 4] of the filtered ids.
+
+    logits [B, V] float64 as edited, -inf to exclude; seeds [B] int64, the bits of uint64.
+    """
+    rows, vocab_size = logits.shape
+    weights, top, best = weights_of(logits, options.scale)
+    scaled = logits.sub(top[:, None]).mul_(options.scale)
+    if options.filtered:
+        left = weights >= options.min_p
+        if options.top_p < 1.0:
+            left &= nucleus(logits, weights, options.top_p)
+        weights, scaled = weights * left, scaled.masked_fill(~left, -torch.inf)
+    ids = torch.empty((rows, options.samples), dtype=torch.int32, device=logits.device)
+    named = range(options.first_id, options.first_id + vocab_size)
+    most = max(1, LOGITS_AT_ONCE // (rows * vocab_size))
+    for first in range(0, options.samples, most):
+        draws = range(first, min(first + most, options.samples))
+        noisy = gumbel_noise(seeds, options.step, draws, named).add_(scaled[:, None])
+        ids[:, draws.start : draws.stop] = noisy.argmax(dim=2)  # the first of equal ones
+    return ids, fields_of(weights, top, best)
+
+
+def nucleus(logits: Tensor, weights: Tensor, top_p: float) -> Tensor:
+    """Return [B, V] True for ids with less than top_p of all weight before them, best first."""
+    order = logits.sort(dim=1, descending=True, stable=True).indices
+    sums = weights.gather(1, order).cumsum(dim=1)
+    before = torch.nn.functional.pad(sums[:, :-1], (1, 0))
+    return torch.zeros_like(order, dtype=torch.bool).scatter(
+        1, order, before < top_p * sums[:, -1:]
+    )
+
+
+def weights_of(logits: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return e^{scale (x - top)} [B, V] of float64 logits, the largest [B], and ids with it [B].
+
+    At least one logit of a row is finite.
+    """
+    top, best = logits.max(dim=1)
+    return logits.sub(top[:, None]).mul_(scale).exp_(), top, best
+
+
+def fields_of(weights: Tensor, top: Tensor, best: Tensor) -> Tensor:
+    """Return TOP, VALUE, LOW and HIGH [B, 4] of weights [B, V], 0 for excluded ids."""
+    vocab_size = weights.shape[1]
+    others = weights.scatter(1, best[:, None], 0.0)  # the largest is the 1 of log(1 + S)
+    others = torch.nn.functional.pad(others, (0, -vocab_size % SUMMED_AT_ONCE))
+    total = others.view(len(weights), -1, SUMMED_AT_ONCE).sum(dim=2).sum(dim=1)
+    spread = SPREAD + STEP * (SUMMED_AT_ONCE + vocab_size / SUMMED_AT_ONCE)
+    tiny = vocab_size * TINY
+    low = torch.log1p((total * (1.0 - spread) - tiny).clamp(min=0.0)) * (1.0 - LOG_ERROR)
+    high = torch.log1p(total * (1.0 + spread) + tiny) * (1.0 + LOG_ERROR)
+    return torch.stack([top, torch.log1p(total), low, high], dim=1)
+
+
+def gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
+    """Return float64 noise [B, N, V] of consecutive `ids` for consecutive `draws` of a step.
+
+    `seeds` [B] int64 are the bits of uint64; `step` is a uint64. `ids` begin at a multiple of 32.
+    """
+    if seeds.is_cuda:
+        return launch_gumbel_noise(seeds, step, draws, ids)
+    number = torch.arange(draws.start, draws.stop)[None, :, None]
+    blocks = range(ids.start // BLOCK, -(-ids.stop // BLOCK))
+    low, high = _words(seeds, step, number | LEAST_NOISE, blocks)
+    least = (_exponential(low, high) / BLOCK).repeat_interleave(BLOCK, 2)[..., : len(ids)]
+    place = (low & (BLOCK - 1)).repeat_interleave(BLOCK, 2)[..., : len(ids)]
+    more = _exponential(*_words(seeds, step, number, ids))
+    own = torch.arange(ids.start, ids.stop) % BLOCK == place
+    return -torch.where(own, least, least + more).log()
+
+
+def _words(seeds: Tensor, step: int, draw: Tensor, places: range) -> tuple[Tensor, Tensor]:
+    """Return the lower and the higher word [B, N, P] of consecutive `places`, the first even.
+
+    Philox4x32-10. An int64 product has the bits of the uint64 one.
+    """
+    key0, key1 = seeds[:, None, None] & WORD, seeds[:, None, None] >> 32 & WORD
+    pairs = torch.arange(places.start // 2, -(-places.stop // 2))
+    c0, c1, c2, c3 = pairs, draw, torch.tensor(step & WORD), torch.tensor(step >> 32)
+    for _ in range(philox.ROUNDS):
+        low, high = FACTORS[0] * c0, FACTORS[1] * c2
+        c0, c1, c2, c3 = (
+            (high >> 32 & WORD) ^ c1 ^ key0,
+            high & WORD,
+            (low >> 32 & WORD) ^ c3 ^ key1,
+            low & WORD,
+        )
+        key0, key1 = (key0 + WEYL[0]) & WORD, (key1 + WEYL[1]) & WORD
+    lower, higher = (torch.stack(pair, 3).flatten(2) for pair in ((c0, c2), (c1, c3)))
+    return lower[..., : len(places)], higher[..., : len(places)]
+
+
+def _exponential(low: Tensor, high: Tensor) -> Tensor:
+    """Return -log u of two words, u in (0, 1) being exact."""
+    low, high = (low >> 12).double(), high.double()
+    return -(high * 2.0**-32 + (low * 2.0**-52 + 2.0**-53)).log()
+
+
+def launch_gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
+    """Run the kernel for `gumbel_noise`."""
+    shape = len(seeds), len(draws), len(ids)
+    noise = torch.empty(shape, dtype=torch.float64, device=seeds.device)
+    numbers = step & WORD, step >> 32, draws.start, ids.start
+    counters = torch.tensor(numbers).to(seeds.device, non_blocking=True)
+    gumbel_kernel[(len(seeds) * len(draws) * cdiv(len(ids), IDS),)](
+        seeds, counters, noise, len(draws), len(ids), STREAM=LEAST_NOISE, BLOCK=BLOCK, IDS=IDS
+    )
+    return noise
