@@ -167,7 +167,6 @@ def _check_range(ids: np.ndarray, field: str) -> None:
 
 
 def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | None:
-    """Return float32, one for each id of `biased`."""
     field, allowed = "constraints.bias", "a finite number for each biased id; `banned` forbids"
     if biased is None:
         if bias is not None:

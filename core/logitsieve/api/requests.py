@@ -180,7 +180,6 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
 
 
 def _is_tensor(values: Any) -> bool:
-    """Check for a PyTorch tensor without importing PyTorch."""
     return hasattr(values, "detach")
 
 

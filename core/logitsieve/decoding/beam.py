@@ -115,7 +115,6 @@ def choose_pairs(
 
 
 def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_Step, Int64 | slice]:
-    """Return the input of the choice, and the live rows."""
     rows = len(beams.scores)
     log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
     log_z[of_live] = estimate.fields
@@ -167,7 +166,6 @@ def _lists(
 
 
 def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64) -> _Lists:
-    """Extend the live hypotheses' tokens to all hypotheses."""
     rows = len(beams.scores)
     if live.size == rows:
         return _Lists(best.ids, best.logits, counts, best.provenance)

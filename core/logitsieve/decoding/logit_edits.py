@@ -188,7 +188,6 @@ def _edited(
     biased: Int64,
     repeated: Int64,
 ) -> Float64:
-    """Return the logits of `keys`, penalised, then biased."""
     size = softmax.vocab_size
     offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
     values = softmax.logits64(hidden, offsets, (keys % size).astype(np.int32))

@@ -237,7 +237,6 @@ def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:
 
 
 def _seeds(hidden: Float32) -> UInt64:
-    """Return [B] seeds that depend on all bits of a row."""
     bits = hidden.view(np.uint32).astype(np.uint64)
     odd = np.arange(1, 2 * hidden.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return np.asarray((bits * (odd | np.uint64(1))).sum(axis=1, dtype=np.uint64))

@@ -65,7 +65,6 @@ def read_points(entries: Iterable[Mapping[str, Any]]) -> tuple[OperatingPoint, .
 
 
 def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
-    """Merge entries of one setting, which differ in `rows` and `us_per_row`."""
     one = entries[0]
     return OperatingPoint(
         head=one["head"]["name"],

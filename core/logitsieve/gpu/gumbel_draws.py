@@ -129,7 +129,6 @@ def _words(seeds: Tensor, step: int, draw: Tensor, places: range) -> tuple[Tenso
 
 
 def _exponential(low: Tensor, high: Tensor) -> Tensor:
-    """Return -log u of two words, u in (0, 1) being exact."""
     low, high = (low >> 12).double(), high.double()
     return -(high * 2.0**-32 + (low * 2.0**-52 + 2.0**-53)).log()
 

@@ -1,4 +1,4 @@
-"""GPUs by name. PyTorch is imported only once a GPU is named."""
+"""GPUs by name. PyTorch is imported only if one is named."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _GPU = re.compile(r"cuda(:[0-9]{1,3})?")
 
 
 def is_device(name: str) -> bool:
-    """True for a well-formed name; the device need not exist."""
+    """Check for a well-formed name; the device need not exist."""
     return name == "cpu" or _GPU.fullmatch(name) is not None
 
 
 def gpu_device(name: str) -> Any:
-    """The torch.device that "cuda" or "cuda:1" names.
+    """Return the torch.device named "cuda" or "cuda:1".
 
-    InvalidRequest("device") lists the devices of this machine, and says why CUDA has none;
-    MissingExtra names what is not installed.
+    InvalidRequest("device") lists this machine's devices, and why CUDA has none; MissingExtra names
+    what is not installed.
     """
     if _GPU.fullmatch(name) is None:
         raise InvalidRequest("device", repr(name), DEVICES)
@@ -37,7 +37,7 @@ def gpu_device(name: str) -> Any:
 
 
 def gpu_backend(name: str) -> GpuBackend:
-    """Heads and engines for that GPU; raises as `gpu_device` does."""
+    """Return heads and engines for a GPU; raises like `gpu_device`."""
     device = gpu_device(name)
     from logitsieve.gpu.gpu_engine import GpuBackend
 
@@ -45,7 +45,7 @@ def gpu_backend(name: str) -> GpuBackend:
 
 
 def gpu_memory(name: str) -> tuple[str, Memory | None]:
-    """The full name, such as "cuda:1", and its memory if known; raises as `gpu_device` does."""
+    """Return the full name, such as "cuda:1", and the memory if known; raises like `gpu_device`."""
     from logitsieve.gpu.device import memory_of
 
     device = gpu_device(name)
@@ -53,7 +53,7 @@ def gpu_memory(name: str) -> tuple[str, Memory | None]:
 
 
 def gpu_ns() -> int:
-    """Nanoseconds of GPU time for arrays of the calling thread so far, copies included."""
+    """Return the calling thread's nanoseconds of GPU time for arrays, copies included."""
     from logitsieve.gpu.device import spent_ns
 
     return spent_ns()

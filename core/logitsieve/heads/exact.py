@@ -1,7 +1,7 @@
-"""The exact head: all of W h + b with a running selection, the oracle of everything else.
+"""The exact head: all of W h + b with a running selection, the oracle of all other heads.
 
-No paper. Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size,
-V vocabulary, K answers.
+No paper. Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size, V
+vocabulary, K answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExactHead(KernelHead):
         self._kernel = dense_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """All V rows of W; nothing is outside, so `upper` is -inf."""
+        """Return all V rows of W; no row is outside, so `upper` is -inf."""
         hidden, rows, _ = ready_request(hidden, k, self._dim, self._vocab_size)
         vocab_size = self._vocab_size
         offsets = np.arange(rows + 1, dtype=np.int64) * vocab_size
@@ -44,7 +44,7 @@ class ExactHead(KernelHead):
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
-        """[B, 4] log Z of all e^{scale x} as kernels have it: `top`, the rest, and its bounds."""
+        """Return [B, 4] log Z of all e^{scale x}: `top`, the rest, and its bounds."""
         rows = len(hidden)
         log_z = np.empty((rows, FIELDS))
         options = scale, *(edits or no_edits(rows)), log_z
@@ -53,11 +53,11 @@ class ExactHead(KernelHead):
         return log_z
 
     def quick_log_z(self, hidden: Float32) -> Float64:
-        """[B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
+        """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
         return self.best_with_log_z(hidden, 0)[2]
 
     def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
-        """The k best ids and their exact logits [B, k], and `quick_log_z`, in one pass."""
+        """Return the k best ids, their exact logits [B, k], and `quick_log_z`, in one pass."""
         rows = len(hidden)
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k))
         log_z = np.empty((rows, FIELDS))
@@ -66,7 +66,7 @@ class ExactHead(KernelHead):
         return ids, logits, log_z
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Draws for each row of hidden [B, D], and log Z to some 1e-12; `width` is met by that."""
+        """Draw for each row of hidden [B, D], with log Z to 1e-12: below any `width`."""
         rows = len(hidden)
         samples, seeds, step, scale, edits, top_p, min_p, _, first_id = options
         ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
@@ -76,7 +76,7 @@ class ExactHead(KernelHead):
         return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))
 
     def warm(self) -> None:
-        """Call each kernel once, but for `candidates`: they read all of W, as `topk` does."""
+        """Call each kernel once, except that of `candidates`."""
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
         self.topk(zeros, 1)
         self._softmax.logits(zeros, np.zeros(2, np.int64), np.empty(0, np.int32))

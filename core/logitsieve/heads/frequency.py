@@ -1,4 +1,4 @@
-"""A static list: the rows that are most often among the best are looked at for every query.
+"""A static list: every query scans the rows that are most often among the best.
 
 Zhao et al. 2025, FR-Spec; the head of Grave et al. 2017, adaptive softmax, is such a list too.
 
@@ -18,7 +18,7 @@ from logitsieve.heads._base.spec import PartSpec, TensorSpec, all_different
 
 
 class FrequencyHead(ClusteredHead):
-    """Looks at the first `n` ids of the part: one cluster, to which every query is routed."""
+    """Looks at the first `n` ids of the part, as one cluster for every query."""
 
     name: ClassVar[str] = "frequency"
     part: ClassVar[PartSpec | None] = PartSpec(

@@ -1,12 +1,11 @@
 """A graph over the rows of W, walked towards the query; needs faiss.
 
 Zhang, Wang, Liu, Gao, He 2018, Navigating with Graph Representations for Fast and Scalable Decoding
-of Neural Language Models (FGD): inner products become distances, and a small world graph (HNSW,
-faiss) finds the nearest rows. Their exact logits come from W, so faiss holds them in 8 bits.
+of Neural Language Models (FGD): inner products become distances, and a small-world graph (HNSW,
+faiss) finds the nearest rows. Exact logits come from W, so faiss stores 8 bits.
 
-Time O(ef M D) a row and about log V; memory V (D + 8 M) bytes.
-Shape letters: B batch rows, D hidden size, E the size of faiss's vectors, V vocabulary, K answers,
-M links.
+Time O(ef M D) a row and about log V; memory V (D + 8 M) bytes. Shape letters: B batch rows, D
+hidden size, E the size of faiss's vectors, V vocabulary, K answers, M links.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
-VECTOR_MULTIPLE = 16  # faiss's distances are vectorised for multiples of it
+VECTOR_MULTIPLE = 16  # for which faiss vectorises distances
 
 
 class GraphHead(SelectingHead):
-    """Looks at the `ef` nearest rows that the walk meets."""
+    """Looks at the `ef` nearest rows on the walk."""
 
     name: ClassVar[str] = "graph"
     part: ClassVar[PartSpec | None] = PartSpec(
@@ -53,7 +52,7 @@ class GraphHead(SelectingHead):
         self._search = _faiss().SearchParametersHNSW(efSearch=self.knobs["ef"])
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Up to ef rows for each."""
+        """Return up to ef rows for each."""
         with one_thread():
             ef = int(self.knobs["ef"])
             _, ids = self._graph.search(queries(hidden), ef, params=self._search)
@@ -64,12 +63,12 @@ class GraphHead(SelectingHead):
 
 
 def width(dim: int) -> int:
-    """E: room for [w; b], one coordinate more, and zeros."""
+    """Return E, for [w; b], one coordinate more, and zeros."""
     return -(-(dim + 2) // VECTOR_MULTIPLE) * VECTOR_MULTIPLE
 
 
 def queries(hidden: Float32) -> Float32:
-    """[B, E] unit vectors in the direction of [h; 1; 0]; not finite where hidden is not."""
+    """Return [B, E] unit vectors in the direction of [h; 1; 0]; not finite if hidden is not."""
     rows, dim = hidden.shape
     wide = np.zeros((rows, width(dim)), np.float32)
     wide[:, :dim] = hidden
@@ -82,7 +81,7 @@ def queries(hidden: Float32) -> Float32:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """faiss on the calling thread alone; the setting is one of each thread, and is put back."""
+    """Limit faiss to the calling thread, by its per-thread setting, and restore that."""
     faiss = _faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -93,7 +92,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _read(graph: np.ndarray, softmax: Softmax) -> Any:
-    """faiss's index; InvalidRequest unless it is an HNSW over V vectors of size E."""
+    """Read faiss's index; InvalidRequest unless it is an HNSW over V vectors of size E."""
     faiss = _faiss()
     try:
         index = faiss.deserialize_index(graph)
@@ -108,6 +107,6 @@ def _read(graph: np.ndarray, softmax: Softmax) -> Any:
 
 @cache
 def _faiss() -> Any:
-    """The library, which its own types describe in part; MissingExtra without it."""
+    """Import faiss, which has few types; or MissingExtra."""
     require("faiss", "faiss")
     return import_module("faiss")

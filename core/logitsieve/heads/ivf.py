@@ -1,10 +1,10 @@
-"""Inverted lists: rows of W clustered by k-means, the lists of the best centroids scanned.
+"""Inverted lists: rows of W clustered by k-means; the lists of the best centroids are scanned.
 
 Auvolat, Chandar, Vincent, Larochelle, Bengio 2015, Clustering is Efficient for Approximate Maximum
 Inner Product Search (papers/004), with one level of clusters.
 
-Time O(C D + S D) a row with S rows in the lists; memory C D floats and V ids.
-Shape letters: D hidden size, V vocabulary, C clusters.
+Time O(C D + S D) a row with S rows in the lists; memory C D floats and V ids. Shape letters: D
+hidden size, V vocabulary, C clusters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_differ
 
 
 def _is_partition(arrays: Arrays) -> None:
-    """ValueError unless every row is in one list and none is empty."""
+    """ValueError unless every row is in one list and no list is empty."""
     no_empty_lists(arrays)
     all_different(arrays)
 

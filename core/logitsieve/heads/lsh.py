@@ -1,4 +1,4 @@
-"""Hash tables over the rows of W (SimHash): the rows that share a bucket with h, exactly ranked.
+"""Hash tables over the rows of W (SimHash): exact logits of the rows that share a bucket with h.
 
 Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
 Architectures; several buckets a table as in Lv et al. 2007, Multi-Probe LSH.
@@ -23,11 +23,11 @@ from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.lsh import lsh_select
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 
-LARGEST_TABLES = 4096  # of which a 16-bit count of collisions never overflows
+LARGEST_TABLES = 4096  # 16-bit counts of collisions cannot overflow
 
 
 def _whole_tables(arrays: Arrays) -> None:
-    """ValueError unless the lists are the buckets of L tables, each holding V ids."""
+    """ValueError unless the lists are the buckets of L tables of V ids each."""
     tables, bits, _ = arrays["planes"].shape
     if tables > LARGEST_TABLES or bits > LARGEST_BITS:
         allowed = f"{LARGEST_TABLES} tables of {LARGEST_BITS} bits"
@@ -43,7 +43,7 @@ def _whole_tables(arrays: Arrays) -> None:
 
 
 def _each_id_once(arrays: Arrays) -> None:
-    """ValueError unless every table holds every id."""
+    """ValueError unless every table has every id."""
     ids = arrays["ids"].reshape(len(arrays["planes"]), -1)
     for table, mine in enumerate(ids):
         if (np.sort(mine) != np.arange(mine.size)).any():
@@ -51,14 +51,14 @@ def _each_id_once(arrays: Arrays) -> None:
 
 
 class LshHead(SelectingHead):
-    """Looks at the rows of W whose buckets the planes assign to h in any table."""
+    """Looks at the rows of W in h's buckets of all tables."""
 
     name: ClassVar[str] = "lsh"
     part: ClassVar[PartSpec | None] = PartSpec(
         "lsh",
         {
             "planes": TensorSpec("float32", ("L", "N", "D")),
-            "shifts": TensorSpec("float32", ("J",)),  # what the bias adds to each product
+            "shifts": TensorSpec("float32", ("J",)),  # the bias's part of each product
             "offsets": TensorSpec("int32", ("S+1",), "offsets", "T"),
             "ids": TensorSpec("int32", ("T",), "ids", "V"),
         },
@@ -92,7 +92,7 @@ class LshHead(SelectingHead):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
+        self._scratch = local()  # zeros [V] and ids [V + 1] for each calling thread
         self._select = lsh_select.entry()
 
     def _apply_knobs(self) -> None:
@@ -101,7 +101,7 @@ class LshHead(SelectingHead):
         self._most = int(self.knobs["candidates"]) or self._softmax.vocab_size
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """The ids of the probed buckets, or those that collided most often."""
+        """Return the ids of the probed buckets, or those that collided most often."""
         scratch = self._scratch.__dict__
         if not scratch:
             vocab_size = self._softmax.vocab_size

@@ -22,7 +22,7 @@ from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 
 
 class SvdHead(SelectingHead):
-    """Looks at the `candidates` rows whose logits are largest in `width` rotated dimensions."""
+    """Looks at the `candidates` rows with the largest logits in `width` rotated dimensions."""
 
     name: ClassVar[str] = "svd"
     part: ClassVar[PartSpec | None] = PartSpec(
@@ -55,7 +55,7 @@ class SvdHead(SelectingHead):
         self._select = preview_select.entry()
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """The same number of rows for each."""
+        """Return the same number of rows for each."""
         rows, count = hidden.shape[0], int(self.knobs["candidates"])
         selected = np.empty((rows, count), np.int32)
         self._select(hidden, *self._preview(), selected)
@@ -66,7 +66,7 @@ class SvdHead(SelectingHead):
         return arrays["basis"], arrays["preview"], self._softmax.bias, width
 
     def scores(self, hidden: Float32) -> Float32:
-        """The preview of all logits, [B, V], in `width` rotated dimensions."""
+        """Return the preview of all logits, [B, V], in `width` rotated dimensions."""
         scores = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
         preview_scores(hidden, *self._preview(), scores)
         return scores

@@ -56,8 +56,6 @@ def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
 
 
 def _object(**checks: Check) -> Check:
-    """Check an object with these keys; further ones are ignored."""
-
     def check(where: str, value: object) -> None:
         if not isinstance(value, dict):
             raise _wrong(where, value, "an object")

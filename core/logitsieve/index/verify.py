@@ -92,7 +92,6 @@ def verify_foreign(contents: Contents) -> None:
 
 
 def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
-    """Return (bytes to read, the job), the longest first."""
     manifest, softmax = contents.manifest, contents.softmax
 
     def hash_softmax(report: Report) -> None:

@@ -183,7 +183,6 @@ def new_path(out: Path | str) -> Path:
 def _checked_parts(
     softmax: Softmax, parts: Mapping[str, Arrays], finite: Collection[str]
 ) -> dict[str, Arrays]:
-    """Return contiguous little-endian arrays that pass the reader's checks."""
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
     checked: dict[str, Arrays] = {}
@@ -229,7 +228,6 @@ def _vocabulary_bytes(vocabulary: Sequence[str], V: int) -> bytes:
 
 
 def _plain(field: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `value` as JSON reads it back: keys become strings, tuples lists."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError) as error:

@@ -85,7 +85,6 @@ def _sweep(
 
 
 def _points(index: Index) -> list[Head]:
-    """Return heads at the index's operating points, if this version knows them."""
     from logitsieve.decoding import LocalDecoder
 
     if "points" not in (index.calibration or {}):
@@ -106,7 +105,6 @@ def _further(stored: list[Head]) -> Iterator[Head]:
 
 
 def _grid(head: Head) -> Iterator[Head]:
-    """Yield the head at all other combinations of values worth trying."""
     seen = [dict(head.knobs)]
     values = [
         dict.fromkeys([head.knobs[name], *knob.tried]) for name, knob in head.knob_table.items()
@@ -122,7 +120,6 @@ def _grid(head: Head) -> Iterator[Head]:
 
 
 def _worth_keeping(settings: list[list[Entry]], stored: int) -> list[Entry]:
-    """Return the entries of the first `stored` settings and of undominated ones."""
     points = read_points(chain.from_iterable(settings))
     best = undominated(points)
     return [

@@ -1,4 +1,4 @@
-"""The heads that answer for the whole softmax: `exact`, and those with a sketch, by it too.
+"""Heads that answer for the whole softmax: `exact`, and those with a sketch, by `exact`.
 
 Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row, N draws.
 """
@@ -46,7 +46,7 @@ class GpuExact(AllRows, ExactHead):
             return to_host(self._log_z(rows, scale, edits))
 
     def quick_log_z(self, hidden: Float32) -> Float64:
-        """Return `log_z` at a scale of 1: nothing here is quicker."""
+        """Return `log_z` at a scale of 1; no way is quicker here."""
         return self.log_z(hidden, 1.0)
 
     def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
@@ -56,7 +56,7 @@ class GpuExact(AllRows, ExactHead):
             return to_host(found.ids), to_host(found.logits), to_host(log_z)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Return the host's draws, and log Z of what filters leave."""
+        """Return the host's draws, and log Z of the filtered ids."""
         with self.uploaded(hidden) as rows:
             keys = to_device(options.seeds.view(np.int64), rows.device)
             parts = self._all(rows, options.edits)
@@ -69,7 +69,7 @@ class GpuExact(AllRows, ExactHead):
         return torch.cat([fields_of(*weights_of(logits, scale)) for _, logits in parts])
 
     def _all(self, hidden: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
-        """Yield rows and their exact logits of all V ids, as edited, a few at a time."""
+        """Yield rows and their edited exact logits of all V ids, a few rows at a time."""
         for part in self.matrix.slices(len(hidden)):
             logits = self.matrix.logits64(hidden[part])
             if edits is not None:
@@ -84,8 +84,8 @@ class GpuExact(AllRows, ExactHead):
     def logits64(self, hidden: Any, ids: Tensor) -> Tensor:
         """Return exact logits float64 [B, M] of ids [B, M] for rows of hidden, both on the device.
 
-        -inf for an id that is not in the vocabulary, NaN for a row that `topk` would refuse.
-        Nothing is waited for. InvalidRequest names `hidden` or `ids`.
+        -inf for ids outside the vocabulary, NaN for rows that `topk` would refuse. Does not wait
+        for the device. InvalidRequest names `hidden` or `ids`.
         """
         hidden = self.device_rows(hidden)
         if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
@@ -107,7 +107,7 @@ class GpuCertified(AllRows, CertifiedHead):
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """Return log Z [B, 4], whose interval is narrower than any `width` asked for."""
+        """Return log Z [B, 4] with an interval below every allowed `width`."""
         return self._exact.log_z(hidden, scale, edits)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
@@ -116,12 +116,12 @@ class GpuCertified(AllRows, CertifiedHead):
 
 
 class GpuAssured(GpuCertified):
-    """The same: its answers are proven here."""
+    """Proven here, unlike on the host."""
 
     name: ClassVar[str] = "assured"
 
 
 class GpuEstimated(GpuCertified):
-    """The same: its answers are proven here."""
+    """Proven here, unlike on the host."""
 
     name: ClassVar[str] = "estimated"

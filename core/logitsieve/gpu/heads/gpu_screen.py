@@ -1,7 +1,7 @@
 """The learned screen on a GPU: exact logits of the lists of each row's best clusters.
 
 Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen for Fast Softmax Inference on Large Vocabulary
-Neural Networks. Routes are those of the head on the host: by exact dots with the centroids.
+Neural Networks. Routes equal the host's: by exact dots with the centroids.
 
 Shape letters: B rows of hidden, C clusters, D hidden size, K answers, L ids of the longest list.
 """
@@ -23,13 +23,13 @@ from logitsieve.heads.screen import ScreenHead
 
 
 class DeviceLists(NamedTuple):
-    """The clusters of a screen and their lists, on one device."""
+    """A screen's clusters and lists, on one device."""
 
     centroids: Tensor  # float32 [C, D]
     biases: Tensor  # float32 [C], 0
     clusters: Tensor  # int32 [C], 0, 1, ...
-    reaches: Tensor  # float64 [C] the norm of a centroid, times its `reaches` where the part has it
-    starts: Tensor  # int64 [C] where a list begins in `ids`
+    reaches: Tensor  # float64 [C] norms of centroids, times the part's `reaches`
+    starts: Tensor  # int64 [C] first place of a list in `ids`
     lengths: Tensor  # int64 [C]
     ids: Tensor  # int32, and L more, which are masked
     shortest: int
@@ -55,7 +55,7 @@ class DeviceLists(NamedTuple):
 
 
 class GpuScreen(DeviceHead, ScreenHead):
-    """Looks at the candidate lists of the best clusters of each row; `prescreen` does nothing."""
+    """Looks at the candidate lists of each row's best clusters; ignores `prescreen`."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -66,11 +66,11 @@ class GpuScreen(DeviceHead, ScreenHead):
         return int(self.knobs["probes"]) * self._lists.longest
 
     def must_finish(self, k: int) -> bool:
-        """Return True unless every list has k ids and none is left out."""
+        """Report if a list is shorter than k or rows are left out."""
         return k > self._lists.shortest or self.knobs["escalate"] > -1
 
     def find(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the best of the lists, and leave rows open that have fewer than k distinct ids."""
+        """Return the best of the lists; rows with fewer than k distinct ids stay open."""
         lists, rows = self._lists, len(hidden)
         chosen, far = self._routes(hidden)
         lengths = lists.lengths[chosen].masked_fill(far[:, None], 0)
@@ -85,7 +85,7 @@ class GpuScreen(DeviceHead, ScreenHead):
         return Ranked(*rank(self.matrix, hidden, ids, k), exact, scanned.int())
 
     def _routes(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best clusters [B, probes], and [B] True for rows that are far from them."""
+        """Return the best clusters [B, probes], and [B] True for rows far from all of them."""
         lists, probes = self._lists, int(self.knobs["probes"])
         every = lists.clusters.expand(len(hidden), -1)
         dots = exact_logits(lists.centroids, lists.biases, hidden, every)
@@ -97,7 +97,6 @@ class GpuScreen(DeviceHead, ScreenHead):
 
 
 def _distinct(ids: Tensor) -> Tensor:
-    """Return rows of ids, sorted, with -1 in the place of repetitions."""
     ids = ids.sort(dim=1).values
     repeated = torch.zeros_like(ids, dtype=torch.bool)
     repeated[:, 1:] = ids[:, 1:] == ids[:, :-1]

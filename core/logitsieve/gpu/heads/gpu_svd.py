@@ -1,8 +1,8 @@
 """SVD-softmax on a GPU: a preview of all logits by two products, exact logits of the best.
 
 Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax: Fast Softmax Approximation on Large Vocabulary Neural
-Networks. A preview is summed in PyTorch's order: where rounding decides which rows are the last of
-the candidates, they may be others than on the host, or in another batch.
+Networks. PyTorch sums the preview in its own order: if rounding decides the last candidates, they
+may differ from the host's, or from another batch's.
 
 Shape letters: B rows of hidden, D hidden size, K answers, R rank, S candidates, V vocabulary.
 """
@@ -21,7 +21,7 @@ from logitsieve.heads.svd import SvdHead
 
 
 class GpuSvd(DeviceHead, SvdHead):
-    """Looks at the `candidates` rows whose logits are largest in `width` rotated dimensions."""
+    """Looks at the `candidates` rows with the largest logits in `width` rotated dimensions."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -32,11 +32,11 @@ class GpuSvd(DeviceHead, SvdHead):
             self._columns = columns.reshape(-1, groups.shape[1])[: self._vocab_size]
 
     def must_finish(self, k: int) -> bool:
-        """Return True where no row has k candidates."""
+        """Report that no row has k candidates."""
         return k > self.knobs["candidates"]
 
     def find(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the best of the candidates, or leave all rows open if there are fewer than k."""
+        """Return the best of the candidates; all rows stay open if there are fewer than k."""
         count = int(self.knobs["candidates"])
         scanned = torch.full((len(hidden),), count, dtype=torch.int32, device=hidden.device)
         exact = torch.zeros_like(scanned, dtype=torch.bool)
@@ -52,7 +52,6 @@ class GpuSvd(DeviceHead, SvdHead):
         return np.arange(0, chosen.size + 1, chosen.shape[1]), chosen.ravel()
 
     def _chosen(self, hidden: Tensor) -> Tensor:
-        """Return int32 [B, S] the rows of W with the best previews."""
         width, count = int(self.knobs["width"]), int(self.knobs["candidates"])
         turned = hidden @ self._basis[:width].T
         previews = torch.addmm(self.matrix.bias, turned, self._columns[:, :width].T)

@@ -1,4 +1,4 @@
-"""How a head draws ids from the whole softmax, and what it returns.
+"""Options and results of draws from the whole softmax.
 
 Shape letters: B batch rows, N draws.
 """
@@ -15,17 +15,17 @@ from logitsieve.heads._base.head import Edits, edits_of_rows
 class DrawOptions(NamedTuple):
     """Draws from softmax(scale x logits) for B rows of hidden.
 
-    The noise of an id belongs to its row's seed, the step and the number of the draw.
+    An id's noise depends on its row's seed, the step and the number of the draw.
     """
 
-    samples: int  # draws of each row
+    samples: int  # per row
     seeds: UInt64  # [B]
     step: int = 0
     scale: float = 1.0  # 1 / temperature
     edits: Edits | None = None
-    top_p: float = 1.0  # then min_p: filters, which leave the ids that are drawn from
+    top_p: float = 1.0  # filters the ids, before min_p
     min_p: float = 0.0
-    width: float = inf  # nats that log Z of `certified` may span where nothing is filtered
+    width: float = inf  # nats for log Z of `certified`, without filters
     first_id: int = 0  # row i of W has the noise of id first_id + i; a multiple of 32
 
     @property
@@ -33,13 +33,13 @@ class DrawOptions(NamedTuple):
         return self.top_p < 1.0 or self.min_p > 0.0
 
     def rows(self, rows: Int64) -> DrawOptions:
-        """The same for the given rows of hidden, in that order."""
+        """Select rows, in that order."""
         edits = None if self.edits is None else edits_of_rows(self.edits, rows)
         return self._replace(seeds=self.seeds[rows], edits=edits)
 
 
 class Drawn(NamedTuple):
-    """Draws, and log Z of what filters leave."""
+    """Draws, and log Z of the filtered ids."""
 
     ids: Int32  # [B, N]
     log_z: Float64  # [B, 4] TOP, VALUE, LOW and HIGH of kernels/topk/merge.py

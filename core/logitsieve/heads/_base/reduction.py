@@ -1,10 +1,10 @@
-"""From inner products with a bias to angles: the vectors that are hashed instead of W's rows.
+"""Turn inner products with a bias into angles: the vectors hashed in place of W's rows.
 
 logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. Neyshabur, Srebro
 2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 - ||w~||^2) appended
-to w~ and 0 to h~ all norms are M, so that angles order as inner products do. M may be that of a
-range of norms (Yan et al. 2018, Norm-Ranging LSH); without the number appended, angles ignore
-norms. A sign does not change with a vector's length: rows are scaled to length 1.
+to w~ and 0 to h~ all norms are M, so that angles order like inner products. M may belong to a range
+of norms (Yan et al. 2018, Norm-Ranging LSH); without the appended number, angles ignore norms. A
+sign does not depend on a vector's length, so rows are scaled to length 1.
 
 SimHash of these vectors gives the buckets of hash tables.
 
@@ -23,24 +23,24 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.retrieval.simhash import simhash_codes
 
-COSINE = 0  # ranges of norms: norms are ignored, ...
-MIPS = 1  # ... share one M, ...
-RANGED = 16  # ... or have one M for each of so many ranges, of equally many rows
-HEADROOM = 1.2  # of the single M, so that rows may grow before all must be hashed anew
+COSINE = 0  # ranges of norms: 0 ignores norms,
+MIPS = 1  # 1 has one M for all,
+RANGED = 16  # more have one M each, for equally many rows
+HEADROOM = 1.2  # of the single M, so that rows may grow before all are hashed again
 BLOCK_ROWS = 8192
-STEPS = 100  # of a search that gains 0.618 in each
+STEPS = 100  # of a golden-section search
 
 
 def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
-    """The beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
+    """Return the beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
 
-    Its square is convex in beta^2: that of one row is (|w|^2 + b^2 / x) (power + x), least at
-    x = |b| sqrt(power) / |w|, so the least of their maximum lies between the least and the largest
-    of these.
+    Its square is convex in beta^2: a row's is (|w|^2 + b^2 / x) (power + x), least at x = |b|
+    sqrt(power) / |w|, so the least of their maximum is between the least and the largest of these
+    x.
     """
     curved = (bias_V != 0) & (squares_V > 0)
     if power <= 0 or not curved.any():
-        return 1.0  # without a bias any will do
+        return 1.0  # without a bias, any beta
     squares_V, bias_V = squares_V[curved], bias_V[curved]
     centers = np.abs(bias_V) * np.sqrt(power) / np.sqrt(squares_V)
 
@@ -60,7 +60,7 @@ def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """The map from rows of W to vectors of one length; `largest` [V] is each row's M."""
+    """A map from rows of W to vectors of one length; `largest` [V] is each row's M."""
 
     softmax: Softmax
     ranges: int
@@ -70,7 +70,7 @@ class Reduction:
 
     @classmethod
     def of(cls, softmax: Softmax, squares_V: Float64, ranges: int, beta: float) -> Reduction:
-        """The reduction of a softmax by so many ranges of norms; `squares_V` are ||w||^2."""
+        """Reduce a softmax with that many ranges of norms; `squares_V` are ||w||^2."""
         norms = np.sqrt(squares_V + (softmax.bias.astype(np.float64) / beta) ** 2)
         largest = norms.copy()
         if ranges == MIPS:
@@ -81,7 +81,7 @@ class Reduction:
         return cls(softmax, ranges, beta, norms, np.where(largest > 0, largest, 1.0))
 
     def vectors(self, rows_U: Int64) -> Float32:
-        """float32 [U, X] of length 1: rows of W, their biases, and what the norm lacks of M."""
+        """Return float32 [U, X] of length 1: rows of W, biases, and the rest of the norm M."""
         vectors = np.empty((len(rows_U), self.softmax.dim + 2), np.float32)
         for start in range(0, len(rows_U), BLOCK_ROWS):
             rows = rows_U[start : start + BLOCK_ROWS]
@@ -94,7 +94,7 @@ class Reduction:
 def lift(
     weight_UD: Float32, bias_U: Float32, norms_U: Float64, largest_U: Float64, out_UX: Float32
 ) -> None:
-    """Fill out with [w; b; what the norm ||[w; b]|| lacks of M] / M, M the row's own `largest`."""
+    """Fill out with [w; b; rest of the norm ||[w; b]|| to M] / M, M the row's own `largest`."""
     scale = 1 / largest_U
     out_UX[:, :-2] = weight_UD * scale[:, None]
     out_UX[:, -2] = bias_U * scale
@@ -102,7 +102,7 @@ def lift(
 
 
 def squared_norms(softmax: Softmax) -> Float64:
-    """||w||^2 [V], in float64."""
+    """Return ||w||^2 [V], in float64."""
     squares = np.empty(softmax.vocab_size)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
         block = softmax.rows(slice(start, start + BLOCK_ROWS)).astype(np.float64)
@@ -111,7 +111,7 @@ def squared_norms(softmax: Softmax) -> Float64:
 
 
 def augmented(softmax: Softmax) -> Float32:
-    """[V, D+2] unit rows [w; b; sqrt(M^2 - ||[w; b]||^2)] / M, M the largest norm of [w; b].
+    """Return [V, D+2] unit rows [w; b; sqrt(M^2 - ||[w; b]||^2)] / M, M the largest norm of [w; b].
 
     With the query [h; 1; 0] the largest logit is the smallest distance and the smallest angle.
     """
@@ -126,19 +126,19 @@ def augmented(softmax: Softmax) -> Float32:
 
 
 def draw_planes(tables: int, bits: int, dim: int, seed: int) -> Float32:
-    """Gaussian planes, float32 [L, N, X]; fewer tables are the first of more."""
+    """Draw Gaussian planes, float32 [L, N, X]; fewer tables are the first of more."""
     random = np.random.default_rng([seed, bits])
     return random.standard_normal((tables, bits, dim + 2), np.float32)
 
 
 def query_planes(planes_LNX: Float32, beta: float) -> tuple[Float32, Float32]:
-    """(planes [L, N, D], shifts [J]) that hash h as the planes hash h~ = [h; beta; 0]."""
+    """Return (planes [L, N, D], shifts [J]) that hash h as the planes hash h~ = [h; beta; 0]."""
     shifts = planes_LNX[:, :, -2] * np.float32(beta)
     return np.ascontiguousarray(planes_LNX[:, :, :-2]), shifts.ravel()
 
 
 def hash_vectors(vectors_UX: Float32, planes_LNX: Float32, threads: int) -> Int32:
-    """The bucket of every vector in every table, int32 [U, L]."""
+    """Return the bucket of every vector in every table, int32 [U, L]."""
     codes = np.empty((len(vectors_UX), len(planes_LNX)), np.int32)
     shifts = np.zeros(planes_LNX.shape[0] * planes_LNX.shape[1], np.float32)
 

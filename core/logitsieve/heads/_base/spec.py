@@ -1,6 +1,6 @@
-"""Schema of a part of an index: its tensors by name, their sizes in letters, and their values.
+"""The schema of an index's part: its tensors by name, their sizes in letters, and their values.
 
-V and D are the softmax's sizes; any other letter is bound by the first tensor that names it.
+V and D are the softmax's sizes; the first tensor that names any other letter binds it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from logitsieve.utils.floats import STORED, finite
 
 Arrays = Mapping[str, np.ndarray]
-Sizes = dict[str, int]  # a letter's size
+Sizes = dict[str, int]  # by letter
 
-CHUNK = 1 << 18  # elements looked at together: they stay in the cache
+CHUNK = 1 << 18  # elements checked at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,11 @@ class TensorSpec:
     """One array, which a part may lack if it is `optional`.
 
     `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
-    addresses, so they are checked whenever a head is made; so are `factors`, which are finite and
-    above 0. Of `reals` it is checked that they are finite, when an index is verified; of `codes`
-    nothing.
+    addresses, so every new head checks them, and that `factors` are finite and positive. Verifying
+    an index also checks that `reals` are finite. `codes` are not checked.
     """
 
-    dtype: str  # as numpy calls it, or "bfloat16"; several by " or "
+    dtype: str  # numpy's name, or "bfloat16"; several by " or "
     shape: tuple[str | int, ...]  # letters, "C+1", "V/16" (rounded up), or fixed sizes
     holds: Literal["reals", "codes", "ids", "offsets", "factors"] = "reals"
     below: str = ""
@@ -37,16 +36,16 @@ class TensorSpec:
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
-        """The dtypes that the array may have; bfloat16 is its bits, uint16."""
+        """The allowed dtypes; bfloat16 is uint16."""
         return [STORED.get(name) or np.dtype(name) for name in self.dtype.split(" or ")]
 
 
 @dataclass(frozen=True)
 class PartSpec:
-    """A head's arrays. `structure` and `values` raise ValueError for what the letters cannot say.
+    """A head's arrays. `structure` and `values` raise ValueError for faults beyond sizes.
 
-    `structure` runs whenever a head is made, `values` may read every number and runs at verifying.
-    `foreign`: a library reads the bytes and trusts them, so they meet their digest at each open.
+    `structure` runs for every new head; `values` may read every number and runs at verifying. If
+    `foreign`, a library trusts the bytes, so their digest is checked at each open.
     """
 
     name: str
@@ -56,7 +55,7 @@ class PartSpec:
     foreign: bool = False
 
     def held(self, arrays: Arrays) -> dict[str, TensorSpec]:
-        """The tensors that `arrays` hold; ValueError if one lacks that is not optional."""
+        """Return the tensors that `arrays` have; ValueError if one is missing and not optional."""
         for name, tensor in self.tensors.items():
             if name not in arrays and not tensor.optional:
                 raise ValueError(f"holds no tensor {name!r}")
@@ -70,14 +69,14 @@ SOFTMAX = PartSpec(
         "bias": TensorSpec("float32", ("V",)),
     },
 )
-# Of a matrix in blocks: X bytes a row, whose scales utils/stored.py checks.
+# Of a matrix in blocks: X bytes a row; utils/stored.py checks the scales.
 SOFTMAX_BLOCKS = PartSpec(
     "softmax", {**SOFTMAX.tensors, "weight": TensorSpec("uint8", ("V", "X"), "codes")}
 )
 
 
 def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -> None:
-    """ValueError unless the arrays fit together and a kernel can follow every offset and id."""
+    """ValueError unless the arrays fit together and kernels can follow every offset and id."""
     sizes = {"V": vocab_size, "D": dim}
     held = part.held(arrays)
     for name, tensor in held.items():
@@ -97,7 +96,7 @@ def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -
 
 
 def _bind(name: str, tensor: TensorSpec, array: np.ndarray, sizes: Sizes) -> None:
-    """Let the letters that are still free take the array's sizes; ValueError unless all fit."""
+    """Bind free letters to the array's sizes; ValueError unless all fit."""
     if array.ndim == len(tensor.shape):
         for size, got in zip(tensor.shape, array.shape, strict=True):
             if isinstance(size, str) and "/" not in size:
@@ -120,7 +119,7 @@ def _size(size: str | int, sizes: Sizes) -> int | str:
 
 
 def check_values(part: PartSpec, arrays: Arrays, report: Callable[[int], None]) -> None:
-    """ValueError for a number that may not stand where it does; `report` gets the bytes done."""
+    """ValueError for a wrong number; `report` gets the bytes done."""
     for name, tensor in part.held(arrays).items():
         if tensor.holds == "reals":
             _check_finite(name, arrays[name], report)
@@ -153,7 +152,7 @@ def all_different(arrays: Arrays, ids: str = "ids") -> None:
 
 
 def no_id_twice(arrays: Arrays) -> None:
-    """ValueError if a list holds an id twice."""
+    """ValueError if a list has an id twice."""
     starts, values = arrays["offsets"], arrays["ids"]
     order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
     same = (np.diff(values[order]) == 0) & (np.diff(np.searchsorted(starts, order, "right")) == 0)
@@ -163,7 +162,7 @@ def no_id_twice(arrays: Arrays) -> None:
 
 
 def lists_part(name: str, tensors: Mapping[str, TensorSpec]) -> PartSpec:
-    """A part with lists `ids` cut by `offsets` [C+1]: none empty, no id twice in one."""
+    """Describe a part with lists `ids` cut by `offsets` [C+1]: none empty, no id twice in one."""
     lists = {
         "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
         "ids": TensorSpec("int32", ("S",), "ids", "V"),

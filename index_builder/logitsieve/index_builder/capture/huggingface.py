@@ -80,7 +80,6 @@ def _named(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Suppress the progress bars of transformers while loading."""
     bars: Any = import_module("transformers.utils.logging")  # untyped
 
     shown = bars.is_progress_bar_enabled()

@@ -165,7 +165,6 @@ def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
 def _read(
     text: Path, reader: OneReader, threads: int, chat: bool, workers: Workers, progress: Progress
 ) -> tuple[Iterator[Float32], Progress]:
-    """Return the contexts of the text, and `progress` with their estimated number."""
     context, _, window = reader
     path = str(context.gguf.path.absolute())
     shared = Shared(reader, _open, (), (path, window, threads))

@@ -82,8 +82,6 @@ def call_model(model: nn.Module, batch: Any) -> Any:
 
 @contextmanager
 def _without_product(layer: nn.Linear) -> Iterator[None]:
-    """Let the layer return zeros of the right shape."""
-
     def zeros(input: Tensor) -> Tensor:
         return input.new_zeros(1).expand(*input.shape[:-1], layer.out_features)
 

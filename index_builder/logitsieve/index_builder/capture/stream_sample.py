@@ -102,7 +102,6 @@ class SpreadSample:
         self.seen += len(rows_BD)
 
     def _thin(self) -> None:
-        """Join cells in pairs: of each two rows one remains, at random."""
         self._kept //= 2
         self._cell *= 2
         for start in range(0, self._kept, CHUNK_ROWS):

@@ -75,7 +75,6 @@ def save(file: Path, array: np.ndarray) -> None:
 
 
 def _split(source: Path | str) -> tuple[Path, str]:
-    """Split `FILE.npz:NAME` into (FILE.npz, NAME); other forms have no name."""
     text = str(source)
     for suffix in (".npz", ".safetensors"):
         path, separator, name = text.partition(f"{suffix}:")
@@ -105,7 +104,6 @@ def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
 
 
 def _shards(folder: Path, field: str) -> list[Path]:
-    """List `00000.npy`, `00001.npy`, ... by number; other files are not contexts."""
     numbered: dict[int, Path] = {}
     for path in sorted(path for path in folder.glob("*.npy") if path.stem.isdecimal()):
         other = numbered.setdefault(int(path.stem), path)
