@@ -1,9 +1,9 @@
-"""Check every theorem and print how far each constant is from what is proven.
+"""Check every theorem and print how far each constant is from the proven limit.
 
     python -m proofs [--quick] [NAME ...]
 
---quick leaves out the search for the slack; a NAME chooses the theorems whose name has it. Without
-Gappa this says how to get it and fails.
+--quick skips the search for the slack; NAMEs select theorems whose names contain them. Without
+Gappa this explains how to install it and fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bound of `certified` (docs/certified.md), on the host."""
+"""The bound of `certified` on the host (docs/certified.md)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from proofs.theorem import (
     number,
 )
 
-# Of a margin: what no theorem about its terms takes, so that rounding a threshold may.
+# The part of a margin that its theorems leave for rounding a threshold.
 SPARED = Fraction(1, 1 << 21)
-# Of T: what the check of a sketch lets its numbers be off by.
+# The error, relative to T, that the check of a sketch accepts.
 ACCEPTED = Fraction(ROUNDED) - 1
-# Of T, down to where 1e-30 covers whatever is rounded. Those between differ in nothing but how far
-# away underflow is, and that matters most to the first.
+# Exponents of T, down to where 1e-30 covers all rounding. The others differ only in their distance
+# from underflow, which matters most to the first.
 BINADES = range(-84, 127, 15)
 TREE = 4  # steps in which sixteen lanes are added
 
@@ -44,7 +44,7 @@ TREE = 4  # steps in which sixteen lanes are added
 
 
 def one_step(unit: float) -> Checks:
-    """A product, a sum and both at once round to `unit`; what underflows, only in a product."""
+    """A product, a sum and their fusion round to `unit`; only products underflow."""
     floats = "x = f(x_); y = f(y_); z = f(z_);\n"
     for exact in ("x * y", "z + x * y"):
         relative = f"|{exact}| in [1b-125, 1b127] -> f({exact}) -/ ({exact}) in"
@@ -55,12 +55,12 @@ def one_step(unit: float) -> Checks:
 
 
 def lane_steps(dim: int) -> int:
-    """Roundings that a product goes through: those of its lane's sum, then of sixteen lanes."""
+    """Roundings of a product: those of its lane's sum, then of sixteen lanes."""
     return ceil(dim / LANES) + TREE
 
 
 def coordinate(steps: float, spare: float) -> Checks:
-    """Errors of U h and L y: norms of U and L are not below the true ones, those of h and y may."""
+    """Errors of U h and L y, if norms of h and y, but not of U and L, may be too small."""
     for dim in DIMS:
         off = growth(lane_steps(dim)) * (1 + growth(lane_steps(dim), U64))
         yield off <= (Fraction(dim, LANES) + Fraction(steps)) * Fraction(spare) * U32 * (
@@ -82,25 +82,25 @@ def summed(spare: float) -> Checks:
 
 
 def skew(steps: float, unit: float) -> Checks:
-    """Products of two directions, each of D quotients, in any order; each norm is below `size`."""
+    """Products of two directions of D quotients each, in any order; norms are below `size`."""
     for dim in DIMS:
         yield growth(dim + 8, U64) <= (dim + Fraction(steps)) * Fraction(unit)
 
 
 def cancelled(share: float, steps: Callable[[int], int] = lane_steps) -> Checks:
-    """||E h||^2 - ||y||^2: products, sums, a difference and a sum, of the largest of all."""
+    """||E h||^2 - ||y||^2: products, sums, a difference and a sum, relative to the largest."""
     for dim in DIMS:
         yield growth(steps(dim) + 8, U64) <= Fraction(share) * (1 - Fraction(1, 1 << 16))
 
 
 def norm(spare: float) -> Checks:
-    """A difference rounded, its square, the sum, the root, and what is done with it."""
+    """A rounded difference, its square, the sum, the root, and its use."""
     for dim in DIMS:
         yield growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
 
 
 def stored(spare: float) -> Checks:
-    """Norms of the builder, summed in any order, and ||g||, which kappa is multiplied by."""
+    """Norms of the builder, summed in any order, and ||g||, which multiplies kappa."""
     for dim in DIMS:
         yield growth(dim + 16, U64) + growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
 
@@ -112,7 +112,7 @@ TWICE = 2 * U32 + U32 * U32  # two roundings
 
 
 def scaled_sums() -> Checks:
-    """dot = float(sum) scale is within TWICE of sum scale, whatever codes a query has."""
+    """dot = float(sum) scale is within TWICE of sum scale, for any codes of a query."""
     least, most = SMALLEST / LARGEST_CODE / 2, 2 * LARGEST / LARGEST_CODE
     yield f"""scale = f(scale_); dot = f(f(S) * scale);
     {{ @FIX(S, 0) /\\ |S| in [1, 1b31] /\\ scale in [{number(least)}, {number(most)}]
@@ -120,9 +120,9 @@ def scaled_sums() -> Checks:
 
 
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
-    """Bounds that are summed from at most `magnitude`: X = q.g, and `dot` it but for TWICE.
+    """Bounds summed from terms of at most `magnitude`: X = q.g, which `dot` is within TWICE of.
 
-    R and K are the factors in float64, REST and ERROR of a query, at least NORMAL.
+    R and K are the float64 factors REST and ERROR of a query, at least NORMAL.
     """
     most = number(magnitude)
     half = number(magnitude / 2)
@@ -141,12 +141,12 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     {LOWER} -> (estimate - A) - (upper - (estimate + n * R + s * K));"""
 
 
-# What a bound is off by, and what twice the estimate less the bound is.
+# The error of a bound, and of twice the estimate minus the bound.
 UPPER, LOWER = "upper - (A + n * R + s * K)", "(2 * estimate - upper) - (A - (n * R + s * K))"
 
 
 def margin(share: float, fusions: tuple[bool, ...] = (True, False)) -> Checks:
-    """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
+    """For T in [t, t + t / 2] and so on, sums round like in the upper end's binade."""
     yield from scaled_sums()
     yield from margins(bounds, (UPPER, LOWER), share, BINADES, fusions)
 
@@ -158,7 +158,7 @@ def margins(
     binades: Iterable[int],
     fusions: tuple[bool, ...] = (True, False),
 ) -> Iterator[str]:
-    """Both ends of `bounds` are off by at most that share of the least T of each half binade."""
+    """Both ends of `bounds` err by at most that share of the least T of each half binade."""
     for power, half, fused, off in product(binades, (2, 3), fusions, ends):
         least = Fraction(2) ** (power - 1) * half
         allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
@@ -166,35 +166,35 @@ def margins(
 
 
 def underflow(least: float) -> Checks:
-    """Up to where the share of T takes over, and beyond."""
+    """Below and above the T from which the share of T suffices."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), (UPPER, LOWER)):
         yield bounds(fused, Fraction(2) ** (BINADES[0] + 4), f"|{off}| <= {number(allowed)}")
 
 
 def finite(largest: float) -> Checks:
-    """Nothing that is summed for a bound overflows."""
+    """No term or sum of a bound overflows."""
     for fused in (True, False):
         for value in ("s * dot", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"):
             yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
 
 
 def normal(least: float) -> Checks:
-    """A factor of a query is rounded to U32 of itself."""
+    """A query's factors are rounded to U32."""
     rounded = f"f(R) -/ R in [{number(-U32)}, {number(U32)}]"
     yield f"{{ R in [{number(least)}, 1b127] -> {rounded} }}"
 
 
 def whole_sums(width: float) -> Checks:
-    """Sums of codes times fifteen-bit ones, and what is taken off them, are below 2^31.
+    """Sums of codes times fifteen-bit ones, and their corrections, are below 2^31.
 
-    So computing them modulo 2^32 loses nothing. A byte that no builder writes is the code -128.
+    So they may be computed modulo 2^32. A byte that no builder writes is the code -128.
     """
     yield 128 * int(LARGEST_CODE) * int(width) < 1 << 31
 
 
 def codes(no_larger: float) -> Checks:
-    """No code is above LARGEST_CODE: x factor rounds to a whole number no larger."""
+    """No code exceeds LARGEST_CODE: x factor rounds to no larger integer."""
     scale = Symbol("scale", "f")
     factor = assigned(encode_planes, "factor", scale=scale, NO_LARGER=no_larger)
     x, rounded = Symbol("x", "f"), Symbol("factor", "f")
@@ -208,14 +208,14 @@ def codes(no_larger: float) -> Checks:
     / (1 + (scale - m / {most}) / (m / {most})) {{ m <> 0, scale <> 0 }};"""
 
 
-# What a threshold and a bound round
+# Rounding of a threshold and of a bound
 
 
 CUT = Symbol("w", "d", "a"), Symbol("m", "d")  # a threshold and the margin
 
 
 def rounded_below(share: float) -> Checks:
-    """A threshold is at most the worst answer less the margin, but for SPARED of the margin.
+    """A threshold is at most the worst answer minus the margin, up to SPARED of the margin.
 
     The worst is in a binade and the margin is no larger, or the other way round.
     """
@@ -227,9 +227,9 @@ def rounded_below(share: float) -> Checks:
 def float32_cuts(
     off: str, share: float | Fraction, other: float | Fraction = SPARED, floats: str = "d"
 ) -> Iterator[str]:
-    """`off` is at most share |w| and `other` of m, which is LEAST_MARGIN at least.
+    """`off` is at most share |w| and `other` of m, which is at least LEAST_MARGIN.
 
-    Of m and w in `floats`, and a = |w|, one is in a binade, the other no larger.
+    Of m and w in `floats`, with a = |w|, one is in a binade and the other no larger.
     """
     for power, half in product((-100, *BINADES), (2, 3)):
         low = Fraction(2) ** (power - 1) * half
@@ -247,9 +247,9 @@ def float32_cuts(
 
 
 def rounded_above(share: float) -> Checks:
-    """A bound is at least that of a logit and the margin, but for SPARED of the margin.
+    """A bound is at least a logit's plus the margin, up to SPARED of the margin.
 
-    Where the worst answer is the bound, without a margin, others are below it by LEAST_MARGIN.
+    If the worst answer is the bound itself, without a margin, others are below it by LEAST_MARGIN.
     """
     exact = f"w + m + {number(share)} * a"
     bound = traced(_above, *CUT, SPARE=share).returned
@@ -257,7 +257,7 @@ def rounded_above(share: float) -> Checks:
 
 
 def exact_steps(steps: float, unit: float) -> Checks:
-    """Products are exact, sums round; what rounds of the bias is within the share of T."""
+    """Products are exact, sums round; the rounding of the bias is within the share of T."""
     yield "x = f(x_); y = f(y_); { |x * y| <= 1b256 -> d(x * y) - x * y in [0, 0] }"
     for dim in DIMS:
         allowed = (dim + Fraction(steps)) * Fraction(unit)
@@ -265,7 +265,7 @@ def exact_steps(steps: float, unit: float) -> Checks:
 
 
 def left(spare: float) -> Checks:
-    """||E h|| + ||y|| in float64, the products here, and SPARED."""
+    """||E h|| + ||y|| in float64, these products, and SPARED."""
     for dim in DIMS:
         yield (1 + growth(lane_steps(dim) + 8, U64)) * (1 + 2 * SPARED) <= Fraction(spare)
 

@@ -1,8 +1,8 @@
-"""e^x of lanes, from the range that x is reduced to: kernels/simd/exponential.py.
+"""e^x of lanes, by reducing the range of x: kernels/simd/exponential.py.
 
-With n the whole number next to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is p 2^n.
-Four things are off: r, which Gappa bounds; p in floating point, likewise; p beside e^r, by what
-Taylor's series leaves; and nothing else, as 2^n p is a normal number. All of it is relative.
+With n the integer nearest to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is p 2^n.
+Three things err, relatively: r and p in floating point, which Gappa bounds, and p as an
+approximation of e^r, by the rest of Taylor's series. 2^n p is exact, as a normal number.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ with localcontext() as digits:
     digits.prec = 50
     LN2 = Decimal(2).ln()
 LN2_OFF = Fraction(1, 10**45)
-PIECES = 16  # into which the range of r is divided
+PIECES = 16  # that divide the range of r
 
 
 class ExpLanes(NamedTuple):
     """The exponential of one type of lanes."""
 
     rounding: str  # the operator of theorem.py
-    whole: float  # what is added for n to remain, if that is how it is rounded
+    whole: float  # added to round n to an integer, if that is the method
     log2_e: float
     high: float
     low: float
@@ -41,7 +41,7 @@ class ExpLanes(NamedTuple):
     function: Any
 
     def traced(self, fused: bool) -> Traced:
-        """The power of r, and how n and r are found."""
+        """How n, r and the power of r are computed."""
         named = ("steps", "n", "r") if self.whole else ("n", "r")
         return traced(self.function, Symbol("x", self.rounding), fused=fused, named=named)
 
@@ -64,12 +64,12 @@ FLOAT64 = ExpLanes(
 
 
 def rounded_up(value: Fraction) -> Fraction:
-    """To a multiple of a power of two, as Gappa reads numbers."""
+    """Round up to a multiple of a power of two, for Gappa."""
     return Fraction(ceil(value * (1 << 100)), 1 << 100)
 
 
 def steps_off(lanes: ExpLanes) -> Fraction:
-    """The distance of n from x / log 2: half, and what the product is rounded by."""
+    """The distance of n from x / log 2: half, and the rounding of the product."""
     return Fraction(1, 2) + abs(Fraction(lanes.lowest)) * 2 * lanes.unit
 
 
@@ -81,7 +81,7 @@ def reach(lanes: ExpLanes) -> Fraction:
 
 
 def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
-    """The whole number n, fused or not; in float64 it is what a sum with `whole` has room for."""
+    """The integer n, fused or not; in float64 the sum with `whole` must hold it."""
     rounding, log2_e = lanes.rounding, number(lanes.log2_e)
     for fused in (True, False):
         found = lanes.traced(fused).locals
@@ -96,7 +96,7 @@ def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
 
 
 def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
-    """The remainder r where n is not 0: the first product and its difference from x are exact."""
+    """The remainder r for nonzero n: the first product and its difference from x are exact."""
     rounding, high, low = lanes.rounding, text_of(-lanes.high), text_of(-lanes.low)
     exact = f"x - n * {LN2}"
     below = f"n in [{number(lanes.lowest * 2)}, -1] /\\ x in [{number(lanes.lowest)}, -1b-2]"
@@ -110,7 +110,7 @@ def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
 
 
 def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
-    """The polynomial p, in shares of e^r, for r in pieces of its range."""
+    """The polynomial p, relative to e^r, for r in pieces of its range."""
     degree = len(lanes.series) - 1
     edge = reach(lanes) + Fraction(1, 1 << 20)
     for piece in range(-PIECES, PIECES):
@@ -126,7 +126,7 @@ def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
 
 
 def exponential_below(x: Fraction) -> Fraction:
-    """A number that is at most e^x."""
+    """A lower bound of e^x."""
     with localcontext() as digits:
         digits.prec = 40
         power = (Decimal(x.numerator) / Decimal(x.denominator)).exp()
@@ -134,7 +134,7 @@ def exponential_below(x: Fraction) -> Fraction:
 
 
 def left_of_series(lanes: ExpLanes) -> Fraction:
-    """The terms that Taylor's series goes on with, in shares of e^r."""
+    """The further terms of Taylor's series, relative to e^r."""
     most = reach(lanes) + Fraction(1, 1 << 20)
     count = len(lanes.series)
     rest = most**count / factorial(count) / (1 - most / (count + 1))
@@ -142,7 +142,7 @@ def left_of_series(lanes: ExpLanes) -> Fraction:
 
 
 def exponentials(lanes: ExpLanes, error: float) -> Checks:
-    """The remainder is off by `shifted` at most, p by what that and the series leave."""
+    """The remainder errs by at most `shifted`; p by that and the rest of the series."""
     shifted = Fraction(9, 8) * lanes.unit / 4 + abs(Fraction(lanes.lowest)) * 2 * lanes.unit**2
     yield from whole_numbers(lanes)
     yield from reduced(lanes, rounded_up(shifted))

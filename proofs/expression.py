@@ -1,7 +1,7 @@
-"""Expressions of the kernels as Gappa reads them: the kernels' own Python code, run on symbols.
+"""Expressions of the kernels for Gappa: the kernels' own Python code, run on symbols.
 
-A symbol is text and a format. Arithmetic on symbols writes the text, each operation rounded to the
-format that Numba computes it in; comparisons hold, so that code takes the path that is proven.
+A symbol is text and a format. Arithmetic on symbols writes the text, with each operation rounded to
+the format that Numba computes it in; comparisons hold, so that code takes the proven path.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _float32(value: Any) -> Any:
 
 
 def _multiply_add(fused: bool, x: Any, y: Any, z: Any) -> Any:
-    """x y + z in lanes, rounded once or twice; once where x or y is 1, or z is 0."""
+    """x y + z in lanes, rounded once or twice; once if x or y is 1, or z is 0."""
     if not any(isinstance(value, Symbol) for value in (x, y, z)):
         return x * y + z
     kind = _kind(x, y, z)
@@ -100,7 +100,7 @@ def _multiply_add(fused: bool, x: Any, y: Any, z: Any) -> Any:
 
 
 def _lanes(fused: bool) -> dict[str, Any]:
-    """What the functions of lanes and of numpy do to symbols."""
+    """The effects of lane functions and of numpy on symbols."""
     return {
         "np": SimpleNamespace(float32=_float32, inf=np.inf, int64=int),
         "splat32": lambda x: x,
@@ -124,7 +124,7 @@ def _lanes(fused: bool) -> dict[str, Any]:
 
 
 class Traced(NamedTuple):
-    """What a function returned, and the expressions of the local values that were asked for."""
+    """A function's result, and the expressions of requested locals."""
 
     returned: Any
     locals: Mapping[str, str]
@@ -133,9 +133,9 @@ class Traced(NamedTuple):
 def traced(
     function: Any, *args: Any, fused: bool = True, named: tuple[str, ...] = (), **others: Any
 ) -> Traced:
-    """Run a kernel's function on symbols; `others` stand for its globals, such as its constants.
+    """Run a kernel's function on symbols; `others` replace its globals, such as constants.
 
-    From the last assignment to each of `named` on, that local is a symbol of its own name.
+    After its last assignment, each local in `named` is a symbol of its own name.
     """
     texts: dict[str, str] = {}
 
@@ -155,7 +155,7 @@ def traced(
 
 
 def assigned(function: Any, target: str, fused: bool = True, **names: Any) -> Symbol:
-    """What a kernel's function computes last for `target`, of the symbols `names`."""
+    """The last expression that a kernel's function assigns to `target`, on the symbols `names`."""
     found = [each for each in _assignments(_definition(function)) if each[0] == target]
     computed = [each for each in found if not isinstance(each[1], ast.UnaryOp)]
     _, value, more = max(computed, key=lambda each: each[1].lineno)
@@ -165,7 +165,7 @@ def assigned(function: Any, target: str, fused: bool = True, **names: Any) -> Sy
 
 
 def _globals(function: Any, fused: bool) -> dict[str, Any]:
-    """The globals of a kernel's function, where other kernels are traced, too."""
+    """The globals of a kernel's function, with other kernels traced, too."""
 
     def called(other: Any) -> Callable[..., Any]:
         return lambda *args: traced(other, *args, fused=fused).returned
@@ -188,7 +188,7 @@ def _definition(function: Any) -> ast.FunctionDef:
 
 
 def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """Each target, what it becomes, and whether that is added to it; of tuples, one by one."""
+    """Each target, its value, and if that is added to it; tuples one by one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign):
             yield ast.unparse(node.target), node.value, True

@@ -1,11 +1,11 @@
-"""Draws by Gumbel's trick on the host: ids that are passed over, kernels/sampling/gumbel.py.
+"""Draws by Gumbel's trick on the host: the ids that kernels/sampling/gumbel.py passes over.
 
-Of log and exp of the C library is assumed what log_z.py assumes. An id wins a draw if its scaled
-logit s and its noise G = -log E, E = l or l + e, reach M as computed, l being a sixteenth of -log u
-of its block and e its own -log u; and -log u >= 1 - u. The largest s is 0, with noise of -3.7 at
-least, and G is 39.6 at most: u is from 2^-53 to 1 - 2^-53. So s is -44 at least, and neither its
-weight e^s nor e^-M underflows in float32. The 1 - u of the tests is cut to a multiple of 2^-31,
-then rounded.
+The C library's log and exp are assumed to err as in log_z.py. An id wins a draw if its scaled logit
+s and its noise G = -log E, E = l or l + e, reach M as computed, with l a sixteenth of -log u of its
+block and e its own -log u; and -log u >= 1 - u. The largest s is 0, with noise of at least -3.7,
+and G is at most 39.6, as u is from 2^-53 to 1 - 2^-53. So s is at least -44, and neither its weight
+e^s nor e^-M underflows in float32. The 1 - u of the tests is truncated to a multiple of 2^-31, then
+rounded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from logitsieve.kernels.simd.exponential import ERROR64
 from proofs.log_z import LIBM
 from proofs.theorem import U32, U64, Checks, Theorem, nearer_one
 
-NATS = 40  # more than |G|, and than |s + G| of an id that wins
+NATS = 40  # above |G|, and above |s + G| of an id that wins
 
 
 def passed_over(spare: float) -> Checks:
-    """A logarithm and sums, for l + e beside e^{s - M}; in float32 1 - u, and the most it may be.
+    """A logarithm and sums, for l + e and e^{s - M}; in float32 1 - u, and its upper bound.
 
-    That is w e^-M - r of a weight w, rounded twice, r being a sixteenth of the block's 1 - u. Both
-    sides are linear in r, which is at most l: nothing, or all of l + e.
+    That is w e^-M - r of a weight w, rounded twice, with r a sixteenth of the block's 1 - u. Both
+    sides are linear in r, which is at most l: 0 or all of l + e.
     """
     off = (LIBM + U64) * NATS * (1 + U64)
     exponential = 1 / ((1 - off) * (1 - U64))

@@ -1,4 +1,4 @@
-"""Bounds by the levels of a sketch (docs/levels.md), on the host."""
+"""Bounds by the levels of a sketch on the host (docs/levels.md)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from proofs.certified import BINADES, SPARED, TWICE, margins
 from proofs.expression import Symbol, assigned, traced
 from proofs.theorem import MOST32, Checks, Theorem, growth, multiplied, number
 
-WHOLE = 1 << 24  # below it every whole number is a float32, and below twice it every even one
+WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every even one
 
 
-# The codes of a tail, and what is summed of them
+# The codes of a tail, and their sums
 
 
 def codes(largest: float) -> Checks:
-    """A code is a signed byte: x factor rounds to a whole number of 127 at most.
+    """A code is a signed byte: x factor rounds to an integer of at most 127.
 
-    The scale may be larger, for the sake of four codes together: then codes are smaller.
+    The scale may be larger, for four codes together; then codes are smaller.
     """
     most, limit = number(float(np.float32(largest))), 127
     scale, x = Symbol("scale", "f"), Symbol("x", "f")
@@ -47,7 +47,7 @@ def codes(largest: float) -> Checks:
 
 
 def fours(largest: float) -> Checks:
-    """Magnitudes of four codes add up to a byte: each is a whole number half a unit away at most.
+    """Magnitudes of four codes add up to a byte: each is an integer at most half a unit away.
 
     Three sums, two quotients and a product round.
     """
@@ -57,12 +57,12 @@ def fours(largest: float) -> Checks:
 
 
 def words(chunks: float) -> Checks:
-    """A chunk adds two bytes of tables to those of a row in a word."""
+    """A chunk adds two bytes of tables to a row's in a word."""
     yield 2 * int(chunks) * LARGEST_SUM < 1 << 16
 
 
 def whole_tails(widest: float) -> Checks:
-    """q.g is a whole number of float32, |q| <= 15, and so is what it is summed from.
+    """q.g is an integer of float32, |q| <= 15, and so are the terms of its sum.
 
     4 (4 B + 2 C - 3 S) + 2 L is even, and the sum of codes of a query times -12 .. 18.
     """
@@ -76,17 +76,18 @@ def whole_tails(widest: float) -> Checks:
 
 
 def scaled_sums() -> Checks:
-    """A sum of codes times the scale of a query is within TWICE of the product."""
+    """A sum of codes times a query's scale is within TWICE of the product."""
     yield f"""scale = f(scale_); tail = f(S * scale);
     {{ @FIX(S, 0) /\\ |S| in [1, {WHOLE}] /\\ scale in [{number(SMALLEST)}, {number(LARGEST)}]
     -> tail -/ (S * scale) in [{number(-TWICE)}, {number(TWICE)}] }}"""
 
 
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
-    """Bounds that are summed from at most `magnitude`: X and Y are sums q.g of the codes of the
-    first coordinates and of the tail, `dot` and `tail` these but for TWICE.
+    """Bounds summed from terms of at most `magnitude`.
 
-    R, K and E are the factors in float64: REST, ERROR, and that of the level; NORMAL at least.
+    X and Y are sums q.g of the codes of the first coordinates and of the tail, which `dot` and
+    `tail` are within TWICE of. R, K and E are the float64 factors REST, ERROR and the level's, at
+    least NORMAL.
     """
     most, half = number(magnitude), number(magnitude / 2)
     extras = {0: Symbol("s", "f"), 3 * LANES: Symbol("b", "f")}
@@ -136,7 +137,7 @@ def _last(fused: bool) -> tuple[str, str]:
 
 
 def same() -> Checks:
-    """Bounds by one bit and by two are summed as those by four."""
+    """Bounds by one and by two bits are summed like those by four."""
     symbols = {name: Symbol(name, "f") for name in ("t", "n", "base", "above", "tail", "error")}
     t, n, base, above, tail, error = symbols.values()
     query = SimpleNamespace(
@@ -157,21 +158,21 @@ def same() -> Checks:
 
 
 def margin(share: float) -> Checks:
-    """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
+    """For T in [t, t + t / 2] and so on, sums round like in the upper end's binade."""
     yield from same()
     yield from scaled_sums()
     yield from margins(bounds, (UPPER, LOWER), share, BINADES[::7])
 
 
 def underflow(least: float) -> Checks:
-    """Up to where the share of T takes over, and beyond."""
+    """Below and above the T from which the share of T suffices."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), (UPPER, LOWER)):
         yield bounds(fused, Fraction(2) ** (BINADES[0] + 1), f"|{off}| <= {number(allowed)}")
 
 
 def finite(largest: float) -> Checks:
-    """Nothing that is summed for a bound overflows."""
+    """No term or sum of a bound overflows."""
     for fused in (True, False):
         for value in ("base", "s * f(K)", "above", "t * tail", "t * error", "estimate", "upper"):
             yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")

@@ -1,7 +1,7 @@
 """log Z in float64, and from one pass of float32 dots: kernels/sampling.
 
-Of exp and log1p of the C library this is assumed: they are within a unit in the last place, LIBM.
-Sums are of positive numbers, so that what rounds is a share of the sum.
+The C library's exp and log1p are assumed to be within a unit in the last place, LIBM. Sums are of
+positive numbers, so their rounding is relative to the sum.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from proofs.expression import Symbol, assigned
 from proofs.theorem import U64, Checks, Theorem, growth, number
 
 LIBM = 2 * U64
-COMPUTED = 16 * U64  # of an error, which is computed in float64, too
+COMPUTED = 16 * U64  # of an error that is computed in float64
 ROWS = [*range(1, 4097, 5), *(1 << p for p in range(12, 27))]
-DEEPEST = 745  # nats: what is further down is 0 in float64
+DEEPEST = 745  # nats below which e^x is 0 in float64
 
 
 def spread(share: float) -> Checks:
-    """An exponent is rounded twice, and the exponents of replacements add up to the whole."""
+    """An exponent is rounded twice, and the exponents of all replacements add up to the whole."""
     reach, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
     lanes: dict[str, Any] = {"one": 1.0, "zero": 0.0, "factor": Symbol("s", "d"), "total": 0.0}
     loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "down": Symbol("n", "d")}
@@ -39,9 +39,9 @@ def spread(share: float) -> Checks:
 
 
 def step(share: float) -> Checks:
-    """Lanes and pairs of a chunk; the chunk, and what the sum is replaced by, once a chunk.
+    """Lanes and pairs of a chunk; the chunk, and replacing the top, once per chunk.
 
-    That is an exponential, 1 that is added, and their product.
+    That is an exponential, the sum with 1, and their product.
     """
     for rows in ROWS:
         chunks = rows // CHUNK + 1
@@ -51,7 +51,7 @@ def step(share: float) -> Checks:
 
 
 def tiny(least: float) -> Checks:
-    """An exponential that is taken for 0, and what a replacement makes of nearly nothing."""
+    """An exponential taken for 0, and its growth by replacements."""
     below = 1 / exponential_below(-Fraction(LOWEST64) * (1 - 4 * U64))
     yield below + 2 * Fraction(2) ** -1074 <= Fraction(least) * (1 - COMPUTED)
 
@@ -68,9 +68,9 @@ def rough(share: float) -> Checks:
 
 
 def rounded(share: float) -> Checks:
-    """A logit when its bias is added, and when the largest, `most`, is taken off.
+    """A logit when its bias is added, and when the largest, `most`, is subtracted.
 
-    `most` is nothing, or in a binade. All logits are 88 below it at most, or weigh as e^-87.
+    `most` is 0, or in a binade. Logits are at most 88 below it, or weigh as e^-87.
     """
     for low, high in ((0, 1), *((1 << p, 2 << p) for p in range(126))):
         size = high + 88
@@ -81,7 +81,7 @@ def rounded(share: float) -> Checks:
 
 
 def quick_sums(share: float, each: float) -> Checks:
-    """A row's own exponent; its addition, and that all before is made relative to it."""
+    """A row's own exponent, its addition, and rescaling all earlier ones."""
     for rows in ROWS:
         exponents = DEEPEST * U64 * (1 + U64)
         lost = growth(1, exponents) + growth(2 * rows + 64, U64) + growth(rows + 1, LIBM)
@@ -89,23 +89,23 @@ def quick_sums(share: float, each: float) -> Checks:
 
 
 def clamped(least: float) -> Checks:
-    """e^-87, which is put for all that is less."""
+    """e^-87, which replaces smaller exponentials."""
     most = 1 / exponential_below(-Fraction(float(LOWEST))) * (1 + Fraction(ERROR32))
     yield most <= Fraction(least) * (1 - COMPUTED)
 
 
 def logarithm(share: float, reach: float) -> Checks:
-    """A logarithm of 37 nats at most, either way, and its addition to the largest logit."""
+    """A logarithm of at most 37 nats, either way, and its addition to the largest logit."""
     nats = 37
     yield LIBM * nats + U64 * nats * (1 + LIBM) + COMPUTED / 16 <= Fraction(share) * Fraction(reach)
     yield Fraction(share) >= U64
 
 
 def printed(share: float) -> Checks:
-    """y - h less its share of |y| + h: what is apart, rounded twice, and an end of log(1 + S)."""
+    """y - h minus its share of |y| + h: a distance, rounded twice, and an end of log(1 + S)."""
     twice = number(2 * U64 + U64 * U64)
     for y, h in product(range(8), range(8)):
-        if max(y, h) >= 4:  # in quarters: one of both is from 1 to 2
+        if max(y, h) >= 4:  # in quarters: one of them is from 1 to 2
             allowed = number(Fraction(share) * (y + h) / 4)
             yield f"""a = d(a_); h = d(h_);
             {{ a -/ y in [-{twice}, {twice}] /\\ y in [-{y + 1}b-2, -{y}b-2]
@@ -115,7 +115,7 @@ def printed(share: float) -> Checks:
 
 
 def ranks(share: float) -> Checks:
-    """A logit's distance, log p, a score, the share itself and a quotient, of all magnitudes."""
+    """A logit's distance, log p, a score, the share and a quotient, in all magnitudes."""
     yield growth(5, U64) <= Fraction(share) * (1 - COMPUTED)
 
 

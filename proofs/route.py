@@ -1,14 +1,14 @@
 """Routing by int8 (kernels/screen/route.py): approximations of all dots, and their slack.
 
-A centroid is v = s q + r, a query h = g z + t, S = q.z a whole number. In exact numbers v.h is
-within ||r|| ||h|| + ||s q|| ||t|| of S s g. Beside that three things round: S, s g and their
-product, to float32; `dot64` itself; and the slack, which is computed in float64. With e at least
-||r||, n at least ||v||, and norms of h and t as they were computed, the first two are shares of
+A centroid is v = s q + r, a query h = g z + t, and S = q.z an integer. In exact numbers v.h is
+within ||r|| ||h|| + ||s q|| ||t|| of S s g. Three other things round: S, s g and their product, to
+float32; `dot64` itself; and the slack, in float64. With e at least ||r||, n at least ||v||, and
+computed norms of h and t, the first two are shares of
 
     reach = (n + e) (||h|| + ||t||),
 
-which is at least ||s q|| ||g z||. Where it is above LARGEST_LOGIT nothing is approximated. Below
-that nothing overflows but s g, where S is 0 at that: NaN rules no centroid out.
+which is at least ||s q|| ||g z||. Above LARGEST_LOGIT there is no approximation. Below it, only s g
+may overflow, with S = 0: NaN rules no centroid out.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ APPROXIMATION = "f(f(S) * f(s * g))"
 def lost(dim: int) -> Fraction:
     """The share that a slack lacks: the roundings of t, of two norms, and of ten steps.
 
-    g z is exact in float64, so that t rounds once, fused or not.
+    g z is exact in float64, so t rounds once, fused or not.
     """
     return growth(lane_steps(dim) + 16, U64)
 
 
 def stored_error(spare: float) -> Checks:
-    """A product is exact; a difference, its square, their sum in any order, the root, this product.
+    """The product is exact; the difference, squares, sums, the root and this product round.
 
-    As squares, so that no root is taken here.
+    Squares avoid a root here.
     """
     yield """s = f(s_);
     { @FIX(q, 0) /\\ |q| <= 127 /\\ |s * q| <= 1b127 -> d(s * q) - s * q in [0, 0] }"""
@@ -68,7 +68,7 @@ def slack(spare: float) -> Checks:
 
 
 def scaled_sums() -> Iterator[str]:
-    """An approximation where s g is 2^-125 or more, of itself."""
+    """The relative error of an approximation with s g at least 2^-125."""
     yield f"""s = f(s_); g = f(g_);
     {{ @FIX(S, 0) /\\ |S| in [1, 1b31] /\\ s * g in [1b-125, 1b126] /\\ |S * (s * g)| <= 1b127
     -> {APPROXIMATION} -/ (S * (s * g)) in [{number(-THRICE)}, {number(THRICE)}] }}"""
@@ -83,7 +83,7 @@ def margin(share: float) -> Checks:
 
 
 def underflow(each: float) -> Checks:
-    """An approximation where s g is less than that, for D up to 2^p and above its half."""
+    """An approximation with smaller s g, for D up to 2^p and above its half."""
     for p in range(route.LARGEST_DIM.bit_length()):
         most, least_dim = LARGEST_CODE**2 << p, max(1, 1 << p >> 1)
         yield f"""s = f(s_); g = f(g_);
@@ -92,20 +92,20 @@ def underflow(each: float) -> Checks:
 
 
 def finite(largest: float) -> Checks:
-    """An approximation, which `reach` bounds but for its own rounding."""
+    """An approximation, which `reach` bounds up to its own rounding."""
     for dim in ROUTED:
         most = Fraction(largest) * (1 + growth(lane_steps(dim) + 16, U64)) * (1 + THRICE)
         yield most + 1 <= Fraction(MOST32)
 
 
 def whole_sums(dim: float) -> Checks:
-    """Sums of bytes times codes fit 31 bits; the sum of the codes alone is exact in float32."""
+    """Sums of bytes times codes fit 31 bits; the sum of the codes is exact in float32."""
     yield 255 * LARGEST_CODE * int(dim) < 1 << 31
     yield LARGEST_CODE * int(dim) <= 1 << 24
 
 
 def codes(no_larger: float) -> Checks:
-    """No code of a query is above 127: x factor rounds to a whole number no larger."""
+    """No code of a query exceeds 127: x factor rounds to no larger integer."""
     less = number(float(np.float32(no_larger)))
     factor = assigned(route.encode_row, "factor", most=Symbol("m", "f"), NO_LARGER=no_larger)
     code = assigned(route.encode_row, "z", x=Symbol("x", "f"), factor=Symbol("factor", "f"))

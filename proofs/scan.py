@@ -1,4 +1,4 @@
-"""Float32 logits beside exact ones, and thresholds from both: kernels/topk."""
+"""Errors of float32 logits, and thresholds from both kinds of logits: kernels/topk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from proofs.theorem import (
     number,
 )
 
-VALUE = 2  # roundings of a number of w: of code times scale, and where its low is added
-# Of a slack: what no theorem about its terms takes, so that computing a threshold may.
+VALUE = 2  # roundings of a number of w: code times scale, and the sum with its low
+# The part of a slack that its theorems leave for computing a threshold.
 SPARED = Fraction(1, 1 << 49)
 
 
@@ -39,7 +39,7 @@ def largest_norm(spare: float) -> Checks:
 
 
 def slack(spare: float, dot64: float) -> Checks:
-    """In shares of ||w|| ||h||: a float32 dot in any order, and dot64; computed in float64."""
+    """Relative to ||w|| ||h||: a float32 dot in any order, and dot64; computed in float64."""
     for dim in DIMS:
         gamma = growth(dim)
         computed = (Fraction(spare) * gamma + Fraction(dot64)) * (1 - 12 * U64)
@@ -49,43 +49,43 @@ def slack(spare: float, dot64: float) -> Checks:
 
 
 def slack_underflow(each: float) -> Checks:
-    """Products of two dots, and a logit that is compared, lose 2^-150 each."""
+    """Products of two dots and a compared logit lose 2^-150 each."""
     for dim in DIMS:
         lost = (2 * dim * (1 + growth(dim)) + 1) * Fraction(2) ** -150
         yield lost <= 2 * dim * Fraction(each) * (1 - SPARED)
 
 
 def coded_slack(steps: float, dot64: float, norm: float) -> Checks:
-    """In shares of ||parts|| ||g||: numbers of w, the sum of a row's spans, and parts as floats.
+    """Relative to ||parts|| ||g||: numbers of w, the sum of a row's spans, and parts as floats.
 
-    Eight lanes add a term for each 32 coordinates and one for their low, or one for each 16; their
-    tree and the scale of hidden follow.
+    Eight lanes add a term for each 32 coordinates and one for their low, or one for each 16; then
+    come their tree and hidden's scale.
     """
     for dim in range(32, LARGEST_DIM + 1, 32):
         off = growth(dim // 16 + 3 + 1 + VALUE) * (1 + growth(VALUE))
         computed = (Fraction(dim, LANES) + Fraction(steps)) * U32 * Fraction(descriptor.GAMMA_SPARE)
         yield off <= computed * (1 - 12 * U64)
         yield growth(lane_steps(dim) + 1, U64) + 12 * U64 <= Fraction(dot64) * (1 - SPARED)
-        # ||h - g||: a difference that is rounded, squares, their sum, its root and this product.
+        # ||h - g||: a rounded difference, squares, their sum, its root and this product.
         yield growth(lane_steps(dim) + 2, U64) / 2 + 4 * U64 <= Fraction(norm) - 1
 
 
 def exact_sums(code: float) -> Checks:
-    """Four products of a lane, and the codes of 32 coordinates, are whole numbers of float32."""
+    """Four products of a lane, and the codes of 32 coordinates, are integers of float32."""
     yield 4 * 128 * int(code) <= 1 << 24
     yield 32 * int(code) <= 1 << 24
 
 
 def finite(largest: float) -> Checks:
-    """Sums of products overflow for no row that is answered, nor does its logit."""
+    """Neither sums of products nor the logits of answered rows overflow."""
     for dim in DIMS:
         yield Fraction(largest) * (1 + growth(dim + 1)) <= Fraction(MOST32)
 
 
 def threshold64(computed: Symbol, share: float, rounded: Fraction, slack: str) -> Iterator[str]:
-    """w - slack - share |w| is at most w - rounded |w| - slack, but for SPARED of that.
+    """w - slack - share |w| is at most w - rounded |w| - slack, up to SPARED of that.
 
-    In float64, which neither overflows nor underflows here: one binade stands for all.
+    In float64, without overflow or underflow here: one binade stands for all.
     """
     exact = f"w - {slack} - {number(share)} * a"
     for a, s, allowed in (
@@ -101,14 +101,14 @@ WORST, OF_SLACK = Symbol("w", "d", "a"), Symbol("s", "d")
 
 
 def rounding64(share: float) -> Checks:
-    """The worst of k exact logits, whose own sum was rounded when its bias was added."""
+    """The worst of k exact logits, whose sums were rounded when the bias was added."""
     worst: dict[str, Any] = {"values": {0: WORST}, "state": {SLACK: OF_SLACK}}
     threshold = assigned(scan.decide, "state[THRESHOLD]", ROUNDING64=share, **worst)
     yield from threshold64(threshold, share, U64, "s")
 
 
 def rounding32(share: float) -> Checks:
-    """The k-th best of float32 logits, rounded likewise."""
+    """The k-th best of float32 logits, rounded in the same way."""
     ranked: dict[str, Any] = {"ranked": WORST, "state": {SLACK: OF_SLACK}}
     floor = assigned(scan.decide_above, "floor", ROUNDING32=share, **ranked)
     yield from threshold64(floor, share, U32, "2b0 * s")

@@ -1,9 +1,9 @@
 """A theorem about one constant of the kernels, checked by Gappa and by exact arithmetic.
 
 Gappa (Daumas, Melquiond 2010, Certification of bounds on expressions involving rounded operators)
-proves bounds of expressions in which every rounding is written out, denormals included. It knows no
-overflow, so that every value is bounded, too, where it matters. What is counted, such as the
-roundings of a sum, is compared in fractions.
+proves bounds of expressions with every rounding written out, denormals included. It ignores
+overflow, so values are bounded, too, if that matters. Counts, such as the roundings of a sum, are
+compared as fractions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from importlib import import_module
 from math import inf
 from typing import NamedTuple
 
-# float32 and float64, to the nearest and ties to even; an assumption that breaks is an error.
+# float32 and float64, to nearest and ties to even; a broken assumption is an error.
 ROUNDINGS = "@f = float<ieee_32,ne>;\n@d = float<ieee_64,ne>;\n"
 MOST32 = float.fromhex("0x1.fffffep127")
 OPTIONS = "-Wno-unbound-variable", "-Eno-auto-dichotomy", "-Eprecision=128"  # of Gappa
 UNPROVEN = "properties were not satisfied", "no contradiction was found", "Error: the range of"
 UNEQUAL = "not trivially equal"
 
-LARGEST_DIM = 1 << 18  # the most coordinates that theorems about sums are stated for
+LARGEST_DIM = 1 << 18  # the most coordinates in theorems about sums
 DIMS = [*range(1, 4097), *(n + i for n in (1 << p for p in range(13, 19)) for i in (-1, 0))]
 U32, U64 = Fraction(1, 1 << 24), Fraction(1, 1 << 53)
 
@@ -40,7 +40,7 @@ def multiplied(value: float, by: float) -> float:
 
 
 def nearer_one(value: float, by: float) -> float:
-    """A factor whose distance from 1 is divided."""
+    """Divide a factor's distance from 1."""
     return 1 + (value - 1) / by
 
 
@@ -50,12 +50,12 @@ class Theorem(NamedTuple):
     name: str
     constant: str  # the module below logitsieve, and its name there
     checks: Callable[[float], Checks]
-    slack: float  # weakened by this factor, the constant is not proven; inf: it is not needed
+    slack: float  # weakened by this factor, the constant is not proven; inf: not needed
     weakened: Callable[[float, float], float] = divided
 
     @property
     def value(self) -> float:
-        """The constant as the kernels import it."""
+        """The constant that the kernels import."""
         module, name = self.constant.rsplit(".", 1)
         return float(getattr(import_module(f"logitsieve.{module}"), name))
 
@@ -78,7 +78,7 @@ class Theorem(NamedTuple):
 
 
 def gappa() -> str | None:
-    """The program, if it is installed."""
+    """The path of the installed program, or None."""
     return shutil.which("gappa")
 
 
@@ -99,7 +99,7 @@ def proven(script: str) -> bool:
 
 
 def number(value: float | Fraction) -> str:
-    """A constant as Gappa reads it, exactly."""
+    """A constant for Gappa, exactly."""
     exact = Fraction(value)
     power = exact.denominator.bit_length() - 1
     if exact.denominator != 1 << power:
