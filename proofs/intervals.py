@@ -39,18 +39,16 @@ def with_margin(share: float, spare: float) -> Checks:
     """A bound with its share of itself and the margin, in float32, is at least both."""
     of_bound, of_margin = number(share), number(spare)
     each: dict[str, Any] = {"MARGIN_SPARE": spare, "BOUND_SPARE": share}
-    factors = {MARGIN: CUT[1]}
-    query = SimpleNamespace(factors=factors)
-    margin = assigned(intervals.bound_all, "margin", intervals=query, **each)
-    for fused in (True, False):
-        stored: dict[str, Any] = {"estimates": {}, "uppers": {}}
-        bounds = Symbol("e", "f"), Symbol("w", "f", "a")
-        traced(intervals._store, SimpleNamespace(**stored), 0, bounds, margin, fused=fused, **each)
-        off = f"{stored['uppers'][0]} - (w + a * {of_bound} + m * {of_margin})"
-        yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
-    upper = assigned(intervals.refine_listed, "upper", upper=CUT[0], factors=factors, **each)
-    off = f"f({upper}) - (w + (m * {of_margin} + {of_bound} * a))"
-    yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
+    query = SimpleNamespace(factors={MARGIN: CUT[1]})
+    for function in (intervals.bound_all, intervals.refine_listed):
+        stands = {"intervals": query, "factors": query.factors, **each}
+        margin = assigned(function, "margin", **stands)
+        for fused in (True, False):
+            bound = traced(
+                intervals.raised, Symbol("w", "f", "a"), margin, fused=fused, BOUND_SPARE=share
+            ).returned
+            off = f"{bound} - (w + a * {of_bound} + m * {of_margin})"
+            yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
 
 
 def lift(share: float, reach: float) -> Checks:
@@ -122,7 +120,7 @@ def close(share: float) -> Checks:
 
 
 def edge(share: float) -> Checks:
-    """A logarithm, a quotient, a sum; a scaled logit as `exact` rounds it, and its exponential."""
+    """A logarithm, a product, a sum, a quotient; a scaled logit of `exact`, its exponential."""
     yield Fraction(share) >= (LIBM + 6 * U64) * (1 + COMPUTED)
     yield Fraction(share) >= Fraction(ERROR64) + 4 * U64
 

@@ -297,6 +297,18 @@ def test_noise_is_that_of_ids_from_the_first_id_on(
     np.testing.assert_array_equal(ids + 960, whole.ids)
 
 
+@pytest.mark.parametrize("widths", [Widths(32, 64), 16])
+def test_all_that_min_p_leaves_is_computed_and_little_else(widths: Widths | int) -> None:
+    softmax, hidden = decaying(6000, 64)
+    seeds = np.arange(len(hidden), dtype=np.uint64)
+    options = DrawOptions(3, seeds, 0, 1.3, min_p=0.05)
+    drawn = certified(softmax, widths, hidden).draw(hidden, options)
+    exact = ExactHead(softmax).draw(hidden, options)
+    np.testing.assert_array_equal(drawn.ids, exact.ids)
+    assert (drawn.log_z[:, HIGH] - drawn.log_z[:, LOW] < 1e-10).all()
+    assert drawn.scanned.max() < 1000
+
+
 def test_bounds_of_a_row_are_the_logits_where_they_were_computed() -> None:
     softmax, hidden = decaying(1000, 64)
     bounds = certified(softmax, Widths(16, 64), hidden).bounds(hidden[0], 5)

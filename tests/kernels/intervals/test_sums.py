@@ -55,7 +55,7 @@ def sums_of(
     most = np.nan
     if norm >= 0 and begin(
         descriptor, intervals, pointer(hidden), norm, pointer(edited), pointer(values),
-        0, edited.size,
+        0, edited.size, 0.0,
     ):  # fmt: skip
         for i in range(refined.size):
             intervals.listed[0] = places[refined[i]]

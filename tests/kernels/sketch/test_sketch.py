@@ -11,6 +11,9 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
+    COMPUTED,
+    KNOWN,
+    MOST,
     ROOM,
     bound_all,
     intervals_at,
@@ -37,7 +40,10 @@ def estimate(address, hidden, places, estimates, factors):
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
     norm = widen_hidden(descriptor, pointer(hidden), intervals.wide)
     if norm >= 0:
-        bound_all(descriptor, intervals, pointer(hidden), norm)
+        for place in range(places.size):
+            intervals.states[place] = KNOWN  # no row is narrowed on the way
+        intervals.state[MOST] = intervals.state[COMPUTED] = 0.0
+        bound_all(descriptor, intervals, pointer(hidden), norm, 0.0)
         for place in range(estimates.shape[1]):
             estimates[0, place] = intervals.estimates[place]
         rows, most = sketch_at(descriptor).rows, ROOM - LANES

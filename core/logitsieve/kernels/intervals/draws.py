@@ -21,6 +21,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
 from logitsieve.kernels.intervals.intervals import (
+    BELOW,
     COARSE,
     COMPUTED,
     COUNT,
@@ -43,12 +44,13 @@ from logitsieve.kernels.intervals.nucleus import (
     OUT_ROW,
     TOP_P,
     UNDECIDED,
-    drop_below,
+    below_of,
     in_nucleus,
     is_out,
     race_at,
     race_room,
     sums_left,
+    weigh_known,
 )
 from logitsieve.kernels.intervals.sums import (
     LIFTED,
@@ -56,6 +58,7 @@ from logitsieve.kernels.intervals.sums import (
     known_sum,
     scale_of,
     scaled_logit,
+    sum_known,
     sums_of,
     with_known,
     write_interval,
@@ -69,7 +72,6 @@ from logitsieve.kernels.sampling.gumbel import (
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
-    load,
     multiply_add,
     pair_sum,
     splat64,
@@ -124,8 +126,9 @@ def interval_sample(
             break
         first, last = offsets[row], offsets[row + 1]
         found[row] = begin(
-            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last
-        )
+            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last,
+            below_of(inverse, min_p),
+        )  # fmt: skip
         scale = scale_of(intervals, inverse)
         found[row] &= scale.lift <= LIFTED
         if not found[row]:
@@ -138,20 +141,20 @@ def interval_sample(
             write_interval(scale, close, row_of(pointer(log_z), row, FIELDS))
             scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
             continue
-        sums = weigh(descriptor, intervals, scale, race)
-        if width < np.inf:
-            sums = close
-        for i in range(first, last):
-            if values[i] == -np.inf:
-                race.weights[edited[i]] = np.float32(0)
         race.cut[IN], race.cut[IN_ROW] = intervals.state[MOST], -1.0
         race.cut[OUT], race.cut[OUT_ROW] = -np.inf, 0.0
         race.cut[MIN_P], race.cut[TOP_P] = min_p, top_p
-        guess = log(sums.estimate)
-        if min_p > 0.0:
-            drop_below(race, min_p / SPARE)
-            guess = min(guess, log(_total(race)))
-        guess -= GUESSED_BY_BOUNDS
+        if intervals.state[BELOW] > 0.0:
+            kept = weigh_known(intervals, scale, race)
+            sums = sum_known(descriptor, intervals, scale) if top_p < 1.0 else kept
+        else:
+            sums = kept = weigh(descriptor, intervals, scale, race)
+            for i in range(first, last):
+                if values[i] == -np.inf:
+                    race.weights[edited[i]] = np.float32(0)
+        if width < np.inf:
+            sums = close
+        guess = log(kept.estimate) - GUESSED_BY_BOUNDS
         find_heaviest(race.weights, race.size, race.heaviest)
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
@@ -163,7 +166,7 @@ def interval_sample(
                 break
             ids[row, draw] = winner
         if top_p < 1.0 or min_p > 0.0:
-            sums = sums_left(descriptor, intervals, scale, race, sums)
+            sums = sums_left(descriptor, intervals, scale, race, sums, kept)
         write_interval(scale, sums, row_of(pointer(log_z), row, FIELDS))
         scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
     keep_alive(scratch)
@@ -194,14 +197,6 @@ def weigh(descriptor, intervals, scale, race):
     size = places_of(descriptor)
     sums = sums_of(pair_sum(estimates), pair_sum(lows), pair_sum(highs), size)
     return with_known(intervals, known_sum(intervals, scale), sums)
-
-
-@inline
-def _total(race):
-    total, one = zeros64(), splat64(1.0)
-    for row in range(0, race.size, LANES):
-        total = multiply_add(widen(load(race.weights, row)), one, total)
-    return pair_sum(total)
 
 
 @splice

@@ -1,7 +1,8 @@
 """Intervals of all logits of a row of hidden, narrowed where a question needs it.
 
 An interval is that of the coarse codes, then of the fine ones, then the logit itself: the row is
-known then. The largest logit always is, or a larger one of rows elsewhere.
+known then. The largest logit always is, or a larger one of rows elsewhere. With levels the coarse
+codes are those of the second level, the fine ones those of the last.
 
 Shape letters: V vocabulary, S places: V up to a multiple of 16, in the order of the sketch.
 """
@@ -25,6 +26,7 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import (
     append_lanes,
+    first_lanes,
     lanes_not_below,
     lowest_bit,
 )
@@ -36,7 +38,18 @@ from logitsieve.kernels.sketch.bounds import (
     coarse_factors,
     refine_places,
     refined_at,
+    sum_four,
 )
+from logitsieve.kernels.sketch.levels import (
+    first_level,
+    last_bounds,
+    last_level,
+    level_room_at,
+    middle_estimate,
+    middle_level,
+    middle_upper,
+)
+from logitsieve.kernels.sketch.sieve import AHEAD, FIRST, fetch_ahead, store_bases
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
@@ -53,15 +66,16 @@ from logitsieve.kernels.topk.queries import CHUNK
 COARSE, FINE, KNOWN = 0, 1, 2
 ROOM = CHUNK + LANES  # rows that are refined at once, and what is appended to them
 PATIENCE = 3  # a row's known logits beyond V / PATIENCE: all of W takes less time
+NEAR = 64  # and beyond V / NEAR and a chunk: only the largest logit is looked for
 
 # What proofs/intervals.py proves to be enough.
 MARGIN_SPARE = 1 + 1e-6  # of a margin, for rounding it to float32
 BOUND_SPARE = 2.0**-21  # of a bound, for adding the margin
 
 # Of `state`: known rows that count, the best of them or a larger logit of rows elsewhere, logits
-# computed, rows refined.
-COUNT, MOST, COMPUTED, REFINED = range(4)
-STATE = 4
+# computed, rows refined, and how far below the best every logit is known.
+COUNT, MOST, COMPUTED, REFINED, BELOW = range(5)
+STATE = 8
 
 # Pointers to float32 estimates and upper bounds of logits [S], -inf where there is none, as for
 # known rows; uint8 states [S]; float64 logits [V] of known rows, and those rows, but for -inf; the
@@ -72,6 +86,12 @@ Intervals = namedtuple(
     "estimates uppers gaps states logits known state places planes factors refined listed rows"
     " wide",
 )
+
+
+@inline
+def few_of(descriptor):
+    """Logits that may be computed to know more of them than the largest."""
+    return descriptor[ROWS] // NEAR + CHUNK
 
 
 @inline
@@ -108,12 +128,27 @@ def intervals_at(descriptor, scratch, place_of):
 
 
 @splice
-def bound_all(descriptor, intervals, h, norm):
-    """Intervals by the coarse codes, for a row of hidden of that norm, widened before."""
+def bound_all(descriptor, intervals, h, norm, below):
+    """Intervals of rows that are not known, for a row of hidden of that norm, widened before.
+
+    With levels, rows whose logit may be as near the largest as `below` are narrowed at once, while
+    the sums of their groups are at hand.
+    """
     rotated = as_float32(shift(intervals.factors, FACTORS))
     encode_query(descriptor, h, norm, rotated, intervals.planes, intervals.factors)
-    sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
+    sketch = sketch_at(descriptor)
     margin = splat32(np.float32(intervals.factors[MARGIN] * MARGIN_SPARE))
+    if sketch.tail_width > 0:
+        _bound_levels(descriptor, intervals, margin, below)
+    else:
+        _bound_steep(descriptor, intervals, margin)
+    for place in range(sketch.rows, sketch.groups * LANES):
+        _forget(intervals, place)
+
+
+@inline
+def _bound_steep(descriptor, intervals, margin):
+    sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
     for group in range(0, sketch.groups, FOUR):
         bounds = bound_four(sketch, intervals.planes, query, group, sketch.groups)
         a, b, c, e = four_from(group, sketch.groups)
@@ -121,21 +156,61 @@ def bound_all(descriptor, intervals, h, norm):
         _store(intervals, b, bounds[1], margin)
         _store(intervals, c, bounds[2], margin)
         _store(intervals, e, bounds[3], margin)
-    for place in range(sketch.groups * LANES):
-        intervals.states[place] = COARSE
-    for place in range(sketch.rows, sketch.groups * LANES):
-        _forget(intervals, place)
-    intervals.state[COUNT], intervals.state[MOST] = 0.0, -np.inf
-    intervals.state[COMPUTED] = intervals.state[REFINED] = 0.0
+
+
+@splice
+def _bound_levels(descriptor, intervals, margin, below):
+    sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
+    levels, bases, last = query.levels, intervals.refined.biases, 0
+    room, near = level_room_at(intervals.refined.rests), below
+    for four in range(0, sketch.groups, FOUR):
+        fetch_ahead(sketch, four + AHEAD, FOUR, last)
+        if four == FIRST:
+            _compute_likeliest(descriptor, intervals, FIRST * LANES)
+        sums = sum_four(sketch, intervals.planes, four, sketch.groups)
+        store_bases(sketch, bases, query, four, sketch.groups, sums)
+        last = 0
+        for group in range(four, min(four + FOUR, sketch.groups)):
+            at = 2 * LANES * (group - four)
+            base = load(bases, at), load(bases, at + LANES)
+            twice, _ = first_level(sketch, intervals.planes, levels, base[1], group)
+            middle = middle_level(sketch, intervals.planes, twice, group)
+            bounds = middle_estimate(levels, middle, base[0]), middle_upper(levels, middle, base[1])
+            _store(intervals, group, bounds, margin)
+            if intervals.state[COMPUTED] > few_of(descriptor):
+                near = 0.0
+            limit = _reaching(intervals, near)
+            mask = lanes_not_below(load(intervals.uppers, group * LANES), limit)
+            if group < FIRST or intervals.state[COMPUTED] > descriptor[ROWS] // PATIENCE:
+                continue
+            if group == sketch.groups - 1:
+                mask = first_lanes(mask, sketch.rows - group * LANES)
+            if mask == 0:
+                continue
+            count = last_level(sketch, intervals.planes, levels, middle, base, group, mask, room)
+            estimate, upper = last_bounds(levels, room)
+            store(room.bases, 0, estimate)
+            store(room.uppers, 0, raised(upper, margin))
+            last += count
+            for i in range(count):
+                place = group * LANES + room.lanes[i]
+                if intervals.states[place] != KNOWN:
+                    _note_fine(intervals, place, room.bases[i], room.uppers[i])
+                    if not room.uppers[i] < _reaching(intervals, near):
+                        compute(descriptor, intervals, int(sketch.order[place]))
 
 
 @inline
 def _store(intervals, group, bounds, margin):
-    estimate, upper = bounds
+    store(intervals.estimates, group * LANES, bounds[0])
+    store(intervals.uppers, group * LANES, raised(bounds[1], margin))
+
+
+@inline
+def raised(upper, margin):
+    """Bounds with the margin, and what float32 rounds of that."""
     upper = multiply_add(magnitude(upper), splat32(np.float32(BOUND_SPARE)), upper)
-    upper = multiply_add(margin, splat32(np.float32(1)), upper)
-    store(intervals.estimates, group * LANES, estimate)
-    store(intervals.uppers, group * LANES, upper)
+    return multiply_add(margin, splat32(np.float32(1)), upper)
 
 
 @inline
@@ -171,27 +246,34 @@ def refine_listed(descriptor, intervals, count):
         sketch, intervals.planes, factors, intervals.listed, count, intervals.rows,
         intervals.refined,
     )  # fmt: skip
+    margin = splat32(np.float32(factors[MARGIN] * MARGIN_SPARE))
+    for i in range(0, count, LANES):
+        store(intervals.refined.uppers, i, raised(load(intervals.refined.uppers, i), margin))
     for i in range(count):
-        place, upper = intervals.listed[i], float(intervals.refined.uppers[i])
-        intervals.estimates[place] = intervals.refined.estimates[i]
-        upper += factors[MARGIN] * MARGIN_SPARE + BOUND_SPARE * abs(upper)
-        intervals.uppers[place] = np.float32(upper)
-        intervals.states[place] = FINE
-    intervals.state[REFINED] += count
+        estimate, upper = intervals.refined.estimates[i], intervals.refined.uppers[i]
+        _note_fine(intervals, intervals.listed[i], estimate, upper)
+
+
+@inline
+def _note_fine(intervals, place, estimate, upper):
+    intervals.estimates[place], intervals.uppers[place] = estimate, upper
+    intervals.states[place] = FINE
+    intervals.state[REFINED] += 1.0
 
 
 @splice
-def find_most(descriptor, intervals):
-    """Compute all rows that may have the largest logit, beside `MOST`; False if they are too many.
+def find_most(descriptor, intervals, below, most_rows):
+    """Compute all rows whose logits may be as near the largest as `below`, `MOST` among them.
 
-    Then every row that is not known has a bound below it.
+    Then every row that is not known has a bound below that. False if that takes more logits than
+    `most_rows`.
     """
-    size, most_rows = places_of(descriptor), descriptor[ROWS] // PATIENCE + 1
+    size = places_of(descriptor)
     _compute_likeliest(descriptor, intervals, size)
     first, count = 0, 0
     while first < size:
         while first < size and count <= ROOM - 2 * LANES:
-            mask = lanes_not_below(load(intervals.uppers, first), _below_most(intervals))
+            mask = lanes_not_below(load(intervals.uppers, first), _reaching(intervals, below))
             count = append_lanes(intervals.listed, count, mask, first)
             first += LANES
         if count == 0:
@@ -203,17 +285,18 @@ def find_most(descriptor, intervals):
                 best = i
         for i in range(count):
             place = intervals.listed[(best + i) % count]
-            if not intervals.uppers[place] < _below_most(intervals):
+            if not intervals.uppers[place] < _reaching(intervals, below):
                 compute(descriptor, intervals, int(intervals.rows[(best + i) % count]))
         count = 0
         if intervals.state[COMPUTED] > most_rows:
             return False
+    intervals.state[BELOW] = below
     return intervals.state[MOST] > -np.inf
 
 
 @inline
 def _compute_likeliest(descriptor, intervals, size):
-    """Compute a row with the largest estimate, if any row is not known."""
+    """Compute a row with the largest of `size` estimates, if any row is not known."""
     likely = largest_of(intervals.estimates, size)
     if likely > -np.inf:
         for place in range(0, size, LANES):
@@ -226,20 +309,27 @@ def _compute_likeliest(descriptor, intervals, size):
 
 
 @inline
-def _below_most(intervals):
-    """A float32 that is not above the largest known logit, and more than -inf."""
+def _reaching(intervals, below):
+    """A float32 not above the largest known logit less `below`, and more than -inf."""
     most = intervals.state[MOST]
-    return max(LOWEST, np.float32(most - SPARE * abs(most)))
+    return max(LOWEST, np.float32(most - below - SPARE * (abs(most) + below)))
 
 
 @splice
-def begin(descriptor, intervals, h, norm, edited, values, first, last):
+def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
     """Intervals of a row of hidden, with its edits edited[first:last]; False if they say nothing.
 
-    The largest logit is known then, and all that may be as large.
+    The largest logit is known then, and all that may be as near it as `below`, if they are few.
     """
-    bound_all(descriptor, intervals, h, norm)
-    intervals.state[MOST] = -np.inf
+    intervals.state[COUNT], intervals.state[MOST], intervals.state[BELOW] = 0.0, -np.inf, 0.0
+    intervals.state[COMPUTED] = intervals.state[REFINED] = 0.0
+    for place in range(places_of(descriptor)):
+        intervals.states[place] = COARSE
+    for i in range(first, last):
+        intervals.states[intervals.places[edited[i]]] = KNOWN
+    bound_all(descriptor, intervals, h, norm, below)
     for i in range(first, last):
         know(intervals, edited[i], values[i])
-    return find_most(descriptor, intervals)
+    if below > 0.0 and find_most(descriptor, intervals, below, few_of(descriptor)):
+        return True
+    return find_most(descriptor, intervals, 0.0, descriptor[ROWS] // PATIENCE + 1)

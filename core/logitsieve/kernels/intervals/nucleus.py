@@ -14,9 +14,16 @@ from math import exp, log
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.intervals.intervals import COUNT, MOST, places_of
+from logitsieve.kernels.intervals.intervals import BELOW, COUNT, MOST, places_of
 from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
-from logitsieve.kernels.intervals.sums import Sums, exponentials_at, scaled_logit, sum_beside
+from logitsieve.kernels.intervals.sums import (
+    Sums,
+    exponentials_at,
+    known_beside,
+    scaled_logit,
+    sum_beside,
+    with_known,
+)
 from logitsieve.kernels.sampling.gumbel import BLOCK, SPARE
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.exponential import exp64_lanes
@@ -28,6 +35,7 @@ from logitsieve.kernels.simd.lanes import (
     splat64,
     store,
     widen,
+    zeros32,
     zeros64,
 )
 from logitsieve.kernels.simd.masks import where_below, without
@@ -35,7 +43,7 @@ from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
 from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
 
-HALVINGS, REACHED = 24, 40.0  # of a range of so many nats below the best
+HALVINGS, REACHED = 16, 40.0  # of a range of so many nats below the best
 TRIED = 6  # times that intervals are narrowed until a row is decided
 
 # Pointers to a float32 weight of each row, at least e^{(x - most) inverse}, 0 for what is not drawn
@@ -72,6 +80,27 @@ def race_at(descriptor, scratch):
 
 
 @inline
+def below_of(inverse, min_p):
+    """How far below the largest logit min-p leaves rows, at most; 0 where it leaves all."""
+    return (EDGE - (1.0 + EDGE) * log(min_p)) / inverse if min_p > 0.0 else 0.0
+
+
+@inline
+def weigh_known(intervals, scale, race):
+    """A weight for each row that filters leave, all of which are known; sums over them."""
+    for row in range(0, race.size, LANES):
+        store(race.weights, row, zeros32())
+    total = 0.0
+    for i in range(int(intervals.state[COUNT])):
+        row = np.int64(intervals.known[i])
+        if not is_out(intervals, scale, race, row):
+            weight = exp(scaled_logit(intervals, scale, row))
+            race.weights[row] = np.float32(SPARE * weight)
+            total += weight
+    return with_known(intervals, total, Sums(0.0, 0.0, 0.0))
+
+
+@inline
 def drop_below(race, weight):
     """Leave out rows of less weight."""
     least = np.float32(weight)
@@ -99,6 +128,14 @@ def in_nucleus(descriptor, intervals, scale, race, row):
     logit, top_p = intervals.logits[row], race.cut[TOP_P]
     if logit > race.cut[IN] or (logit == race.cut[IN] and row <= race.cut[IN_ROW]):
         return 1
+    if intervals.state[BELOW] > 0.0:  # all rows before it are known, and often that is enough
+        first, last = known_beside(intervals, scale, row, logit)
+        before = with_known(intervals, first, Sums(0.0, 0.0, 0.0))
+        rest = with_known(intervals, last, Sums(0.0, 0.0, 0.0))
+        edge = _close(descriptor) * (before.high + rest.high)
+        if before.high * (1.0 - top_p) + edge < top_p * rest.low:
+            race.cut[IN], race.cut[IN_ROW] = logit, row
+            return 1
     for _ in range(TRIED):
         before, rest, unsure = sum_beside(descriptor, intervals, scale, row, logit)
         edge = _close(descriptor) * (before.high + unsure.high + rest.high)
@@ -125,35 +162,38 @@ def _close(descriptor):
 
 
 @splice
-def sums_left(descriptor, intervals, scale, race, sums):
-    """Sums over what filters leave."""
+def sums_left(descriptor, intervals, scale, race, sums, kept):
+    """Sums over what filters leave, of those over all rows and those that min-p leaves."""
     estimate, low, high = sums.estimate, sums.low, sums.high
-    close, largest = _close(descriptor), intervals.state[MOST]
+    close, most = _close(descriptor), intervals.state[MOST]
     if race.cut[TOP_P] < 1.0:  # the mass up to the last row that is in, at most that of IN
-        last = exp((race.cut[IN] - largest) * scale.inverse) * (1.0 + close)
+        last = exp((race.cut[IN] - most) * scale.inverse) * (1.0 + close)
         low, estimate = (
             max(1.0, race.cut[TOP_P] * low),
             _estimated_mass(descriptor, intervals, scale, race.cut[TOP_P] * estimate),
         )
         high = min(high, race.cut[TOP_P] * high + last)
-    if race.cut[MIN_P] > 0.0:
+    if race.cut[MIN_P] > 0.0 and intervals.state[BELOW] == 0.0:
         below = log(race.cut[MIN_P]) / scale.inverse
-        limit, off = largest + below, EDGE * (abs(largest) - below + 1.0 / scale.inverse)
+        limit, off = most + below, EDGE * (abs(most) - below + 1.0 / scale.inverse)
         for _ in range(2):  # few rows: coarse intervals become fine ones, then logits
             narrow_unsure(descriptor, intervals, limit)
-        kept, _, _ = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit + off)
-        low = min(low, kept.low)
+        sure, _, _ = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit + off)
         kept, _, unsure = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit - off)
-        high = min(high, kept.high + unsure.high)
-        estimate = min(estimate, kept.estimate + unsure.estimate / 2)
+        kept = Sums(kept.estimate + unsure.estimate / 2, sure.low, kept.high + unsure.high)
+    if race.cut[MIN_P] > 0.0:
+        low, high = min(low, kept.low), min(high, kept.high)
+        estimate = min(estimate, kept.estimate)
     low, high = max(1.0, low) * (1.0 - close), max(high, 1.0) * (1.0 + close)
-    return Sums(max(estimate, low), low, high)
+    return Sums(min(max(estimate, low), high), low, high)
 
 
 @splice
 def _estimated_mass(descriptor, intervals, scale, wanted):
     """The mass of the best rows that have so much, by estimates: by bisection over logits."""
     size, most, one = places_of(descriptor), intervals.state[MOST], splat64(1.0)
+    if intervals.state[BELOW] > 0.0:
+        size = 0  # rows that are left are known
     for place in range(0, size, LANES):
         estimate, _, _ = exponentials_at(intervals, scale, place)
         store(intervals.gaps, place, estimate)

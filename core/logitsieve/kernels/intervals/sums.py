@@ -28,7 +28,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import where_below, where_equal, without
+from logitsieve.kernels.simd.masks import lanes_not_below, where_below, where_equal, without
 from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN, UNIT64
 from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
@@ -79,6 +79,18 @@ def known_sum(intervals, scale):
 
 
 @inline
+def sum_known(descriptor, intervals, scale):
+    """Sums over known rows, all others being 0 or more; the estimate is over these, too."""
+    estimates, one = zeros64(), splat64(1.0)
+    for place in range(0, places_of(descriptor), LANES):
+        estimate, _, _ = exponentials_at(intervals, scale, place)
+        estimates = multiply_add(widen(estimate), one, estimates)
+    return with_known(
+        intervals, known_sum(intervals, scale), Sums(pair_sum(estimates), 0.0, np.inf)
+    )
+
+
+@inline
 def _sum_side(descriptor, intervals, scale, side, limits, known):
     """Sums over the rows on one side of a logit, with those that are known."""
     coarse = _sum_state(descriptor, intervals, scale, COARSE, side, limits)
@@ -118,7 +130,12 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
     size, one = places_of(descriptor), splat64(1.0)
     if state == FINE and intervals.state[REFINED] == 0.0:
         return Sums(0.0, 0.0, 0.0)
+    few, ones = state == FINE or side != ALL_ROWS, splat32(np.float32(1))
     for place in range(0, size, LANES):
+        if few:
+            found = on_side(intervals, place, state, side, limits, ones)
+            if lanes_not_below(found, np.float32(1)) == 0:
+                continue
         estimate, low, high = exponentials_at(intervals, scale, place)
         estimate = on_side(intervals, place, state, side, limits, estimate)
         low = on_side(intervals, place, state, side, limits, low)
@@ -188,13 +205,9 @@ def limits_of(logit):
     return np.float32(logit - SPARE * abs(logit)), np.float32(-(logit + SPARE * abs(logit)))
 
 
-@splice
-def sum_beside(descriptor, intervals, scale, row, logit):
-    """Sums of what is before a row of that logit, from it on, and on neither side for sure.
-
-    Before it are larger logits, and equal ones of lower rows.
-    """
-    limits = limits_of(logit)
+@inline
+def known_beside(intervals, scale, row, logit):
+    """Sums over known rows: of those before a row of that logit, and from it on."""
     first = last = 0.0
     for i in range(int(intervals.state[COUNT])):
         other = int(intervals.known[i])
@@ -204,6 +217,16 @@ def sum_beside(descriptor, intervals, scale, row, logit):
             first += weight
         else:
             last += weight
+    return first, last
+
+
+@splice
+def sum_beside(descriptor, intervals, scale, row, logit):
+    """Sums of what is before a row of that logit, from it on, and on neither side for sure.
+
+    Before it are larger logits, and equal ones of lower rows.
+    """
+    limits, (first, last) = limits_of(logit), known_beside(intervals, scale, row, logit)
     return (
         _sum_side(descriptor, intervals, scale, BEFORE, limits, first),
         _sum_side(descriptor, intervals, scale, REST, limits, last),

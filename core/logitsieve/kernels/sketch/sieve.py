@@ -176,16 +176,17 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
     """
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
     levels, room = query.levels, level_room_at(sieved.refined.rests)
+    bases = sieved.refined.biases  # which nothing else needs
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     middles = rows = 0
     for four in range(first, last, FOUR):
-        _fetch_ahead(sketch, four + AHEAD, middles, rows)
+        fetch_ahead(sketch, four + AHEAD, middles, rows)
         middles = rows = 0
         sums = sum_four(sketch, sieved.planes, four, last)
-        _store_bases(sketch, sieved, query, four, last, sums)
+        store_bases(sketch, bases, query, four, last, sums)
         for group in range(four, min(four + FOUR, last)):
             at = 2 * LANES * (group - four)
-            base = load(sieved.refined.biases, at), load(sieved.refined.biases, at + LANES)
+            base = load(bases, at), load(bases, at + LANES)
             twice, upper = first_level(sketch, sieved.planes, levels, base[1], group)
             if group < groups:  # rows that were computed have bounds of -inf
                 upper = smaller(upper, load(sieved.uppers, group * LANES))
@@ -212,7 +213,7 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
 
 
 @inline
-def _fetch_ahead(sketch, group, middles, rows):
+def fetch_ahead(sketch, group, middles, rows):
     """Ask for what four groups ahead will need, as the last four did: `middles` groups, `rows`."""
     if group + FOUR > sketch.groups:
         return
@@ -229,16 +230,13 @@ def _fetch_ahead(sketch, group, middles, rows):
 
 
 @inline
-def _store_bases(sketch, sieved, query, group, end, sums):
-    """Write the sums of four groups without their tails, and these with the error of their codes.
-
-    They are in `biases`, which nothing else needs.
-    """
+def store_bases(sketch, bases, query, group, end, sums):
+    """Write sums of four groups without their tails, and these with the error of their codes."""
     places = four_from(group, end)
     for i in range(FOUR):
         base = base_of(sketch, query, places[i], sums[i])
-        store(sieved.refined.biases, 2 * LANES * i, base[0])
-        store(sieved.refined.biases, 2 * LANES * i + LANES, base[1])
+        store(bases, 2 * LANES * i, base[0])
+        store(bases, 2 * LANES * i + LANES, base[1])
 
 
 @inline
