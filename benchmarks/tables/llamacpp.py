@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -30,13 +31,20 @@ def speeds(way: str) -> str:
                 ", ".join(scanned.values()),
             ]
         )
-        if (line := f"{build['name']}: {build['system_info']}.") not in about:
+        if (line := f"{build['name']}: {instructions(build['system_info'])}.") not in about:
             about.append(line)
     if not rows:
         return UNMEASURED
     head = ["model", "text", "threads", "llama.cpp's own head", *(f"`{name}`" for name in heads)]
     head += ["no head: the limit", "rows of W a token"]
-    return markdown(head, merged(rows)) + "\n" + "\n".join(about) + "\n"
+    if way != "greedy":
+        about.clear()
+    return markdown(head, merged(rows)) + "\n".join(["", *about, ""]) * bool(about)
+
+
+def instructions(system_info: str) -> str:
+    """What llama.cpp says that it has, without what it lacks."""
+    return ", ".join(re.findall(r"(\w+) = 1", system_info))
 
 
 def first() -> str:
@@ -64,31 +72,33 @@ def first() -> str:
 
 
 def judged() -> str:
-    """A row for each model and kind of text that was judged."""
-    heads = [PEER, *(name for name in HEADS if any(name in one for _, _, one in judgements()))]
+    """A row for each model: tokens of all kinds of text."""
+    heads = [PEER, *(name for name in HEADS if any(name in one for _, one in judgements()))]
     rows = []
-    for name, kind, one in judgements():
-        tokens = max(each["tokens"] for each in one.values())
-        cells = (wrong(one[head]) if head in one else ABSENT for head in heads)
-        rows.append([name, kind, f"{tokens:,}", *cells])
+    for name in dict.fromkeys(name for name, _ in judgements()):
+        ones = [one for model, one in judgements() if model == name]
+        tokens = sum(max(each["tokens"] for each in one.values()) for one in ones)
+        found = ([one[head] for one in ones if head in one] for head in heads)
+        rows.append([name, f"{tokens:,}", *(wrong(each) if each else ABSENT for each in found)])
     if not rows:
         return UNMEASURED
-    head = ["model", "text", "tokens", *(name if name == PEER else f"`{name}`" for name in heads)]
-    return markdown(head, merged(rows))
+    names = (name if name == PEER else f"`{name}`" for name in heads)
+    return markdown(["model", "tokens", *names], rows)
 
 
-def judgements() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each model and kind of text, with what was counted for each head."""
+def judgements() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each model with what was counted for each head, once for each kind of text."""
     for name, found in models():
-        for kind, one in found.get("judged", {}).items():
-            yield name, kind, one
+        for one in found.get("judged", {}).values():
+            yield name, one
 
 
-def wrong(one: dict[str, Any]) -> str:
+def wrong(ones: list[dict[str, Any]]) -> str:
     """How many tokens differ, as a share too, and how many were proven."""
-    share = f" ({one['wrong'] / one['tokens']:.2%})" * bool(one["wrong"])
-    proven = one["proven"] / one["tokens"] if one.get("proven") else 0.0
-    return f"{one['wrong']:,}{share}" + f", {proven:.0%} proven" * bool(proven)
+    tokens, many = (sum(one[field] for one in ones) for field in ("tokens", "wrong"))
+    proven = sum(one.get("proven") or 0 for one in ones) / tokens
+    share = f" ({many / tokens:.2%})" * bool(many)
+    return f"{many:,}{share}" + f", {proven:.0%} proven" * bool(proven)
 
 
 def merged(rows: list[list[str]]) -> list[list[str]]:
