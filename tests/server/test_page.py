@@ -1,4 +1,4 @@
-"""Examples of docs/service.md and docs/reference-log-probs.md run; the table has every option."""
+"""Examples of docs/service.md and docs/reference-log-probs.md run; it names every option."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_training_loop_gets_the_same_numbers_in_process_and_over_grpc(
     assert (names["fixed"][~mask] == 0).all()
 
 
-def test_the_table_has_every_option() -> None:
+def test_the_page_has_every_option() -> None:
     flags = re.findall(r"`--([a-z-]+)`", TEXT.partition("## Options")[2].partition("###")[0])
     named = {flag.replace("-", "_") for flag in flags} - {
         "no_admin",
@@ -72,25 +72,6 @@ def test_the_table_has_every_option() -> None:
         "config",
     }
     assert named == {field.name for field in fields(ServeConfig)}
-
-
-def test_the_table_has_every_default() -> None:
-    table = TEXT.partition("## Options")[2].partition("###")[0]
-    shown = dict(re.findall(r"^\| `--([a-z-]+)`.*?\| (.*?) \|", table, re.M))
-    words = {"none": None, "on": True, "off": False, "on loopback": None}
-    for field in fields(ServeConfig):
-        cell = shown.get(field.name.replace("_", "-"), "none").strip("`")
-        default = field.default
-        if field.name == "kernel_cache":
-            assert (default, cell) == (None, "~/.cache/logitsieve")
-        elif isinstance(default, Path):
-            assert Path(cell) == default, field.name
-        elif cell in words:
-            assert default is words[cell] or default == "", field.name
-        elif isinstance(default, str):
-            assert cell == default, field.name
-        else:
-            assert float(cell) == default, field.name
 
 
 def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:
