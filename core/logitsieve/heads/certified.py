@@ -66,6 +66,7 @@ PRODUCTS_A_DRAW = 1 << 16
 # Rows of a call beyond which the product with W, which they share, takes less than levels do, where
 # nothing may be wrong: measured on two published models. A narrower interval of log Z takes all.
 FEW, ANY, NARROW = 3, 1 << 62, 0.1
+LIGHT = 1 / 8  # of what a float32 logit may be off by: the usual width of log Z from such logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
@@ -190,20 +191,22 @@ class CertifiedHead(KernelHead):
         get all of them, in float32 if that suffices.
         """
         if len(hidden) > self._most or (self._most == FEW and width < NARROW):
-            return self._dense_log_z(hidden, scale, edits)
+            return self._dense_log_z(hidden, scale, edits, width)
         seeds, width = np.zeros(len(hidden), np.uint64), min(width, WIDEST_LOG_Z)
         options = DrawOptions(0, seeds, scale=scale, edits=edits, width=width)
         (_, log_z, _), found = self._draw_by_bounds(hidden, options)
         if not found.all():
             rest = np.flatnonzero(~found)
-            log_z[rest] = self._dense_log_z(
-                hidden[rest], scale, edits and edits_of_rows(edits, rest)
-            )
+            changed = edits and edits_of_rows(edits, rest)
+            log_z[rest] = self._dense_log_z(hidden[rest], scale, changed, width)
         return log_z
 
-    def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
-        """The same by all logits: in float32 of plain rows, else in float64."""
-        log_z, plain = np.empty((len(hidden), FIELDS)), np.full(len(hidden), scale == 1.0)
+    def _dense_log_z(
+        self, hidden: Float32, scale: float, edits: Edits | None, width: float
+    ) -> Float64:
+        """The same by all logits: of plain rows in float32 if that may suffice, else in float64."""
+        log_z, off = np.empty((len(hidden), FIELDS)), self._exact.quick_slack(hidden)
+        plain = (scale == 1.0) & (LIGHT * off <= width)
         if edits is not None:
             plain &= np.diff(edits[0]) == 0
         log_z[plain] = self._exact.quick_log_z(hidden[plain])

@@ -19,6 +19,7 @@ from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
+from logitsieve.kernels.topk.descriptor import LARGEST_NORM, UNIT32
 from logitsieve.kernels.topk.exact import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS
 
@@ -55,6 +56,12 @@ class ExactHead(KernelHead):
     def quick_log_z(self, hidden: Float32) -> Float64:
         """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
         return self.best_with_log_z(hidden, 0)[2]
+
+    def quick_slack(self, hidden: Float32) -> Float64:
+        """[B] about how far a float32 dot may be from the exact logit, in nats."""
+        largest = self._softmax.descriptor[LARGEST_NORM].view(np.float64)
+        norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
+        return np.asarray(self._dim * UNIT32 * largest * norms)
 
     def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
         """Return the k best ids, their exact logits [B, k], and `quick_log_z`, in one pass."""
