@@ -20,7 +20,13 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import (
+    Widths,
+    code,
+    narrow_rotation,
+    second_moments,
+)
+from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.kernels.topk.csr import csr_logits
 
@@ -78,11 +84,13 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     softmax = Softmax(weight, np.zeros(vocab_size, np.float32))
     hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
     exact = ExactHead(softmax)
-    directions, stretch = narrow_rotation(softmax, hidden, min(dim, WIDTHS.fine - EXTRA))
-    sketch = encode(softmax, directions, WIDTHS, stretch_D=stretch)
+    moments = second_moments(weight), second_moments(hidden)
+    turning = factored(*narrow_rotation(*moments, min(dim, WIDTHS.fine - EXTRA)))
+    order = np.arange(vocab_size, dtype=np.int32)
+    sketch = code(softmax, turn(softmax, turning), WIDTHS, order)
     certified = CertifiedHead(softmax, {name: aligned(array) for name, array in sketch.items()})
     bounds = sketch["coarse"].nbytes
-    turning = sketch["directions"].nbytes + sketch["triangle"].nbytes // 2
+    turned = sketch["directions"].nbytes + sketch["triangle"].nbytes // 2
     byte_products = 2 * vocab_size * WIDTHS.coarse / 4  # of two planes; four are as one product
     lists = [random.permutation(vocab_size)[:LISTED] for _ in range(CLUSTERS)]
     arrays = {
@@ -101,12 +109,12 @@ def works(vocab_size: int, dim: int) -> list[Work]:
         Work("exact, B=1", lambda: exact.topk(row(1), K), 1, whole, whole, whole / 4),
         Work("exact, B=64", lambda: exact.topk(row(64), K), 64, whole, whole, 64 * whole / 4),
         Work(
-            "certified, B=1", lambda: certified.topk(row(1), K), 1, bounds + turning, bounds,
-            byte_products + turning / 4,
+            "certified, B=1", lambda: certified.topk(row(1), K), 1, bounds + turned, bounds,
+            byte_products + turned / 4,
         ),
         Work(
-            "certified, B=64", lambda: certified.topk(row(64), K), 64, bounds + turning, bounds,
-            64 * (byte_products + turning / 4),
+            "certified, B=64", lambda: certified.topk(row(64), K), 64, bounds + turned, bounds,
+            64 * (byte_products + turned / 4),
         ),
         Work("screen, B=1", lambda: screen.topk(row(1), K), 1, codes + listed, hot, listed / 4),
         Work(

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
 from logitsieve.kernels.simd.tables import LARGEST_SUM
 from logitsieve.kernels.sketch.bounds import CoarseFactors, base_bounds
 from logitsieve.kernels.sketch.levels import (
+    FIRST_NORM,
+    FIRST_SCALE,
     encode_tail,
     first_level,
     last_bounds,
@@ -90,10 +91,10 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     least NORMAL.
     """
     most, half = number(magnitude), number(magnitude / 2)
-    extras = {0: Symbol("s", "f"), 3 * LANES: Symbol("b", "f")}
     query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)
     dot: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
-    base, above = traced(base_bounds, extras, query, "sums", fused=fused, **dot).returned
+    numbers = Symbol("s", "f"), Symbol("b", "f"), query, "sums"
+    base, above = traced(base_bounds, *numbers, fused=fused, **dot).returned
     estimate, upper = _last(fused)
     inner, error = "f(error + tail)", "(n * R + s * K + t * E)"
     return f"""dot = f(dot_); tail = f(tail_); error = f(E);
@@ -147,7 +148,8 @@ def same() -> Checks:
     sketch = SimpleNamespace(coarse=None, group_bytes=0, coarse_width=0, tail_width=0)
     here: dict[str, Any] = {"scale_sums": lambda *_: tail}
     here |= dict.fromkeys(("shift", "tables_of", "_bits", "combine_sums"), lambda *_: None)
-    here["as_float32"] = lambda _: {LANES: t, 2 * LANES: n}
+    here["as_uint16"] = lambda _: None
+    here["number_lanes"] = lambda _, __, ___, kind: {FIRST_SCALE: t, FIRST_NORM: n}[kind]
     for fused in (True, False):
         estimate, upper = _last(fused)
         one = traced(first_level, sketch, None, query, above, 0, fused=fused, **here)

@@ -13,9 +13,10 @@ from logitsieve.heads._base.reduction import augmented
 from logitsieve.heads.certified import ANY, GRADES
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit import certified
+from logitsieve.index_builder.fit.certified import Widths, code, row_moments, second_moments
 from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
-from logitsieve.index_builder.fit.rotated_rows import factored, turn
+from logitsieve.index_builder.fit.rotated_rows import factored, square, turn
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.kernels.retrieval.lsh import bucket_tables
 
@@ -100,8 +101,31 @@ def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     return {"ids": order.astype(np.int32)}
 
 
+def narrow_rotation(
+    softmax: Softmax, hidden: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The builder's change to so many coordinates, and its stretch, for contexts like `hidden`."""
+    moments = row_moments(softmax), second_moments(hidden)
+    return certified.narrow_rotation(*moments, count)
+
+
+def encode(
+    softmax: Softmax,
+    rotation: np.ndarray,
+    widths: Widths,
+    order: np.ndarray | None = None,
+    stretch: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """The part `sketch` without levels, in an order of ids or that of W, with its norms."""
+    order = np.arange(softmax.vocab_size, dtype=np.int32) if order is None else order
+    arrays = code(softmax, turn(softmax, factored(rotation, stretch)), widths, order)
+    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
+
+
 def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """L U of a sketch [P, D], each coordinate over its stretch."""
+    """L U of a sketch [P, D], each coordinate over its stretch; with levels U alone."""
+    if "triangle" not in arrays:
+        return arrays["directions"].astype(np.float64)
     triangle, directions = arrays["triangle"].astype(np.float64), arrays["directions"]
     basis: np.ndarray = triangle @ (directions / arrays["stretch"].astype(np.float64))
     return basis
@@ -117,13 +141,10 @@ def sketch_arrays(
 ) -> dict[str, np.ndarray]:
     """The part `sketch`: of these widths, or with levels and so many coordinates in eight bits.
 
-    There are no levels where there are no other coordinates.
+    There are no levels where there are no other coordinates, or fewer than of a context.
     """
-    if isinstance(widths, int) and widths < len(rotation):
-        order = np.arange(softmax.vocab_size, dtype=np.int32) if order is None else order
-        turned = turn(softmax, factored(turned_at_random(rotation, widths, seed), stretch))
-        arrays = code_levels(turned, softmax.bias, widths, order)
-        return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
+    if isinstance(widths, int) and widths < len(rotation) == softmax.dim:
+        return code_levels(turn(softmax, square(turned_at_random(rotation, widths, seed))), widths)
     widths = STEEP if isinstance(widths, int) else widths
     return encode(softmax, rotation, widths, order, stretch)
 

@@ -51,9 +51,8 @@ def cancelling(random: Generator) -> Tally:
     """
     softmax = softmax_of(random, int(random.integers(1, 700)), int(random.choice(DIMS)))
     victim = sketched(softmax, random)
-    turning = victim.turned.turning
-    stretch = turning.stretch.astype(np.float64)
-    axes = np.linalg.qr((turning.directions / stretch).T)[0]
+    stretch = victim.turned.turning.stretch.astype(np.float64)
+    axes = np.linalg.qr((victim.turned.turning.directions / stretch).T)[0]
     plain = contexts_of(random, softmax, 24).astype(np.float64)
     largest = np.linalg.norm(plain, axis=1, keepdims=True)
     inside = (plain * stretch) @ axes @ axes.T / stretch

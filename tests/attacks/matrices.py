@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from logitsieve.api.results import Float32, Float64, Int32
+from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index.sketch_rows import _codings, spectral_norms
-from logitsieve.index_builder.fit.certified import Widths, code, narrow_rotation
+from logitsieve.index.sketch_rows import _codings
+from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.levels import code_levels
-from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, turn
+from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
-from tests.synthetic import sketch_head
+from tests.synthetic import narrow_rotation, sketch_head
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
@@ -38,7 +38,9 @@ class Sketched(NamedTuple):
         return sketch_head(self.softmax, self.arrays)
 
     def with_bias(self, bias: Float32) -> Sketched:
-        """The same rows with other biases, of which a sketch holds nothing but copies."""
+        """The same rows with other biases, of which a sketch holds copies or nothing."""
+        if "middle" in self.arrays:
+            return self._replace(softmax=Softmax(self.softmax.weight, bias))
         coarse = self.arrays["coarse"].copy()
         ordered = np.full(len(coarse) * LANES, -np.inf, np.float32)
         ordered[: len(bias)] = bias[self.arrays["order"]]
@@ -53,9 +55,8 @@ class Sketched(NamedTuple):
         With levels, of the first or the last, and of the coordinates before them.
         """
         if "middle" in self.arrays:
-            order = self.arrays["order"]
-            rows, places = np.arange(len(order)), np.argsort(order)
-            first, *levels = _codings(self.arrays, rows, places)
+            rows = np.arange(self.softmax.vocab_size)
+            first, *levels = _codings(self.arrays, rows, rows)
             pair = first, levels[2 if fine else 0]
             return np.hstack([each.codes * each.scales[:, None] for each in pair]), pair[1].scales
         M = min(self.turned.rows.shape[1], self.arrays["fine"].shape[1] - EXTRA)
@@ -75,29 +76,36 @@ class Sketched(NamedTuple):
 
 def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
     """A sketch of random widths, over any coordinates, for the proof holds for all of them."""
+    if widths is None and softmax.dim > FIRST and random.random() < 0.4:
+        return with_levels(softmax, random)
     turned = turn(softmax, turning_of(softmax, random))
     order = random.permutation(softmax.vocab_size).astype(np.int32)
-    if widths is None and turned.rows.shape[1] > FIRST and random.random() < 0.4:
-        return Sketched(softmax, turned, with_levels(softmax, turned, order))
     widths = widths or WIDTHS[random.integers(len(WIDTHS))]
     return Sketched(softmax, turned, code(softmax, turned, widths, order))
 
 
-def with_levels(softmax: Softmax, turned: Turned, order: Int32) -> dict[str, np.ndarray]:
-    """A sketch with levels of which `norms` are true, too."""
-    arrays = code_levels(turned, softmax.bias, FIRST, order)
-    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
+def with_levels(softmax: Softmax, random: Generator) -> Sketched:
+    """A sketch with levels, over coordinates that may be far from orthogonal."""
+    D = softmax.dim
+    basis: Float64 = random.standard_normal((D, D)) + np.sqrt(D) * np.eye(D)
+    match random.integers(3):
+        case 0:
+            spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
+            basis = narrow_rotation(softmax, spread, D)[0]
+        case 1:
+            basis = np.linalg.qr(basis)[0] * 10.0 ** random.uniform(-1, 1)
+    turned = turn(softmax, square(basis))
+    return Sketched(softmax, turned, code_levels(turned, FIRST))
 
 
 def other_sketch(victim: Sketched, weight: Float32) -> Sketched:
     """The victim's softmax with the sketch of another matrix."""
     other = Softmax(weight, victim.softmax.bias)
+    turned = turn(other, victim.turned.turning)
     if "middle" in victim.arrays:
-        turned = turn(other, victim.turned.turning)
-        return victim._replace(arrays=with_levels(other, turned, victim.arrays["order"]))
+        return victim._replace(arrays=code_levels(turned, FIRST))
     fine, coarse = victim.arrays["fine"].shape[1], victim.arrays["coarse"].shape[1]
     widths = Widths(coarse // LANES - COARSE_EXTRA, fine)
-    turned = turn(other, victim.turned.turning)
     return victim._replace(arrays=code(other, turned, widths, victim.arrays["order"]))
 
 

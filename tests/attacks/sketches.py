@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32
 from logitsieve.index.sketch_rows import check_rows
-from logitsieve.index_builder.fit.rotated_rows import turn
+from logitsieve.kernels.sketch.levels import FIRST_NORM, LAST_NORM, MIDDLE_NORM
 from tests.attacks import bounds, topk
 from tests.attacks.matrices import (
     DIMS,
@@ -20,13 +20,12 @@ from tests.attacks.matrices import (
     other_sketch,
     sketched,
     softmax_of,
-    turning_of,
     with_levels,
 )
 from tests.attacks.tally import Tally
 
 CRAFTED, ROWS, HALVINGS = 4, 6, 30
-NUMBERS = ("directions", "stretch", "triangle", "limits", "coarse", "middle", "fine")
+NUMBERS = ("directions", "stretch", "triangle", "limits", "starts", "coarse", "middle", "fine")
 
 
 def crafted(random: Generator) -> Tally:
@@ -64,22 +63,15 @@ def least_limits(random: Generator) -> Tally:
 def least_norms(random: Generator) -> Tally:
     """The least norms of a level that are accepted, and contexts along errors."""
     V, D = int(random.integers(2, 300)), int(random.choice([dim for dim in DIMS if dim > FIRST]))
-    softmax = softmax_of(random, V, D)
-    turned = turn(softmax, turning_of(softmax, random))
-    order = random.permutation(V).astype(np.int32)
-    if turned.rows.shape[1] <= FIRST:
-        return Tally()
-    victim = Sketched(softmax, turned, with_levels(softmax, turned, order))
-    name = ("coarse", "middle", "fine")[random.integers(3)]
+    victim = with_levels(softmax_of(random, V, D), random)
+    kind = (FIRST_NORM, MIDDLE_NORM, LAST_NORM)[random.integers(3)]
     low, high = 0.0, 1.0
 
     def scaled(factor: float) -> Sketched:
-        less = victim.arrays[name].copy()
-        end = less.shape[1] - (64 if name == "coarse" else 0)  # the biases come last there
-        size = 4 if name == "fine" else 64
-        numbers = less[:, end - size : end].copy().view(np.float32) * np.float32(factor)
-        less[:, end - size : end] = numbers.view(np.uint8)
-        return victim._replace(arrays=victim.arrays | {name: less})
+        starts = victim.arrays["starts"].copy()
+        less = starts[kind : kind + 1].view(np.float32) * np.float32(factor)
+        starts[kind] = less.view(np.int32)[0]
+        return victim._replace(arrays=victim.arrays | {"starts": starts})
 
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -101,7 +93,7 @@ def spoiled(victim: Sketched, random: Generator) -> Sketched:
         content[random.integers(content.size)] ^= np.uint8(1 << random.integers(8))
     else:
         place = tuple(int(random.integers(size)) for size in array.shape)
-        array[place] *= 1 - 2.0 ** random.uniform(-24, 0)
+        array[place] = array[place] * (1 - 2.0 ** random.uniform(-24, 0))
     return victim._replace(arrays=victim.arrays | {name: array})
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from logitsieve.heads import Softmax
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
-from logitsieve.index_builder.fit.rotated_rows import factored, turn
+from logitsieve.index_builder.fit.rotated_rows import square, turn
 from logitsieve.index_builder.fit.svd import preview_arrays
+from tests.synthetic import encode, narrow_rotation
 
 V, D, CLUSTERS, LISTED = 100, 24, 5, 30
 FIRST = 16  # coordinates in eight bits where a sketch has levels
@@ -37,8 +38,8 @@ def write_version(out: Path, seed: int, levels: bool = False) -> Path:
     lists = [random.permutation(V)[:LISTED] for _ in range(CLUSTERS)]
     turning, _ = narrow_rotation(softmax, random.standard_normal((64, D), np.float32), D)
     if levels:
-        turned = turn(softmax, factored(turned_at_random(turning, FIRST, seed)))
-        sketch = code_levels(turned, softmax.bias, FIRST, np.arange(V, dtype=np.int32))
+        turned = turn(softmax, square(turned_at_random(turning, FIRST, seed)))
+        sketch = code_levels(turned, FIRST)
     else:
         sketch = encode(softmax, turning, Widths(16, 64))
     return write_index(

@@ -13,10 +13,20 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
 from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.certified import FEW
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.kernels.simd.shorts import INFINITE
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import best, logits64
-from tests.synthetic import STEEP, basis_of, make_hidden, make_softmax, sketch_arrays, sketch_head
+from tests.synthetic import (
+    STEEP,
+    basis_of,
+    encode,
+    make_hidden,
+    make_softmax,
+    narrow_rotation,
+    sketch_arrays,
+    sketch_head,
+)
 
 WIDTHS: list[Widths | int] = [Widths(16, 64), Widths(32, 64), Widths(48, 128), 16, 32]
 
@@ -86,7 +96,7 @@ def attacks(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) 
     basis_PD = basis_of(head._arrays)
     weight = softmax.weight.astype(np.float64)
     weight = weight / np.maximum(np.abs(weight).max(), 1e-300)
-    row, stretch = weight[random.integers(len(weight))], head._arrays["stretch"].astype(np.float64)
+    row, stretch = weight[random.integers(len(weight))], head._arrays.get("stretch", 1.0)
     turned = (row / stretch) @ np.linalg.pinv(basis_PD)
     outside = row / stretch - turned @ basis_PD
     turned[: random.integers(1, len(turned) + 1)] = 0
@@ -347,7 +357,6 @@ SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "norms without end": ("norms", lambda array: array + np.inf),
     "a norm of NaN": ("norms", lambda array: array * np.nan),
     "too few norms": ("norms", lambda array: array[1:]),
-    "float64 directions": ("directions", lambda array: array.astype(np.float64)),
 }
 
 
@@ -359,7 +368,15 @@ def test_arrays_that_a_kernel_could_not_follow_are_refused(name: str) -> None:
 
 
 SPOILED_LEVELS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
-    **{name: SPOILED[name] for name in SPOILED if "fine codes of 65" not in name},
+    **{
+        name: spoiled
+        for name, spoiled in SPOILED.items()
+        if "fine codes of 65" not in name and spoiled[0] not in ("stretch", "triangle", "order")
+    },
+    "another step": ("starts", lambda array: np.add(array, [*[0] * 7, 5])),
+    "a start below 0": ("starts", lambda array: array * [*[-1] * 7, 1]),
+    "numbers without end": ("starts", lambda array: np.array([*[INFINITE] * 7, 10])),
+    "too few starts": ("starts", lambda array: array[1:]),
     "no middle codes": ("middle", lambda array: array[:, :0]),
     "a middle group too few": ("middle", lambda array: array[1:]),
     "middle codes of another width": ("middle", lambda array: array[:, 16:]),
@@ -382,9 +399,27 @@ def _refused(
     spoiled_by: tuple[str, Callable[[np.ndarray], np.ndarray]],
 ) -> None:
     part, spoil = spoiled_by
-    spoiled = {**arrays, part: np.ascontiguousarray(spoil(arrays[part]))}
+    spoiled = {**arrays, part: np.ascontiguousarray(spoil(arrays[part]), arrays[part].dtype)}
     with pytest.raises(InvalidRequest, match="arrays"):
         CertifiedHead.from_arrays(softmax, spoiled, fallback=None, threads=1, knobs={})
+
+
+@pytest.mark.parametrize("other", ["stretch", "triangle", "order"])
+def test_levels_of_earlier_versions_are_refused_by_name(other: str) -> None:
+    softmax = make_softmax()
+    arrays = sketch_arrays(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0])
+    shapes = {"stretch": (np.ones(24, np.float32)), "order": np.arange(300, dtype=np.int32)}
+    arrays |= {other: shapes.get(other, np.eye(24, dtype=np.float32))}
+    with pytest.raises(InvalidRequest, match=f"{other}', as the levels of earlier versions did"):
+        CertifiedHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
+
+
+def test_directions_of_another_type_are_refused() -> None:
+    softmax = make_softmax()
+    arrays = sketch_arrays(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0])
+    arrays |= {"directions": arrays["directions"].astype(np.float64)}
+    with pytest.raises(InvalidRequest, match="directions is float64"):
+        CertifiedHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
 
 
 def test_many_contexts_of_a_sketch_with_levels_are_answered_by_the_dense_product() -> None:

@@ -21,7 +21,7 @@ from logitsieve.heads.certified import GRADES
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES
 from logitsieve.index_builder.fit.levels import code_levels
-from logitsieve.index_builder.fit.rotated_rows import Turned, Turning
+from logitsieve.index_builder.fit.rotated_rows import Turned, square
 from logitsieve.utils.floats import narrowed
 
 Arrays = dict[str, np.ndarray]
@@ -54,10 +54,8 @@ def tiny_levels() -> tuple[Softmax, Arrays]:
     """
     weight = (((np.arange(140) * 37 % 41).reshape(7, 20) - 20) / 8).astype(np.float32)
     bias = (np.arange(7) / 4).astype(np.float32)
-    identity = np.eye(20, dtype=np.float32)
-    turning = Turning(identity, np.ones(20, np.float32), identity)
-    turned = Turned(turning, weight, np.zeros(7), 0.0)
-    arrays = code_levels(turned, bias, 16, np.arange(7, dtype=np.int32)[::-1].copy())
+    turned = Turned(square(np.eye(20)), weight, np.zeros(7), 0.0)
+    arrays = code_levels(turned, 16)
     return Softmax(weight, bias), arrays | {
         "limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20]),
         "norms": np.full(6, 1024.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,19 @@ from logitsieve.index.sketch_rows import (
     sampled_rows,
     spectral_norms,
 )
-from logitsieve.index_builder.fit.certified import Widths, narrow_rotation
-from logitsieve.index_builder.fit.levels import code_levels
-from logitsieve.index_builder.fit.rotated_rows import factored, turn
+from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.kernels.simd.shorts import floats_of, shorts_of
+from logitsieve.kernels.sketch.levels import (
+    FIRST_NORM,
+    FIRST_SCALE,
+    HEAD_SCALE,
+    LAST_NORM,
+    LAST_SCALE,
+    MIDDLE_NORM,
+    MIDDLE_SCALE,
+)
 from logitsieve.utils.floats import narrowed
-from tests.synthetic import basis_of, make_hidden, make_softmax, sketch_arrays
+from tests.synthetic import basis_of, make_hidden, make_softmax, narrow_rotation, sketch_arrays
 
 Sketch = dict[str, np.ndarray]
 V, D = 300, 90
@@ -176,17 +185,18 @@ def test_a_spoiled_sketch_names_its_row(case: str, count: int) -> None:
         check(softmax, sketch)
 
 
-def level_extra(name: str, kind: int, change: Callable[[float], float]) -> Callable[[Sketch], Any]:
-    """Change one number of row 9 in a sketch with levels: of `coarse` the scale of the first
-    coordinates (0), the scale (1) or the norm (2) of the first level, of others 0 and 1 these."""
+def level_number(kind: int, by: float) -> Callable[[Sketch], Any]:
+    """Change one of the NUMBERS of row 9 in a sketch with levels."""
 
     def apply(sketch: Sketch) -> None:
-        place = int(np.flatnonzero(sketch["order"] == 9)[0])
-        lanes, size = (1, 8) if name == "fine" else (16, 256 if name == "coarse" else 128)
-        block, lane = divmod(place, lanes)
-        extras = sketch[name][block, -size:].copy().view(np.float32).reshape(-1, lanes)
-        extras[kind, lane] = change(extras[kind, lane])
-        sketch[name][block, -size:] = extras.view(np.uint8).ravel()
+        name, place = [*[("coarse", i) for i in range(3)], *product(("middle", "fine"), (0, 1))][
+            kind
+        ]
+        block, lanes = (9, 1) if name == "fine" else (0, 16)
+        size, start, step = 2 * lanes * (3 if name == "coarse" else 2), *sketch["starts"][[kind, 7]]
+        codes = sketch[name][block, -size:].view(np.uint16).reshape(-1, lanes)
+        changed = floats_of(codes[place], start, step) * np.float32(by)
+        codes[place, 9 % lanes] = shorts_of(changed, start, step, up=False)[9 % lanes]
 
     return apply
 
@@ -195,8 +205,7 @@ def flip_bit(name: str, byte: int) -> Callable[[Sketch], Any]:
     """Change the lowest bit of the codes of row 9 that lie `byte` bytes after those of lane 0."""
 
     def apply(sketch: Sketch) -> None:
-        place = int(np.flatnonzero(sketch["order"] == 9)[0])
-        block, lane = (place, 0) if name == "fine" else divmod(place, 16)
+        block, lane = (9, 0) if name == "fine" else (0, 9)
         sketch[name][block, byte + lane] ^= 1
 
     return apply
@@ -209,33 +218,21 @@ SPOILED_LEVELS: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "middle Q": (cell("limits", 2, by=LESS), r"^row \d+: second level codes are longer than"),
     "last Q": (cell("limits", 3, by=LESS), r"^row \d+: last level codes are longer than"),
     "left": (cell("limits", 4, by=0), r"^row \d+: left is below its residual$"),
-    "order": (swapped, r"^row \d+: coarse has another bias"),
     "first bit": (flip_bit("coarse", 16 * 16), f"^row 9: first level {BELOW_ERROR}"),
     "second bit": (flip_bit("middle", 0), f"^row 9: second level {BELOW_ERROR}"),
     "a bit of the last two": (flip_bit("fine", 0), "^row 9: last level norm is below"),
-    "scale": (level_extra("coarse", 0, lambda s: s * 2), "^row 9: coarse codes are farther"),
-    "first scale": (
-        level_extra("coarse", 1, lambda s: s * 2),
-        f"^row 9: first level {BELOW_ERROR}",
-    ),
-    "second scale": (
-        level_extra("middle", 0, lambda s: s * 2),
-        f"^row 9: second level {BELOW_ERROR}",
-    ),
-    "last scale": (level_extra("fine", 0, lambda s: s * 2), f"^row 9: last level {BELOW_ERROR}"),
+    "scale": (level_number(HEAD_SCALE, 1.3), "^row 9: coarse codes are farther"),
+    "first scale": (level_number(FIRST_SCALE, 1.3), f"^row 9: first level {BELOW_ERROR}"),
+    "second scale": (level_number(MIDDLE_SCALE, 1.3), f"^row 9: second level {BELOW_ERROR}"),
+    "last scale": (level_number(LAST_SCALE, 1.3), f"^row 9: last level {BELOW_ERROR}"),
     # The error is shorter, but 1e-3 of the row lies along the row.
-    "along": (level_extra("middle", 0, lambda s: s * 0.999), f"^row 9: second level {APART_FROM}"),
-    "first norm": (
-        level_extra("coarse", 2, lambda n: n * 0.99),
-        f"^row 9: first level {BELOW_ERROR}",
-    ),
-    "second norm": (
-        level_extra("middle", 1, lambda n: n * 0.99),
-        f"^row 9: second level {BELOW_ERROR}",
-    ),
-    "last norm": (level_extra("fine", 1, lambda n: n * 0.99), f"^row 9: last level {BELOW_ERROR}"),
-    "no scale": (level_extra("middle", 0, lambda s: 0.0), "^row 9: second level has no such scale"),
-    "NaN": (level_extra("middle", 1, lambda n: np.nan), f"^row 9: second level {BELOW_ERROR}"),
+    "along": (level_number(MIDDLE_SCALE, 0.999), f"^row 9: second level {APART_FROM}"),
+    "first norm": (level_number(FIRST_NORM, 0.99), f"^row 9: first level {BELOW_ERROR}"),
+    "second norm": (level_number(MIDDLE_NORM, 0.99), f"^row 9: second level {BELOW_ERROR}"),
+    "last norm": (level_number(LAST_NORM, 0.99), f"^row 9: last level {BELOW_ERROR}"),
+    "no scale": (cell("starts", MIDDLE_SCALE, by=0), "^row 0: second level has no such scale"),
+    "directions": (cell("directions", 1, 2, by=1.01), r"^row \d+: "),
+    "singular": (lambda sketch: sketch["directions"].fill(0), "directions has no inverse"),
     **{
         name: (cell("norms", place, by=0.9), rf"^norms has [\d.]+ for {name}, their rows have \d")
         for place, name in enumerate(NORMS)
@@ -253,28 +250,12 @@ def test_a_spoiled_level_names_its_row(case: str) -> None:
         check(softmax, sketch)
 
 
-def test_what_is_outside_of_levels_has_no_room_for_rounding() -> None:
-    """Where codes have no error, a row that is outside its coordinates by less than float32 has of
-    them is refused all the same, for contexts may have nothing else."""
-    random, first, tail = np.random.default_rng(1), 16, 64
-    weight = random.choice([-1, 1], (V, first + tail + 1)).astype(np.float32)
-    weight[:, -1] = 0
-    softmax = Softmax(weight, np.zeros(V, np.float32))
-    turning = factored(np.eye(first + tail, first + tail + 1))
-    arrays = code_levels(turn(softmax, turning), softmax.bias, first, np.arange(V, dtype=np.int32))
-    assert check(softmax, arrays) == V
-    weight[:, -1] = 4e-10  # 1,024 times it is below 2^-24 of the tail, 8
-    with pytest.raises(ValueError, match="first level norm is below what is apart"):
-        check(softmax, arrays)
-
-
 def test_norms_of_levels_are_not_below_the_largest_singular_values() -> None:
     softmax = make_softmax(2100, 40)
     sketch = sketch_of(softmax, 16)
     norms = sketch["norms"]
-    places = np.argsort(sketch["order"])
     turned = softmax.weight.astype(np.float64) @ np.linalg.inv(basis_of(sketch))
-    head, _, *levels = sketch_rows._codings(sketch, np.arange(2100), places)
+    head, _, *levels = sketch_rows._codings(sketch, np.arange(2100), np.arange(2100))
     errors, first = longest_of(head.errors(turned)), longest_of(turned[:, :16])
     tail = longest_of(turned[:, 16:])
     for level, of_level in zip(levels, (norms[:3], norms[3:]), strict=True):

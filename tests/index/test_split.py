@@ -10,11 +10,11 @@ import pytest
 from logitsieve.heads import ExactHead
 from logitsieve.index import open_index, split_index, verify_index
 from logitsieve.index.reader import read_contents
-from logitsieve.index.sketch_rows import _codings
+from logitsieve.index.sketch_rows import _codings, places_of
 from logitsieve.index.split import shard_folders
-from logitsieve.index_builder.fit.certified import Widths, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths
 from tests.index.samples import write_levels
-from tests.synthetic import make_hidden, make_softmax, sketch_arrays
+from tests.synthetic import make_hidden, make_softmax, narrow_rotation, sketch_arrays
 
 V, D, SHARDS = 700, 96, 2
 SOFTMAX = make_softmax(V, D)
@@ -31,22 +31,22 @@ def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: Path) -> None:
     sketch = read_contents(whole).parts["sketch"]
-    rows, places = np.arange(V), np.argsort(sketch["order"])
-    wanted, first = list(_codings(sketch, rows, places)), 0
+    wanted, first = list(_codings(sketch, np.arange(V), places_of(sketch, V))), 0
     for path in shard_folders(split_index(whole, tmp_path / "lm" / "2", SHARDS)):
         verify_index(path, all_rows=True)
         own = read_contents(path).parts["sketch"]
         assert own.keys() == sketch.keys()
-        size = len(own["order"])
+        size = len(own["fine"])
         mine = slice(first, first + size)
-        found = _codings(own, np.arange(size), np.argsort(own["order"]))
+        found = _codings(own, np.arange(size), places_of(own, size))
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(one.codes, other.codes[mine])
             np.testing.assert_array_equal(one.scales, other.scales[mine])
             np.testing.assert_array_equal(one.rests, other.rests[mine])
-        order = sketch["order"]
-        kept = order[(order >= first) & (order < first + size)]
-        np.testing.assert_array_equal(own["order"] + first, kept)
+        if "order" in sketch:
+            order = sketch["order"]
+            kept = order[(order >= first) & (order < first + size)]
+            np.testing.assert_array_equal(own["order"] + first, kept)
         first += size
     assert first == V
 

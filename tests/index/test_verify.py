@@ -27,7 +27,7 @@ from logitsieve.index.verify import (
     fingerprint,
     verify_contents,
 )
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths
 from tests.index.samples import (
     forge,
     read_manifest,
@@ -36,7 +36,7 @@ from tests.index.samples import (
     tiny_softmax,
     write_tiny,
 )
-from tests.synthetic import certified_arrays, make_hidden, make_softmax
+from tests.synthetic import certified_arrays, encode, make_hidden, make_softmax, narrow_rotation
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
 

@@ -28,7 +28,9 @@ from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
 
-MASS_STRIDE = 8  # mass kept needs all V logits of a row: one row in so many is enough
+# Mass kept needs all V logits of a row, and where answers are proven only the rows scanned are
+# counted: one context in so many is enough.
+MASS_STRIDE = 8
 MASS_LOGITS = 1 << 22  # logits held at once for that
 BLOCKS = 20
 LEAST_BLOCKS = 5
@@ -210,9 +212,10 @@ class Truth(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The hits of a head on a block; the mappings are by k."""
+    """The hits of a head on a block of `rows` = B contexts; the mappings are by k."""
 
-    scanned: Mapping[int, Float64]  # [B]
+    rows: int
+    scanned: Mapping[int, Float64]  # [B]; of a head that proves its answers, the rows of `mass`
     shares: Mapping[int, Float64]  # [B]; empty for a head that proves its answers
     unproven: Mapping[int, Bool]  # [B]; the same
     mass: Float64  # of every MASS_STRIDE-th row
@@ -229,20 +232,21 @@ def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ..
 def count(
     head: Answering, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool
 ) -> Counts:
-    """Judge a head on a block; one that proves its answers is not compared."""
+    """Judge a head on a block; one that proves its answers is asked for few of them."""
+    rows = block[::MASS_STRIDE]
     scanned, shares, unproven = {}, {}, {}
     for k in ks:
-        answer = truth.top if is_truth else head.topk(block, k)
+        answer = truth.top if is_truth else head.topk(rows if head.proves else block, k)
         scanned[k] = answer.scanned.astype(np.float64)
         if not head.proves:
             shares[k] = hits(answer, truth.top, k) / k
             unproven[k] = ~answer.exact  # what is proven, a fallback answered
-    rows = block[::MASS_STRIDE]
     if is_truth:
-        return Counts(scanned, shares, unproven, np.ones(len(rows)))
+        return Counts(len(block), scanned, shares, unproven, np.ones(len(rows)))
     vocab_size = int(truth.scanned[0])  # the exact head scans all of it
     mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
-    return Counts(scanned, shares, unproven, np.minimum(mass, 1.0))  # but for rounding it is less
+    mass = np.minimum(mass, 1.0)  # but for rounding it is less
+    return Counts(len(block), scanned, shares, unproven, mass)
 
 
 def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
@@ -252,7 +256,7 @@ def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
     ks = list(counts[0].scanned)
     scanned = {k: np.concatenate([each.scanned[k] for each in counts]) for k in ks}
     return Evaluation(
-        rows=len(scanned[min(ks)]),
+        rows=sum(each.rows for each in counts),
         scanned={k: float(rows.mean()) for k, rows in scanned.items()},
         mass_kept=float(np.concatenate([each.mass for each in counts]).mean()),
         **(_proven(ks) if proves else _judged(ks, counts)),

@@ -42,15 +42,16 @@ from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
 from logitsieve.kernels.sketch.certified import (
     certified_bounds,
     certified_candidates,
     certified_topk,
 )
-from logitsieve.kernels.sketch.levels import TAIL_QUANTUM
+from logitsieve.kernels.sketch.levels import STEP, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sketch import (
     COARSE_EXTRA,
-    EXTRA,
+    LEVEL_EXTRA,
     LEVELS_EXTRA,
     sketch_descriptor,
     widths_of,
@@ -68,14 +69,23 @@ PRODUCTS_A_DRAW = 1 << 16
 FEW, ANY, NARROW = 3, 1 << 62, 0.1
 LIGHT = 1 / 8  # of what a float32 logit may be off by: the usual width of log Z from such logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
+ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)  # tensors of either alone
 
 
 def _check_arrays(arrays: Arrays) -> None:
     """ValueError unless the codes are as wide as the kernels read them, for every row."""
     count, dim = arrays["directions"].shape
-    if count > dim:
-        raise ValueError(f"directions has {count} rows, allowed: 1 .. {dim}")
-    if "middle" in arrays:
+    levels = "middle" in arrays
+    if count > dim or (levels and count < dim):
+        allowed = dim if levels else f"1 .. {dim}"
+        raise ValueError(f"directions has {count} rows, allowed: {allowed}")
+    for name in ONE_LEVEL if levels else MORE_LEVELS:
+        if name in arrays:
+            raise ValueError(f"holds a tensor {name!r}, as the levels of earlier versions did")
+    for name in MORE_LEVELS if levels else ONE_LEVEL:
+        if name not in arrays:
+            raise ValueError(f"holds no tensor {name!r}")
+    if levels:
         _check_levels(arrays)
     else:
         _check_widths(arrays)
@@ -98,8 +108,11 @@ def _check_widths(arrays: Arrays) -> None:
 def _check_levels(arrays: Arrays) -> None:
     size, fine = arrays["coarse"].shape[1], arrays["fine"].shape[1]
     coarse, tail, padded = widths_of(arrays)
+    starts, step = arrays["starts"][:STEP].astype(np.int64), int(arrays["starts"][STEP])
+    if step not in STEPS or (starts < 0).any() or (starts + (LAST << step) >= INFINITE).any():
+        raise ValueError(f"starts has {[*starts.tolist(), step]}, no codes of finite numbers")
     if not 0 < padded <= WIDEST_TAIL or padded % TAIL_QUANTUM:
-        allowed = f"8 + 16, 32, ... {WIDEST_TAIL // 4}"
+        allowed = f"{LEVEL_EXTRA} + 16, 32, ... {WIDEST_TAIL // 4}"
         raise ValueError(f"fine has {fine} bytes a row, needed beside middle: {allowed}")
     if size % LANES or coarse % LANES or not 0 < coarse <= WIDEST:
         allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {WIDEST})"
@@ -107,26 +120,33 @@ def _check_levels(arrays: Arrays) -> None:
     if not padded - TAIL_QUANTUM < tail <= padded:
         got = f"directions has {coarse + tail} rows"
         raise ValueError(f"{got}, not the {coarse} and {padded} of the codes")
-    needed = [len(arrays["coarse"]), LANES * (padded // 8 + EXTRA)]
+    needed = [len(arrays["coarse"]), LANES * (padded // 8 + LEVEL_EXTRA)]
     if list(arrays["middle"].shape) != needed:
         raise ValueError(f"middle is {list(arrays['middle'].shape)}, needed: {needed}")
+
+
+def _check_order(arrays: Arrays) -> None:
+    """ValueError for an id that comes twice."""
+    if "order" in arrays:
+        all_different(arrays, ids="order")
 
 
 SKETCH = PartSpec(
     "sketch",
     {
         "directions": TensorSpec("float32", ("P", "D")),
-        "stretch": TensorSpec("float32", ("D",), "factors"),
-        "triangle": TensorSpec("float32", ("P", "P")),
+        "stretch": TensorSpec("float32", ("D",), "factors", optional=True),
+        "triangle": TensorSpec("float32", ("P", "P"), optional=True),
         "coarse": TensorSpec("uint8", ("G", "S"), "codes"),
         "middle": TensorSpec("uint8", ("G", "M"), "codes", optional=True),
+        "starts": TensorSpec("int32", (STEP + 1,), "codes", optional=True),
         "fine": TensorSpec("uint8", ("V", "T"), "codes"),
-        "order": TensorSpec("int32", ("V",), "ids", "V"),
+        "order": TensorSpec("int32", ("V",), "ids", "V", optional=True),
         "limits": TensorSpec("float64", (5,)),
         "norms": TensorSpec("float64", (6,)),
     },
     structure=_check_arrays,
-    values=partial(all_different, ids="order"),
+    values=_check_order,
 )
 
 
@@ -143,7 +163,8 @@ class CertifiedHead(KernelHead):
     chance: ClassVar[float] = 0.0
 
     def _prepare(self) -> None:
-        self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays, self.chance))
+        self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
+        self._describe(sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance))
         self._kernel = certified_topk.entry()
         self._most = FEW if "middle" in self._arrays else ANY
 
@@ -255,7 +276,7 @@ class CertifiedHead(KernelHead):
     @cached_property
     def _places(self) -> Int32:
         """[V] where the sketch's order has each row of W."""
-        order = self._arrays["order"]
+        order = self._ordered["order"]
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)
         return places

@@ -10,7 +10,7 @@ G groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,15 @@ from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.reader import Report
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART
-from logitsieve.kernels.sketch.sketch import EXTRA, SUMMED, SpanNorms, span_of, widths_of
+from logitsieve.kernels.sketch.sketch import (
+    EXTRA,
+    LEVEL_EXTRA,
+    SUMMED,
+    SpanNorms,
+    numbers_of,
+    span_of,
+    widths_of,
+)
 
 SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
@@ -67,22 +75,28 @@ class Residuals(NamedTuple):
 
     rows: Float64  # [R, D]
     outside: Float64  # [R] at least the norm of each
-    within: Float64  # [R] at least that of its products with U
+    within: Float64  # [R] at least that of its products with U; with levels, the same
 
 
 class Solver(NamedTuple):
-    """Coordinates of rows over their stretch, and what these leave of the rows."""
+    """Coordinates of rows over their stretch, and what these leave of the rows.
+
+    With levels there is no stretch, and L U is U, whose inverse leaves nothing but rounding.
+    """
 
     basis: Float64  # L U [P, D], over the stretch
     inverse: Float64  # [D, P], by which rows become coordinates
     span: SpanNorms
     rounding: float  # of a residual in float64, for coordinates of norm 1
+    square: bool = False  # with levels
 
     def residuals(self, rows: Float64, turned: Float64, roundings: float = 1) -> Residuals:
         """Residuals of rows [R, D] over their stretch that have the coordinates `turned` [R, P]."""
         others = rows - turned @ self.basis
         rounding = roundings * self.rounding * np.linalg.norm(turned, axis=1)
         outside = np.linalg.norm(others, axis=1) + rounding
+        if self.square:
+            return Residuals(others, outside, outside)
         within = np.linalg.norm(others @ self.span.directions.T, axis=1)
         rounded = 4 * rows.shape[1] * np.finfo(np.float64).eps * outside + rounding
         return Residuals(others, outside, within + self.span.size * rounded)
@@ -90,7 +104,15 @@ class Solver(NamedTuple):
 
 def solve(arrays: Arrays) -> Solver:
     """The solver of a sketch's coordinates; ValueError if it has none."""
-    span, triangle = span_of(arrays), arrays["triangle"].astype(np.float64)
+    span = span_of(arrays)
+    if "triangle" not in arrays:
+        try:
+            inverse = np.asarray(np.linalg.inv(span.directions), np.float64)
+        except np.linalg.LinAlgError as error:
+            raise ValueError("directions has no inverse") from error
+        rounding = 4 * (len(inverse) + 4) * float(np.finfo(np.float64).eps) * span.size
+        return Solver(span.directions, inverse, span, rounding, square=True)
+    triangle = arrays["triangle"].astype(np.float64)
     if np.triu(triangle, 1).any():
         raise ValueError("triangle is not zero above its diagonal")
     try:
@@ -118,10 +140,10 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     limits, V = sketch["limits"], softmax.vocab_size
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
-    places = np.empty(V, np.int64)
-    places[sketch["order"]] = np.arange(V)
-    _check_biases(softmax.bias, sketch, places)
-    solver, stretch = solve(sketch), sketch["stretch"].astype(np.float64)
+    places = places_of(sketch, V)
+    if "middle" not in sketch:
+        _check_biases(softmax.bias, sketch, places)
+    solver, stretch = solve(sketch), _stretch(sketch)
     grams, left = grams_of(sketch, solver), float(limits[4])
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
         for start in range(0, len(rows), BLOCK_ROWS):
@@ -135,26 +157,43 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
         _check_norms(sketch["norms"], grams.norms())
 
 
+def places_of(sketch: Arrays, vocab_size: int) -> Int64:
+    """[V] the place of each row of W in the sketch."""
+    places = np.arange(vocab_size)
+    if "order" in sketch:
+        places[sketch["order"]] = np.arange(vocab_size)
+    return places
+
+
+def _stretch(sketch: Arrays) -> Float64 | float:
+    return sketch["stretch"].astype(np.float64) if "stretch" in sketch else 1.0
+
+
 def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
     """[6] the `norms` that a sketch of all other arrays stores, with room for its check.
 
     `report` gets the rows done. Time O(V (P D + D^2)).
     """
-    stretch, left = sketch["stretch"].astype(np.float64), float(sketch["limits"][4])
-    solver, places = solve(sketch), np.argsort(sketch["order"])
+    stretch, left = _stretch(sketch), float(sketch["limits"][4])
+    solver, places = solve(sketch), places_of(sketch, softmax.vocab_size)
     grams = grams_of(sketch, solver)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, softmax.vocab_size))
         weight = softmax.rows(rows).astype(np.float64) / stretch
         grams.add(*_coordinates(weight, solver, left), _codings(sketch, rows, places[rows]))
         report(len(rows))
+    return with_room(grams)
+
+
+def with_room(grams: Grams | LevelGrams) -> Float64:
+    """The norms of Gram matrices as a sketch stores them."""
     share, floor = ROOM
     return grams.norms(roundings=2) * share + floor * grams.length
 
 
 def grams_of(sketch: Arrays, solver: Solver) -> Grams | LevelGrams:
     """Empty Gram matrices for the rows of a sketch."""
-    return LevelGrams(solver) if "middle" in sketch else Grams(solver)
+    return LevelGrams() if "middle" in sketch else Grams(solver)
 
 
 class Grams:
@@ -200,42 +239,49 @@ class LevelGrams:
     They are products in float32, whose rounding `SHORT_SPARE` bounds: norms grow by a percent.
     """
 
-    def __init__(self, solver: Solver) -> None:
-        self._rounding = solver.rounding
+    def __init__(self) -> None:
         self._grams: dict[str, Float64] = {}
         self._squares = 0.0  # of all coordinates
-        self._outside = 0.0  # and of residuals
 
     def add(self, turned: Float64, residuals: Residuals, codings: Iterable[_Coding]) -> None:
         """Take in a block of rows."""
         head, _, *levels = codings
-        rows = {"first": head.coded(turned), "first errors": head.errors(turned)}
-        rows["tail"] = levels[0].coded(turned)
-        rows |= {level.name: level.errors(turned) for level in levels}
-        for name, each in rows.items():
-            largest = np.abs(each).max(initial=0)
-            short = each.astype(np.float32) if LEAST_SHORT < largest < 1 / LEAST_SHORT else each
-            self._grams[name] = self._grams.get(name, 0.0) + (short.T @ short).astype(np.float64)
-        self._squares += float(np.einsum("rp,rp->", turned, turned))
-        self._outside += float(np.square(residuals.outside).sum())
+        rows = levels[0].coded(turned), *(level.errors(turned) for level in levels)
+        self.join(products_of(head.coded(turned), head.errors(turned), *rows))
+
+    def join(self, products: Mapping[str, Float64]) -> None:
+        """Take in the products of a block of rows."""
+        for name, product in products.items():
+            self._grams[name] = self._grams.get(name, 0.0) + product
+        self._squares += sum(float(np.trace(products[name])) for name in ("first", "tail"))
 
     @property
     def length(self) -> float:
-        """The Frobenius norm of all coordinates."""
-        return float(np.sqrt(self._squares)) * SUMMED
+        """The Frobenius norm of all coordinates, but for the rounding of float32."""
+        return float(np.sqrt(self._squares)) * (1 + SHORT_SPARE)
 
     def norms(self, roundings: float = 1) -> Float64:
-        """[6]: the errors of the first coordinates; the longer of these and of coded tails; what
-        the level leaves, and what no coordinate has. Of the second level, then of the last."""
+        """[6]: the errors of the first coordinates; the longer of these and of coded tails; and
+        what the level leaves. Of the second level, then of the last."""
         # A check may sum up in another order: what the builder stores has room for both.
         first, errors, tail, *left = (
             _spectral_norm(gram, roundings * SHORT_SPARE) for gram in self._grams.values()
         )
-        outside = APART * (
-            np.sqrt(self._outside) * SUMMED + roundings * self._rounding * self.length
-        )
-        each = [[errors, max(first, tail + level), level + outside] for level in left]
+        each = [[errors, max(first, tail + level), level] for level in left]
         return np.concatenate(each)
+
+
+def products_of(*rows: np.ndarray) -> dict[str, Float64]:
+    """Gram matrices of the first coordinates, their errors, the tail, and what two levels leave."""
+    names = ("first", "first errors", "tail", *LEVELS[1:])
+    return {name: _product(each) for name, each in zip(names, rows, strict=True)}
+
+
+def _product(rows: np.ndarray) -> Float64:
+    largest = np.abs(rows).max(initial=0)
+    fits = LEAST_SHORT < largest < 1 / LEAST_SHORT
+    rows = rows.astype(np.float32 if fits else np.float64, copy=False)
+    return np.asarray(rows.T @ rows, np.float64)
 
 
 def _spectral_norm(gram: Float64, spare: float = GRAM_SPARE) -> float:
@@ -282,36 +328,38 @@ def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
 def _coarse(
     sketch: Arrays, places: Int64, width: int, extras: int
 ) -> tuple[Float64, tuple[Float64, ...]]:
-    """Codes [R, F] and so many numbers [R] of the rows at these places of `coarse`."""
+    """Codes [R, F] and so many float32 numbers [R] of the rows at these places of `coarse`."""
     groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
     quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
-    codes = quads[lane[0], :, lane[1]].reshape(len(places), width)
+    codes = quads[lane[0], :, lane[1]].reshape(len(places), width).astype(np.float64) - MIDDLE
+    if not extras:
+        return codes, ()
     ends = groups[:, -4 * extras * LANES :].copy().view(np.float32)
     numbers = ends.reshape(len(places), extras, LANES)[lane[0], :, lane[1]].astype(np.float64)
-    return codes.astype(np.float64) - MIDDLE, tuple(numbers.T)
+    return codes, tuple(numbers.T)
 
 
 def _levels(sketch: Arrays, places: Int64) -> Iterator[_Coding]:
     """The first coordinates in eight bits, then the levels of the tail."""
     widths, limits = widths_of(sketch), sketch["limits"].tolist()
     F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
-    codes, (scales, *first, _) = _coarse(sketch, places, F, 4)
-    yield _Coding("coarse", codes, scales, np.full(len(places), np.inf), *limits[:2])
-    coarse, middle = sketch["coarse"][groups], sketch["middle"][groups]
-    size = LANES * widths.padded // 8
-    bits = [_bits(each[:, :size], lanes) for each in (coarse[:, LANES * F :], middle)]
-    ends = middle[:, -8 * LANES :].copy().view(np.float32).reshape(len(places), 2, LANES)
-    second = ends[np.arange(len(places)), :, lanes].astype(np.float64).T
+    taken = {"coarse": sketch["coarse"][groups], "middle": sketch["middle"][groups]}
     fine = sketch["fine"][places]
-    last = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
-    pieces = fine[:, :-EXTRA].reshape(len(places), -1, 1, LANES)
+    *of_groups, scales, norms = numbers_of({**sketch, **taken, "fine": fine})
+    own = (kind[np.arange(len(places)), lanes] for kind in of_groups)
+    numbers = [kind.astype(np.float64) for kind in (*own, scales, norms)]
+    codes, _ = _coarse(sketch, places, F, 0)
+    yield _Coding("coarse", codes, numbers[0], np.full(len(places), np.inf), *limits[:2])
+    size = LANES * widths.padded // 8
+    bits = [_bits(taken["coarse"][:, LANES * F :][:, :size], lanes)]
+    bits.append(_bits(taken["middle"][:, :size], lanes))
+    pieces = fine[:, :-LEVEL_EXTRA].reshape(len(places), -1, 1, LANES)
     crumbs = (pieces >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(len(places), -1)
     nibbles = (8 * bits[0] + 4 * bits[1] + crumbs)[:, :T]
     most = float(np.sqrt(T)), *limits[2:4]
-    extras = tuple(first), tuple(second), tuple(last)
-    for name, (scales, norms), kept, longest in zip(LEVELS, extras, LEVEL_BITS, most, strict=True):
-        codes = level_codes(nibbles, kept)
-        yield _Coding(name, codes, scales, norms, np.inf, longest, F)
+    pairs = zip(numbers[1::2], numbers[2::2], strict=True)
+    for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):
+        yield _Coding(name, level_codes(nibbles, kept), *pair, np.inf, longest, F)
 
 
 def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
@@ -376,7 +424,7 @@ def _broken(
         sure[f"{name} has no such scale"] = coding.scales >= LEAST_SCALE
         if coding.first:
             along = np.einsum("rt,rt->r", coding.errors(turned), coded)
-            apart = np.abs(along) / np.maximum(lengths, LEAST_LENGTH) + residuals.outside
+            apart = np.abs(along) / np.maximum(lengths, LEAST_LENGTH)
             sure[f"{name} norm is below its error"] = errors <= coding.rests + slack
             held = APART * apart <= coding.rests * ROUNDED + spare
             sure[f"{name} norm is below what is apart"] = held

@@ -91,35 +91,29 @@ def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
 
     `limits` and `norms` hold for all rows, so for some; the basis stays the same.
     """
-    order, widths = sketch["order"], widths_of(sketch)
+    if "middle" in sketch:  # in the order of ids, and shards begin with whole groups
+        groups = slice(rows.start // LANES, -(-rows.stop // LANES))
+        parts = {"coarse": groups, "middle": groups, "fine": rows}
+        return {**sketch, **{name: sketch[name][part].copy() for name, part in parts.items()}}
+    order = sketch["order"]
     places = np.flatnonzero((order >= rows.start) & (order < rows.stop))
-    taken = {"order": order[places] - np.int32(rows.start)}
-    if not widths.tail:
-        taken["fine"] = np.ascontiguousarray(sketch["fine"][rows])
-        taken["coarse"] = _regrouped(sketch["coarse"], places, widths.coarse, 0)
-    else:
-        taken["fine"] = np.ascontiguousarray(sketch["fine"][places])
-        bits = widths.padded // 8
-        taken["coarse"] = _regrouped(sketch["coarse"], places, widths.coarse, bits)
-        taken["middle"] = _regrouped(sketch["middle"], places, 0, bits, bias=0.0)
+    taken = {
+        "order": order[places] - np.int32(rows.start),
+        "coarse": _regrouped(sketch["coarse"], places, widths_of(sketch).coarse),
+        "fine": np.ascontiguousarray(sketch["fine"][rows]),
+    }
     return {**sketch, **taken}
 
 
-def _regrouped(
-    groups: np.ndarray, places: Int64, codes: int, bits: int, bias: float = -np.inf
-) -> np.ndarray:
+def _regrouped(groups: np.ndarray, places: Int64, codes: int) -> np.ndarray:
     """Regroup the rows at these places by 16, padded as docs/index-format.md says.
 
-    A group has codes of 16 rows by fours, then bytes of bits one by one, then float32 numbers.
+    Both codes of 16 rows and their float32 numbers lie by fours of bytes.
     """
-    ends = [0, LANES * codes, LANES * (codes + bits), groups.shape[1]]
-    pieces = []
-    for begin, end, unit, fill in zip(ends, ends[1:], (4, 1, 4), (NO_CODE, 0, 0), strict=False):
-        fields = groups[:, begin:end].reshape(len(groups), -1, LANES, unit)
-        rows = np.full((-(-len(places) // LANES) * LANES, fields.shape[1], unit), fill, np.uint8)
-        if end == ends[-1]:
-            rows[:, -1] = np.frombuffer(np.float32(bias).tobytes(), np.uint8)
-        rows[: len(places)] = fields[places // LANES, :, places % LANES]
-        grouped = rows.reshape(len(rows) // LANES, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
-        pieces.append(grouped.reshape(len(grouped), end - begin))
-    return np.concatenate(pieces, axis=1)
+    fields = groups.reshape(len(groups), -1, LANES, 4)
+    rows = np.zeros((-(-len(places) // LANES) * LANES, fields.shape[1], 4), np.uint8)
+    rows[:, : codes // 4] = NO_CODE
+    rows[:, -1] = np.frombuffer(np.float32(-np.inf).tobytes(), np.uint8)
+    rows[: len(places)] = fields[places // LANES, :, places % LANES]
+    grouped = rows.reshape(len(rows) // LANES, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(grouped).reshape(len(grouped), -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ SCALARS = {
     12: "d",
 }
 STRING, ARRAY = 8, 9
+SIZE = struct.Struct("<Q")  # of a string, before its bytes
 ALIGNMENT = 32  # of the tensors' data, unless the metadata has another
 MOST_DIMENSIONS = 4
 
@@ -52,9 +53,10 @@ class Strings(NamedTuple):
 
     def read(self) -> list[str]:
         """Read all of them; invalid UTF-8 becomes U+FFFD."""
-        cursor, texts = Cursor(self.mapped, self.offset), []
-        for _ in range(self.length):
-            texts.append(cursor.string().decode(errors="replace"))
+        mapped, texts, begin = self.mapped, [], self.offset
+        for end in string_ends(mapped, begin, self.length):
+            texts.append(mapped[begin + SIZE.size : end].decode(errors="replace"))
+            begin = end
         return texts
 
 
@@ -77,7 +79,7 @@ class Cursor:
         """Advance by `size` bytes; return the old position."""
         begin, self.offset = self.offset, self.offset + size
         if self.offset > self._end:
-            raise ValueError(f"truncated: {self._end} bytes, {self.offset} or more are needed")
+            raise truncated(self._end, self.offset)
         return begin
 
     def number(self, code: str) -> Any:
@@ -99,12 +101,27 @@ class Cursor:
     def _array(self, kind: int, count: int) -> Any:
         begin = self.offset
         if kind == STRING:
-            for _ in range(count):
-                self.skip(self.number("Q"))
+            for end in string_ends(self.mapped, begin, count):
+                self.offset = end
             return Strings(self.mapped, begin, count)
         code = _scalar(kind)
         self.skip(count * struct.calcsize(code))
         return np.frombuffer(self.mapped, np.dtype(f"<{code}"), count, begin)
+
+
+def string_ends(mapped: mmap.mmap, offset: int, count: int) -> Iterator[int]:
+    """Yield where each of `count` strings from `offset` on ends; a vocabulary has very many."""
+    length = len(mapped)
+    for _ in range(count):
+        begin = offset + SIZE.size
+        offset = begin if begin > length else begin + SIZE.unpack_from(mapped, offset)[0]
+        if offset > length:
+            raise truncated(length, offset)
+        yield offset
+
+
+def truncated(length: int, needed: int) -> ValueError:
+    return ValueError(f"truncated: {length} bytes, {needed} or more are needed")
 
 
 def _scalar(kind: int) -> str:

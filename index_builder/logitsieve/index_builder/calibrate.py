@@ -24,6 +24,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048
 JUDGED_ROWS = 256  # rows judged at once
+JUDGED_LOGITS = 1 << 28  # of all of them, where no target needs more
 LIBRARIES = ("logitsieve", "numpy", "numba", "torch", "faiss-cpu")
 
 Entry = dict[str, Any]  # of `points`: an operating point at one batch size

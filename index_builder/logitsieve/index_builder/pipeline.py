@@ -18,10 +18,11 @@ from threadpoolctl import threadpool_limits
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import us_per_row
+from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import HeadEntry, Index, open_index, write_index
-from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
+from logitsieve.index_builder.calibrate import JUDGED_LOGITS, TIMED_ROWS, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import fit_certified, fit_without_contexts
 from logitsieve.index_builder.fit.frequency import fit_frequency
@@ -88,7 +89,10 @@ def run(
         each = each_by(inputs.workers, shared)
         calibration = None
         if inputs.heldout.rows:
-            calibration = calibrate(heads, inputs.heldout, softmax.vocab_size, progress, each)
+            judged = inputs.heldout
+            if not inputs.target:
+                judged = judged.spread(max(BLOCKS, JUDGED_LOGITS // softmax.vocab_size), BLOCKS)
+            calibration = calibrate(heads, judged, softmax.vocab_size, progress, each)
     entries = {EXACT: HeadEntry()}
     for name, result in fitted.items():
         entries[name] = HeadEntry(part_name(name), heads[name].knobs, result.summary)

@@ -39,6 +39,6 @@ def test_contexts_are_of_each_passages_beginning_in_the_order_of_places(make_ggu
             context.forget()
             per_passage.append(context.read(ids[:LENGTH], every=True)[SKIPPED:])
     count = len(per_passage)
-    assert len(rows) == sum(map(len, per_passage)) > 100 * count
+    assert len(rows) == sum(map(len, per_passage)) > (LENGTH - SKIPPED) * count * 0.9
     np.testing.assert_array_equal(rows[:count], [one[0] for one in per_passage])
     np.testing.assert_array_equal(rows[-1], per_passage[-1][-1])

@@ -10,16 +10,10 @@ import pytest
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.certified import (
-    Widths,
-    encode,
-    fastest,
-    fit_certified,
-    narrow_rotation,
-)
+from logitsieve.index_builder.fit.certified import Widths, fastest, fit_certified
 from logitsieve.index_builder.fit.rotated_rows import factored
 from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import basis_of, make_hidden, make_softmax
+from tests.synthetic import basis_of, encode, make_hidden, make_softmax, narrow_rotation
 
 
 def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray, ...]:

@@ -8,83 +8,65 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index.sketch_rows import level_codes
+from logitsieve.index.sketch_rows import _codings, level_codes
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.levels import (
     FIRST,
     LEAST_DIM,
-    bit_planes,
     code_levels,
-    crumbs,
-    encode_tails,
     fit_levels,
     turned_at_random,
 )
-from logitsieve.index_builder.fit.rotated_rows import factored, turn
+from logitsieve.index_builder.fit.rotated_rows import Turned, square
 from logitsieve.index_builder.fitting import BuildInputs
 from logitsieve.kernels.sketch.levels import APART
 
 V, T = 50, 130
 
 
-def test_bits_lie_as_the_format_says() -> None:
-    bits = np.random.default_rng(0).integers(0, 2, (32, 64)).astype(np.uint8)
-    planes = bit_planes(bits)
-    assert planes.shape == (2, 16 * 8)
-    for row, j in np.ndindex(bits.shape):
-        assert planes[row // 16, 16 * (j // 8) + row % 16] >> (j % 8) & 1 == bits[row, j]
-
-
-def test_crumbs_lie_as_the_format_says() -> None:
-    codes = np.random.default_rng(0).integers(0, 4, (5, 128)).astype(np.uint8)
-    packed = crumbs(codes)
-    assert packed.shape == (5, 32)
-    for row, j in np.ndindex(codes.shape):
-        shift = 2 * (j % 64 // 16)
-        assert packed[row, 16 * (j // 64) + j % 16] >> shift & 3 == codes[row, j]
+def turned_of(rows: np.ndarray) -> Turned:
+    """Rows that are their own coordinates."""
+    rows = np.ascontiguousarray(rows, np.float32)
+    return Turned(square(np.eye(rows.shape[1])), rows, np.zeros(len(rows)), 0.0)
 
 
 def test_every_array_lies_as_the_format_says() -> None:
-    """Places follow `order`, the last group is filled up, and extras come in their order."""
     random, first, tail, padded = np.random.default_rng(1), 32, 100, 128
-    softmax = Softmax(
-        random.standard_normal((37, first + tail), np.float32),
-        random.standard_normal(37, np.float32),
-    )
-    order = random.permutation(37).astype(np.int32)
-    turned = turn(softmax, factored(np.eye(first + tail)))
-    arrays = code_levels(turned, softmax.bias, first, order)
-    tails = encode_tails(turned.rows[:, first:], turned.outside)
-    assert arrays["coarse"].shape == (3, 16 * (first + padded // 8 + 16))
-    assert arrays["middle"].shape == (3, 16 * (padded // 8 + 8))
-    assert arrays["fine"].shape == (37, padded // 4 + 8)
-    for place, row in enumerate(order):
-        group, i = divmod(place, 16)
+    rows = random.standard_normal((37, first + tail), np.float32)
+    arrays = code_levels(turned_of(rows), first)
+    head, *levels = _codings(arrays, np.arange(37), np.arange(37))
+    assert arrays["coarse"].shape == (3, 16 * (first + padded // 8 + 6))
+    assert arrays["middle"].shape == (3, 16 * (padded // 8 + 4))
+    assert arrays["fine"].shape == (37, padded // 4 + 4)
+    starts, step = arrays["starts"][:7], arrays["starts"][7]
+    for row in range(37):
+        group, i = divmod(row, 16)
         coarse, middle, fine = arrays["coarse"][group], arrays["middle"][group], arrays["fine"]
-        numbers = coarse[16 * (first + padded // 8) :].view(np.float32).reshape(4, 16)[:, i]
         j = np.arange(first)
         codes = coarse[64 * (j // 4) + 4 * i + j % 4].astype(np.int64) - 128
-        off = turned.rows[row, :first] - codes * numbers[0]
-        assert np.abs(off).max() <= 0.51 * numbers[0]
-        assert numbers[1:].tolist() == [
-            tails.scales[0, row],
-            tails.norms[0, row],
-            softmax.bias[row],
-        ]
+        np.testing.assert_array_equal(codes, head.codes[row])
         j = np.arange(padded)
         one = coarse[16 * first + 16 * (j // 8) + i] >> (j % 8) & 1
         two = middle[16 * (j // 8) + i] >> (j % 8) & 1
-        rest = fine[place, 16 * (j // 64) + j % 16] >> 2 * (j % 64 // 16) & 3
-        np.testing.assert_array_equal(8 * one + 4 * two + rest, tails.codes[row])
-        second = middle[2 * padded :].view(np.float32).reshape(2, 16)[:, i]
-        assert second.tolist() == [tails.scales[1, row], tails.norms[1, row]]
-        assert fine[place, -8:].view(np.float32).tolist() == [
-            tails.scales[2, row],
-            tails.norms[2, row],
+        rest = fine[row, 16 * (j // 64) + j % 16] >> 2 * (j % 64 // 16) & 3
+        nibbles = 8 * one + 4 * two + rest
+        assert not nibbles[tail:].any()
+        for level, bits in zip(levels, (1, 2, 4), strict=True):
+            np.testing.assert_array_equal(level_codes(nibbles[:tail], bits), level.codes[row])
+        numbers = [
+            *coarse[16 * (first + padded // 8) :].view(np.uint16).reshape(3, 16)[:, i],
+            *middle[2 * padded :].view(np.uint16).reshape(2, 16)[:, i],
+            *fine[row, -4:].view(np.uint16),
         ]
-    beyond = arrays["coarse"][2, -64:].view(np.float32)[5:]
-    assert (beyond == -np.inf).all()
+        bits = (np.array(numbers, np.int32) << step) + starts
+        found = bits.astype(np.int32).view(np.float32)
+        wanted = [head.scales[row]]
+        for level in levels:
+            wanted += [level.scales[row], level.rests[row]]
+        assert found.tolist() == wanted
+    beyond = arrays["coarse"][2, : 16 * first].reshape(-1, 16, 4)[:, 5:]
+    assert (beyond == 128).all()
 
 
 KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
@@ -100,32 +82,33 @@ KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_of_tails_bound_what_they_should(kind: str) -> None:
-    tails = KINDS[kind](np.random.default_rng(2)).astype(np.float32)
-    outside = np.full(V, 1e-9)
-    made, x = encode_tails(tails, outside), tails.astype(np.float64)
-    lengths = np.linalg.norm(x, axis=1)
-    assert made.codes.shape == (V, 192)
-    assert not made.codes[:, T:].any()
-    for level, bits in enumerate((1, 2, 4)):
-        codes = level_codes(made.codes[:, :T], bits)
-        assert (codes % 2 == 1).all()
-        assert np.abs(codes).max() <= (1 << bits) - 1
-        errors = x - codes * made.scales[level].astype(np.float64)[:, None]
+    rows = KINDS[kind](np.random.default_rng(2)).astype(np.float32)
+    arrays = code_levels(turned_of(rows), 16)
+    head, *levels = _codings(arrays, np.arange(V), np.arange(V))
+    x = rows[:, 16:].astype(np.float64)
+    lengths, largest = np.linalg.norm(x, axis=1), np.linalg.norm(x, axis=1).max()
+    off = np.linalg.norm(head.errors(rows.astype(np.float64)), axis=1)
+    assert (off <= head.kappa * head.scales).all()
+    for level, bits in zip(levels, (1, 2, 4), strict=True):
+        assert (level.codes % 2 == 1).all()
+        assert np.abs(level.codes).max() <= (1 << bits) - 1
+        errors = level.errors(rows.astype(np.float64))
         along = np.abs(np.einsum("rt,rt->r", errors, x)) / np.maximum(lengths, 1e-300)
-        least = np.linalg.norm(errors, axis=1) + APART * (along + outside)
-        assert (made.norms[level] >= least).all()
-        assert (made.norms[level] <= least * (1 + 1e-5) + 1e-44).all()
-        assert (np.linalg.norm(codes, axis=1) <= made.longest[level]).all()
-        normal = lengths > 1e-20  # the scale is no smaller than 1e-30
-        assert (along[normal] <= 2.0**-23 * lengths[normal]).all()
+        least = np.maximum(np.linalg.norm(errors, axis=1), 2 * APART * along)
+        assert (level.rests >= least).all()
+        usual = lengths > max(2e-5 * largest, 1e-20)  # as long as codes reach
+        most = np.maximum(np.linalg.norm(errors, axis=1), 2 * APART * (along + 3e-7 * lengths))
+        assert (level.rests <= most * (1 + 2.0**-11) + 1e-29)[usual].all()
+        assert (level.rests[~usual] <= 2.0**-5 * largest + 1e-24).all()
+        assert (np.linalg.norm(level.codes, axis=1) <= level.most).all()
+        assert (along[usual] <= 2.0**-12 * lengths[usual]).all()
 
 
 def test_threads_change_nothing() -> None:
-    tails = np.random.default_rng(3).standard_normal((9000, 64)).astype(np.float32)
-    for one, two in zip(
-        encode_tails(tails, np.zeros(9000)), encode_tails(tails, np.zeros(9000), 2), strict=True
-    ):
-        np.testing.assert_array_equal(one, two)
+    turned = turned_of(np.random.default_rng(3).standard_normal((9000, 64)))
+    one, two = (code_levels(turned, 16, threads) for threads in (1, 2))
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, two[name])
 
 
 def test_the_rotation_keeps_lengths_and_leaves_the_first_coordinates() -> None:
@@ -169,7 +152,7 @@ def test_levels_are_built_for_a_flat_softmax_alone() -> None:
     made = fit_levels(inputs_of(flat))
     assert made
     assert made.summary == {"coarse": FIRST, "coordinates": 256}
-    assert made.arrays["middle"].shape == (38, 16 * (192 // 8 + 8))
+    assert made.arrays["middle"].shape == (38, 16 * (192 // 8 + 4))
     assert fit_levels(inputs_of(steep)) is None
     assert fit_levels(inputs_of(np.ones(LEAST_DIM - 1), dim=LEAST_DIM - 1)) is None
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit import rotated_rows
-from logitsieve.index_builder.fit.certified import narrow_rotation
 from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turning, factored, turn
 from logitsieve.index_builder.workers import Workers
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_hidden, make_softmax, narrow_rotation
 
 
 def softmax_and_turning() -> tuple[Softmax, Turning]:

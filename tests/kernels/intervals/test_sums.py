@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
     COARSE,
@@ -34,7 +34,7 @@ from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import logits64
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import encode, make_hidden, make_softmax, narrow_rotation
 
 
 @kernel(

@@ -15,7 +15,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from logitsieve.index_builder.fit.levels import bit_planes
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import scale_sums
 from logitsieve.kernels.simd.lanes import splat32, store
@@ -73,7 +72,7 @@ def test_sums_of_bits_are_exact(chunks: int, largest: bool, seed: int) -> None:
     halves = found.reshape(chunks, 4, 2, 16).transpose(0, 2, 1, 3)
     tables, out = np.ascontiguousarray(halves).ravel(), np.empty(16, np.float32)
     for sums_of in SUMS:
-        sums_of(bit_planes(bits).ravel(), tables, out)
+        sums_of(np.packbits(bits, axis=1, bitorder="little").T.ravel(), tables, out)
         np.testing.assert_array_equal(out, 2 * (bits @ codes) - 7)
 
 

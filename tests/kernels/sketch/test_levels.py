@@ -10,11 +10,17 @@ import pytest
 from logitsieve.api.results import Float64
 from logitsieve.heads import AssuredHead, EstimatedHead, ExactHead, Softmax
 from logitsieve.index.sketch_rows import _codings, solve
-from logitsieve.index_builder.fit.certified import narrow_rotation
 from logitsieve.index_builder.fit.levels import ERRORS
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sketch.levels import reach_of
-from tests.synthetic import basis_of, make_hidden, make_softmax, sketch_arrays, sketch_head
+from tests.synthetic import (
+    basis_of,
+    make_hidden,
+    make_softmax,
+    narrow_rotation,
+    sketch_arrays,
+    sketch_head,
+)
 
 V, D, F = 2000, 144, 16
 

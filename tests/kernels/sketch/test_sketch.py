@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
     COMPUTED,
@@ -26,7 +26,14 @@ from logitsieve.kernels.sketch import sketch
 from logitsieve.kernels.sketch.sketch import FACTORS, sketch_at
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from tests.oracle import logits64
-from tests.synthetic import basis_of, certified_arrays, make_hidden, make_softmax
+from tests.synthetic import (
+    basis_of,
+    certified_arrays,
+    encode,
+    make_hidden,
+    make_softmax,
+    narrow_rotation,
+)
 
 
 @kernel("(int64, float32[::1], int32[::1], float32[:,::1], float64[::1])")

@@ -66,6 +66,7 @@ def pointer_cast(dtype):
 
 as_int32, as_float32 = pointer_cast(types.int32), pointer_cast(types.float32)
 as_int8, as_uint8 = pointer_cast(types.int8), pointer_cast(types.uint8)
+as_uint16 = pointer_cast(types.uint16)
 as_float64 = pointer_cast(types.float64)
 
 

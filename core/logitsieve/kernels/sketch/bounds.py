@@ -23,9 +23,18 @@ from logitsieve.kernels.simd.byte_lanes import (
     zero_sums,
 )
 from logitsieve.kernels.simd.dots import four_from
-from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat32, store, zeros32
-from logitsieve.kernels.simd.pointers import as_float32, shift
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    load_first,
+    multiply_add,
+    splat32,
+    store,
+    zeros32,
+)
+from logitsieve.kernels.simd.pointers import as_float32, as_uint16, shift
 from logitsieve.kernels.sketch.levels import (
+    HEAD_SCALE,
     LevelFactors,
     first_level,
     last_bounds,
@@ -34,6 +43,7 @@ from logitsieve.kernels.sketch.levels import (
     middle_estimate,
     middle_level,
     middle_upper,
+    number_lanes,
 )
 from logitsieve.kernels.sketch.sketch import (
     ERROR,
@@ -94,7 +104,7 @@ def bound_four(sketch, planes, query, group, end):
     """(estimates, bounds) of four groups, which share what is loaded of the query.
 
     They are those of the second level, where the sketch has levels. Groups from `end` on are the
-    last before it again. Rows beyond V have bounds of -inf.
+    last before it again. Bounds of places beyond V mean nothing.
     """
     sums = sum_four(sketch, planes, group, end)
     group, second, third, fourth = four_from(group, end)
@@ -137,13 +147,8 @@ def _bound_group(sketch, planes, query, group, sums):
             middle_estimate(query.levels, middle, base),
             middle_upper(query.levels, middle, above),
         )
-    return _bound_steep(_extras_of(sketch, group), query, sums)
-
-
-@inline
-def _extras_of(sketch, group):
-    codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
-    return as_float32(shift(sketch.coarse, group * sketch.group_bytes + codes))
+    extras = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
+    return _bound_steep(as_float32(extras), query, sums)
 
 
 @inline
@@ -158,12 +163,25 @@ def _bound_steep(extras, query, sums):
 @inline
 def base_of(sketch, query, group, sums):
     """(Estimates, bounds) of a group without the tails of a sketch with levels."""
-    return base_bounds(_extras_of(sketch, group), query, sums)
+    codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
+    numbers = as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
+    scales = number_lanes(sketch, numbers, 0, HEAD_SCALE)
+    return base_bounds(scales, _biases(sketch, group), query, sums)
 
 
 @inline
-def base_bounds(extras, query, sums):
-    scales, bias = load(extras, 0), load(extras, 3 * LANES)
+def _biases(sketch, group):
+    """Biases of a group whose places are rows: zeros beyond V, and of a softmax that has none."""
+    if not sketch.biased:
+        return zeros32()
+    left = sketch.rows - group * LANES
+    if left < LANES:
+        return load_first(sketch.bias, group * LANES, left)
+    return load(sketch.bias, group * LANES)
+
+
+@inline
+def base_bounds(scales, bias, query, sums):
     base = multiply_add(scales, scale_sums(sums, query.sum, query.scale), bias)
     return base, multiply_add(scales, query.error, base)
 

@@ -50,7 +50,8 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import lowest_bit
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes
-from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, as_uint8, shift
+from logitsieve.kernels.simd.pointers import as_int8, as_int32, as_uint8, as_uint16, shift
+from logitsieve.kernels.simd.shorts import load_shorts
 from logitsieve.kernels.simd.tables import (
     CHUNK_BYTES,
     CHUNK_COORDINATES,
@@ -69,7 +70,19 @@ LARGEST_TAIL_CODE = 126.0  # but for rounding, so that a code is a signed byte
 LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before they are rounded
 # What is not of a uniform direction is this small a share of what is: stored norms hold so many
 # times it, and a query's reach one of so many parts more.
-APART = 1024.0
+APART = 512.0
+# Numbers of a row: the scale of its first coordinates, then scales and norms of the levels.
+NUMBERS = (
+    HEAD_SCALE,
+    FIRST_SCALE,
+    FIRST_NORM,
+    MIDDLE_SCALE,
+    MIDDLE_NORM,
+    LAST_SCALE,
+    LAST_NORM,
+) = range(7)
+STEP = 7  # the place of their step after the starts of their codes: simd/shorts.py
+COARSE_NUMBERS, LEVEL_NUMBERS = 3, 2  # of a row in `coarse`, and in `middle` or `fine`
 CONSTANT = np.sqrt(2 * pi)
 
 # What a query is to the levels: whole numbers to subtract from sums, then float32 in every lane.
@@ -179,11 +192,17 @@ def first_level(sketch, planes, query, base, group):
     chunks = sketch.tail_width // CHUNK_COORDINATES
     bits = _bits(rows, tables_of(sketch, planes), chunks)
     twice = combine_sums(bits, 1, bits)
-    extras = as_float32(shift(rows, chunks * CHUNK_BYTES))
+    numbers = as_uint16(shift(rows, chunks * CHUNK_BYTES))
     sums = scale_sums(twice, query.first, query.scale)
-    rests = load(extras, 2 * LANES)
-    upper = bounded(load(extras, LANES), sums, query.first_error, rests, query.rest, base)
-    return twice, upper
+    scales = number_lanes(sketch, numbers, LANES, FIRST_SCALE)
+    rests = number_lanes(sketch, numbers, 2 * LANES, FIRST_NORM)
+    return twice, bounded(scales, sums, query.first_error, rests, query.rest, base)
+
+
+@inline
+def number_lanes(sketch, numbers, offset, kind):
+    """Sixteen numbers of that kind, of the codes numbers[offset : offset + 16]."""
+    return load_shorts(numbers, offset, sketch.starts[kind], sketch.starts[STEP])
 
 
 @inline
@@ -202,7 +221,7 @@ def tables_of(sketch, planes):
 @inline
 def middle_bytes(sketch):
     """Bytes of sixteen rows in `middle`."""
-    return LANES * (sketch.tail_width // 8 + 8)
+    return LANES * (sketch.tail_width // 8 + 2 * LEVEL_NUMBERS)
 
 
 @inline
@@ -212,8 +231,9 @@ def middle_level(sketch, planes, twice, group):
     rows = shift(sketch.middle, group * middle_bytes(sketch))
     bits = _bits(rows, tables_of(sketch, planes), chunks)
     sums = combine_sums(twice, 2, combine_sums(bits, 1, bits))
-    extras = as_float32(shift(rows, chunks * CHUNK_BYTES))
-    return sums, load(extras, 0), load(extras, LANES)
+    numbers = as_uint16(shift(rows, chunks * CHUNK_BYTES))
+    scales = number_lanes(sketch, numbers, 0, MIDDLE_SCALE)
+    return sums, scales, number_lanes(sketch, numbers, LANES, MIDDLE_NORM)
 
 
 @inline
@@ -259,13 +279,15 @@ def last_level(sketch, planes, query, middle, base, group, mask, room):
             c = multiply_crumbs(c, c_row, first, second, piece)
             e = multiply_crumbs(e, e_row, first, second, piece)
         store_totals(room.totals, i, a, b, c, e, query.last)
+    scales, rests, starts = as_int32(room.scales), as_int32(room.rests), sketch.starts
     for i in range(count):
         lane = room.lanes[i]
         row = shift(sketch.fine, (rows + lane) * sketch.fine_width)
-        extras = as_float32(shift(row, sketch.tail_width // 4))
+        numbers = as_uint16(shift(row, sketch.tail_width // 4))
         # Whole numbers below 2^24.
         room.totals[i] = 4 * room.sums[lane] + 2 * room.totals[i] - query.thrice
-        room.scales[i], room.rests[i] = extras[0], extras[1]
+        scales[i] = starts[LAST_SCALE] + (np.int32(numbers[0]) << starts[STEP])
+        rests[i] = starts[LAST_NORM] + (np.int32(numbers[1]) << starts[STEP])
         room.bases[i], room.uppers[i] = room.bases[LANES + lane], room.uppers[LANES + lane]
     return count
 

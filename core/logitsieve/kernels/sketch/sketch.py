@@ -17,7 +17,8 @@ threshold that few of the others reach.
 
 Shape letters: V vocabulary, D hidden size, P coordinates, M of them in `fine` and F in `coarse`,
 G groups of 16 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and
-biases as float32; T bytes of a row in `fine`: its coordinates, then its s and n.
+biases as float32; T bytes of a row in `fine`: its coordinates, then its s and n. With levels there
+is U alone, any square matrix, whose inverse gives w', and all numbers are those of levels.py.
 
 A sketch's descriptor is that of W, then addresses, sizes, and float64 bits, in the order below.
 """
@@ -30,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import Float64, Int64
+from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.byte_lanes import (
     OFFSET,
@@ -54,7 +55,22 @@ from logitsieve.kernels.simd.pointers import (
     shift,
     uint8_pointer,
 )
-from logitsieve.kernels.sketch.levels import APART, encode_tail, reach_of
+from logitsieve.kernels.simd.shorts import floats_of
+from logitsieve.kernels.sketch.levels import (
+    APART,
+    COARSE_NUMBERS,
+    FIRST_NORM,
+    FIRST_SCALE,
+    HEAD_SCALE,
+    LAST_NORM,
+    LAST_SCALE,
+    LEVEL_NUMBERS,
+    MIDDLE_NORM,
+    MIDDLE_SCALE,
+    STEP,
+    encode_tail,
+    reach_of,
+)
 from logitsieve.kernels.topk.descriptor import (
     BIAS,
     DIM,
@@ -70,15 +86,16 @@ from logitsieve.kernels.topk.descriptor import (
 (
     DIRECTIONS, STRETCH, TRIANGLE, COARSE, FINE, ORDER, SPAN, COARSE_WIDTH, FINE_WIDTH,
     KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, SIZE, SKEW, GAIN, SPREAD, MOST_SCALE, MOST_REST,
-    MIDDLE, TAIL, TAIL_WIDTH, MOST_TAIL, CHANCE,
+    MIDDLE, STARTS, TAIL, TAIL_WIDTH, MOST_TAIL, CHANCE,
     ERRORS, LENGTHS, RESTS, FINE_ERRORS, FINE_LENGTHS, FINE_RESTS,
-) = range(MATRIX_FIELDS, MATRIX_FIELDS + 31)  # fmt: skip
-SKETCH_FIELDS = MATRIX_FIELDS + 31
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 32)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 32
 MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # what `limits` holds in their place where there are levels
 
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
-LEVELS_EXTRA = 16  # and with levels: the scale of the first coordinates, then those three
+LEVEL_EXTRA = 2 * LEVEL_NUMBERS  # and with levels, in `middle` and in `fine`
+LEVELS_EXTRA = 2 * COARSE_NUMBERS  # and in `coarse`
 
 # What a query is to the sketch: float64 values, its factors.
 # With levels the last ones, and FINE_SUM and FINE_ERROR, are of the tail.
@@ -105,14 +122,14 @@ LEAST_MARGIN = 1e-30  # for underflow
 Sketch = namedtuple(
     "Sketch",
     "rows groups coarse_width group_bytes fine_width plane bias coarse middle fine order"
-    " tail_width",
+    " tail_width starts biased",
 )
 
 
 class SpanNorms(NamedTuple):
     """Norms of the two factors of the coordinates, in float64 and not below the true ones.
 
-    `directions` are those stored, each coordinate over its stretch.
+    `directions` are those stored, each coordinate over its stretch; with levels the only factor.
     """
 
     directions: Float64  # [P, D]
@@ -124,7 +141,11 @@ class SpanNorms(NamedTuple):
 
 def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
     """Norms for the bounds of a sketch whose `arrays` are those of the part."""
-    directions = arrays["directions"].astype(np.float64) / arrays["stretch"].astype(np.float64)
+    directions = arrays["directions"].astype(np.float64)
+    if "triangle" not in arrays:
+        size = float(np.linalg.norm(np.linalg.norm(directions, axis=1))) * SUMMED
+        return SpanNorms(directions, size, 0.0, size, size)
+    directions /= arrays["stretch"].astype(np.float64)
     triangle, (count, dim) = np.abs(arrays["triangle"].astype(np.float64)), directions.shape
     norms = np.linalg.norm(directions, axis=1)
     size = float(np.linalg.norm(norms)) * SUMMED
@@ -136,22 +157,33 @@ def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
     return SpanNorms(directions, size, skew, gain, spread)
 
 
-class Widths(NamedTuple):
-    """Coordinates as they are coded: those in eight bits in `coarse`, and those of levels."""
+class Coded(NamedTuple):
+    """Numbers of coordinates: of those coded in eight bits in `coarse`, and of those of levels."""
 
     coarse: int
     tail: int  # T; 0 without levels
     padded: int  # T up to whole quanta
 
 
-def widths_of(arrays: Mapping[str, np.ndarray]) -> Widths:
-    """The widths of a sketch whose `arrays` are those of the part."""
+def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
+    """The numbers of coordinates of a sketch whose `arrays` are those of the part."""
     size = arrays["coarse"].shape[1] // LANES
     if "middle" not in arrays:
-        return Widths(size - COARSE_EXTRA, 0, 0)
-    padded = 4 * (arrays["fine"].shape[1] - EXTRA)
+        return Coded(size - COARSE_EXTRA, 0, 0)
+    padded = 4 * (arrays["fine"].shape[1] - LEVEL_EXTRA)
     coarse = size - LEVELS_EXTRA - padded // 8
-    return Widths(coarse, len(arrays["directions"]) - coarse, padded)
+    return Coded(coarse, len(arrays["directions"]) - coarse, padded)
+
+
+def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
+    """The NUMBERS of levels of every place, each kind by itself: [G, 16], or [V] of the last."""
+    starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
+    found: list[np.ndarray] = []
+    for name, count in (("coarse", COARSE_NUMBERS), ("middle", LEVEL_NUMBERS)):
+        codes = arrays[name][:, -2 * LANES * count :].copy().view(np.uint16)
+        found += list(codes.reshape(-1, count, LANES).swapaxes(0, 1))
+    found += list(arrays["fine"][:, -LEVEL_EXTRA:].copy().view(np.uint16).T)
+    return [floats_of(codes, start, step) for codes, start in zip(found, starts, strict=True)]
 
 
 def sketch_descriptor(
@@ -159,31 +191,16 @@ def sketch_descriptor(
 ) -> Int64:
     """The descriptor of a sketch whose `arrays` are those of the part, which the caller keeps.
 
-    With levels, a top k may be wrong with that chance: levels.py.
+    They have an `order`. With levels, a top k may be wrong with that chance: levels.py.
     """
-    coarse, fine, span, widths = (
+    coarse, fine, widths, span = (
         arrays["coarse"],
         arrays["fine"],
-        span_of(arrays),
         widths_of(arrays),
+        span_of(arrays),
     )
-    extra = LEVELS_EXTRA if widths.tail else COARSE_EXTRA
-    # The largest scale and norm of `coarse`, without and with levels; of a row of `fine`.
-    extras = coarse[:, -LANES * extra :].copy().view(np.float32).reshape(len(coarse), -1, LANES)
-    first = extras.max(axis=(0, 2))
-    last = fine[:, -EXTRA:].copy().view(np.float32).max(axis=0)
-    if widths.tail:
-        middle = arrays["middle"][:, -LANES * EXTRA :].copy().view(np.float32)
-        second = middle.reshape(len(middle), 2, LANES).max(axis=(0, 2))
-        longest = np.sqrt(widths.tail), arrays["limits"][2], arrays["limits"][3]
-        most_tail = float(max(np.array([first[1], second[0], last[0]]) * longest))
-        most_scale, most_rest = float(first[0]), float(max(first[2], second[1], last[1]))
-    else:
-        most_scale, most_rest, most_tail = *(float(x) for x in np.maximum(first[:2], last)), 0.0
-    fields = {
+    fields: dict[int, np.ndarray | float] = {
         DIRECTIONS: arrays["directions"],
-        STRETCH: arrays["stretch"],
-        TRIANGLE: arrays["triangle"],
         COARSE: coarse,
         FINE: fine,
         ORDER: arrays["order"],
@@ -192,17 +209,32 @@ def sketch_descriptor(
         FINE_WIDTH: fine.shape[1],
         TAIL: widths.tail,
         TAIL_WIDTH: widths.padded,
-        MOST_TAIL: most_tail,
         CHANCE: chance,
         SIZE: span.size,
         SKEW: span.skew,
         GAIN: span.gain,
         SPREAD: span.spread,
-        MOST_SCALE: most_scale,
-        MOST_REST: most_rest,
     }
     if widths.tail:
-        fields[MIDDLE] = arrays["middle"]
+        most = [float(each.max()) for each in numbers_of(arrays)]
+        longest = np.sqrt(widths.tail), arrays["limits"][2], arrays["limits"][3]
+        scales = most[FIRST_SCALE], most[MIDDLE_SCALE], most[LAST_SCALE]
+        fields |= {
+            MIDDLE: arrays["middle"],
+            STARTS: arrays["starts"],
+            MOST_SCALE: most[HEAD_SCALE],
+            MOST_REST: max(most[FIRST_NORM], most[MIDDLE_NORM], most[LAST_NORM]),
+            MOST_TAIL: float(max(np.array(scales) * longest)),
+        }
+    else:
+        # The largest scale and norm of `coarse`, and of a row of `fine`.
+        extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32)
+        first = extras.reshape(len(coarse), -1, LANES).max(axis=(0, 2))
+        last = fine[:, -EXTRA:].copy().view(np.float32).max(axis=0)
+        fields |= dict(
+            zip((MOST_SCALE, MOST_REST), map(float, np.maximum(first[:2], last)), strict=True)
+        )
+        fields |= {STRETCH: arrays["stretch"], TRIANGLE: arrays["triangle"], MOST_TAIL: 0.0}
     limits = zip((KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT), arrays["limits"].tolist(), strict=True)
     norms = zip(range(ERRORS, SKETCH_FIELDS), arrays["norms"].tolist(), strict=True)
     descriptor = np.zeros(SKETCH_FIELDS, np.int64)
@@ -225,6 +257,8 @@ def sketch_at(descriptor):
         uint8_pointer(descriptor[FINE]),
         int32_pointer(descriptor[ORDER]),
         descriptor[TAIL_WIDTH],
+        int32_pointer(descriptor[STARTS]),
+        float64_of_bits(descriptor[LARGEST_BIAS]) > 0.0,
     )
 
 
@@ -298,8 +332,10 @@ def _encode_steep(descriptor, h, norm, rotated, planes, factors):
 @inline
 def _encode_levels(descriptor, h, norm, rotated, planes, factors, rows):
     span, coarse, width = descriptor[SPAN], descriptor[COARSE_WIDTH], descriptor[TAIL_WIDTH]
-    products, turned = rotated, shift(rotated, padded(span) + LANES)
-    off, outside, reach = _turn(descriptor, h, products, turned)
+    turned, length = rotated, norm * NORM_SPARE
+    _multiply_all(float32_pointer(descriptor[DIRECTIONS]), span, descriptor[DIM], h, turned)
+    off = float64_of_bits(descriptor[SPREAD]) * _rounding(descriptor[DIM]) * length
+    off += span * descriptor[DIM] * ROTATION_UNDERFLOW
     squares = _squares(turned, coarse, span)
     for place in range(span, coarse + width):
         turned[place] = np.float32(0)
@@ -311,27 +347,26 @@ def _encode_levels(descriptor, h, norm, rotated, planes, factors, rows):
         shift(turned, coarse), width, tail, tables
     )
     error, terms = _error(descriptor, KAPPA, off, first)
-    length, away = np.sqrt(squares) * NORM_SPARE + off, np.sqrt(errors) * NORM_SPARE + off
+    far, away = np.sqrt(squares) * NORM_SPARE + off, np.sqrt(errors) * NORM_SPARE + off
     chance = float64_of_bits(descriptor[CHANCE]) if rows > 0 else 0.0
     least = reach_of(chance, rows, descriptor[TAIL])
-    apart = (length + np.sqrt(outside) * NORM_SPARE + off) / APART
+    rest = far + far / APART
     middle_q, last_q = (
         float64_of_bits(descriptor[MIDDLE_Q]),
         float64_of_bits(descriptor[LAST_Q]),
     )
     factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, OFFSET * first[0], total
     factors[TAIL_SCALE], factors[TAIL_ADDED] = tail_scale, added
-    factors[ERROR], factors[REST] = error + NORMAL, least * length + apart + NORMAL
+    factors[ERROR], factors[REST] = error + NORMAL, least * far + far / APART + NORMAL
     factors[FINE_REST] = factors[REST]
     factors[FIRST_ERROR] = np.sqrt(descriptor[TAIL]) * away + NORMAL
     factors[MIDDLE_ERROR], factors[FINE_ERROR] = middle_q * away + NORMAL, last_q * away + NORMAL
-    rest = length + apart
     together = (first[0], first[1], (np.sqrt(first[2]) + away) ** 2)
     factors[ALL] = _error_of_all(descriptor, ERRORS, off, together, rest)
     factors[FINE_ALL] = _error_of_all(descriptor, FINE_ERRORS, off, together, rest)
     terms += float64_of_bits(descriptor[MOST_TAIL]) * (np.sqrt(coded) + 2.0 * away)
     terms += 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
-    _set_margin(descriptor, norm, reach, LEVELS_MARGIN, terms, factors)
+    _set_margin(descriptor, norm, length, LEVELS_MARGIN, terms, factors)
 
 
 @inline
@@ -361,9 +396,7 @@ def _turn(descriptor, h, products, turned):
         float32_pointer(descriptor[DIRECTIONS]),
         float32_pointer(descriptor[TRIANGLE]),
     )
-    apart = (span + 3) // 4
-    for row in range(apart):
-        _multiply_four(directions, row, span, apart, dim, dim, h, products)
+    _multiply_all(directions, span, dim, h, products)
     for row in range(0, span, 4):
         _multiply_four(triangle, row, span, 1, span, min(row + 4, span), products, turned)
     whole = _stretched_squares(h, float32_pointer(descriptor[STRETCH]), dim)
@@ -384,6 +417,14 @@ def _rounding(dim):
     Each product goes through D / 16 sums of its lane, then those of sixteen lanes.
     """
     return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
+
+
+@inline
+def _multiply_all(matrix, rows, dim, vector, products):
+    """A matrix [rows, dim] times a vector; up to three numbers after these mean nothing."""
+    apart = (rows + 3) // 4
+    for row in range(apart):
+        _multiply_four(matrix, row, rows, apart, dim, dim, vector, products)
 
 
 @inline

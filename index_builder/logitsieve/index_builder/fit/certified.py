@@ -22,7 +22,13 @@ from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index.verify import counter
 from logitsieve.index.writer import matrix_changed
 from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, Turning, factored, turn
-from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult, label_counts
+from logitsieve.index_builder.fitting import (
+    BuildInputs,
+    FitInputs,
+    FitResult,
+    label_counts,
+    sample_rows,
+)
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
@@ -34,6 +40,7 @@ MOST = 127  # the largest code
 LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
 SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
 SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
+MOMENT_ROWS = 1 << 15  # of W that its second moments are taken of
 RIDGE = 0.01  # of the identity in second moments whose trace is one
 SPAN_STEPS = 3  # towards the best span: what is outside is then within 1e-4 of the least
 LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
@@ -66,14 +73,14 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     with. InvalidRequest if W is no longer what it was at first.
     """
     softmax, share = inputs.softmax, inputs.config.certified_memory
-    moments = second_moments(softmax.weight), second_moments(inputs.sample)
+    moments = row_moments(softmax), second_moments(inputs.sample)
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
     measured: dict[tuple[Widths, int], float] = {}
 
     @cache
     def turning(count: int) -> Turning:
-        return factored(*_narrow(*moments, count))
+        return factored(*narrow_rotation(*moments, count))
 
     @lru_cache(maxsize=2)
     def turned(count: int) -> Turned:
@@ -105,8 +112,8 @@ def fit_without_contexts(inputs: BuildInputs) -> FitResult:
     """
     softmax = inputs.softmax
     counts = _counts(softmax.dim)
-    moments = second_moments(softmax.weight), any_direction(softmax.dim)
-    turned = turn_all(inputs, factored(*_narrow(*moments, counts[len(counts) // 2])))
+    moments = row_moments(softmax), any_direction(softmax.dim)
+    turned = turn_all(inputs, factored(*narrow_rotation(*moments, counts[len(counts) // 2])))
     widths = _first(softmax.dim, inputs.config.certified_memory)
     return _result(inputs, turned, widths, np.arange(softmax.vocab_size, dtype=np.int32))
 
@@ -121,17 +128,9 @@ def turn_all(inputs: BuildInputs, turning: Turning) -> Turned:
 
 def _result(inputs: BuildInputs, turned: Turned, widths: Widths, order_V: Int32) -> FitResult:
     arrays = code(inputs.softmax, turned, widths, order_V)
-    summary = {**widths._asdict(), "coordinates": turned.rows.shape[1]}
-    return with_norms(inputs, arrays, summary)
-
-
-def with_norms(
-    inputs: BuildInputs, arrays: dict[str, np.ndarray], summary: dict[str, float]
-) -> FitResult:
-    """The fitted sketch of these arrays with its `norms`."""
     report = counter(inputs.progress, "norms", inputs.softmax.vocab_size)
     arrays["norms"] = spectral_norms(inputs.softmax, arrays, report)
-    return FitResult(arrays, summary, {})
+    return FitResult(arrays, {**widths._asdict(), "coordinates": turned.rows.shape[1]}, {})
 
 
 def _counts(dim: int) -> list[int]:
@@ -181,18 +180,13 @@ def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
     return np.ascontiguousarray(directions_PP.T @ T_PP, np.float64)
 
 
-def narrow_rotation(softmax: Softmax, hidden: Float32, count: int) -> tuple[Float64, Float64]:
-    """(A [P, D], stretch E [D]) for `count` = P: contexts become A h, outside its span E h.
+def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
+    """(A [P, D], stretch E [D]) for `count` = P, by second moments of rows and contexts.
 
-    E brings rows over E and contexts times E near to one covariance. The span is the one outside
-    which the mean of ||w / E||^2 times that of ||E h||^2 is least; coordinates within it are
-    `balanced`, and in proportion to what is outside.
+    Contexts become A h, outside its span E h. E brings rows over E and contexts times E near to one
+    covariance. The span is the one outside which the mean of ||w / E||^2 times that of ||E h||^2 is
+    least; coordinates within it are `balanced`, and in proportion to what is outside.
     """
-    return _narrow(second_moments(softmax.weight), second_moments(hidden), count)
-
-
-def _narrow(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
-    """The same, of second moments."""
     if count >= len(rows_DD):
         return balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
     stretch_D = (np.diag(rows_DD) / np.diag(contexts_DD)) ** 0.25
@@ -222,6 +216,11 @@ def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
     return moments_DD
 
 
+def row_moments(softmax: Softmax, ridge: float = RIDGE) -> Float64:
+    """Those of the rows of W, by MOMENT_ROWS of them at most."""
+    return second_moments(softmax.rows(sample_rows(softmax.vocab_size, MOMENT_ROWS, 0)), ridge)
+
+
 def any_direction(dim: int) -> Float64:
     """Second moments [D, D] of contexts that point anywhere alike, over their trace."""
     return np.eye(dim) / dim
@@ -240,24 +239,11 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
 
 
-def encode(
-    softmax: Softmax,
-    rotation_PD: Float64,
-    widths: Widths,
-    order_V: Int32 | None = None,
-    stretch_D: Float64 | None = None,
-) -> dict[str, np.ndarray]:
+def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
     """The `sketch` part of these widths, as SKETCH of heads/certified.py lists it.
 
-    Coarse codes lie in the order of the ids `order_V`, or of W.
+    Coarse codes lie in the order of the ids `order_V`.
     """
-    order_V = np.arange(softmax.vocab_size, dtype=np.int32) if order_V is None else order_V
-    arrays = code(softmax, turn(softmax, factored(rotation_PD, stretch_D)), widths, order_V)
-    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
-
-
-def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
-    """The same as `encode`, from coordinates computed before."""
     V, P = turned.rows.shape
     M = min(P, widths.fine - EXTRA)
     F = min(M, widths.coarse)
@@ -278,7 +264,7 @@ def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> di
         limits[:4] = np.maximum(limits[:4], [*coarse[2:], *fine[2:]])
     limits *= ROUNDED
     return {
-        **turned.turning._asdict(),
+        **turned.turning.arrays,
         "coarse": _grouped(coarse_VF, scales_V, rests_V, softmax.bias, order_V),
         "fine": fine_VT,
         "order": order_V,

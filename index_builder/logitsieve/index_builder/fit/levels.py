@@ -9,56 +9,66 @@ these padded, G groups of 16 rows, N contexts, R rows of a block.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32
+from logitsieve.api.results import Float64
 from logitsieve.heads import ExactHead, Softmax
-from logitsieve.index.sketch_rows import LEAST_LENGTH, LEVEL_BITS, level_codes
+from logitsieve.index.reader import Report
+from logitsieve.index.sketch_rows import BLOCK_ROWS as SUMMED_ROWS
+from logitsieve.index.sketch_rows import LevelGrams, products_of, with_room
+from logitsieve.index.verify import counter
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import (
     COARSE,
     FINE,
-    LARGEST_NORM,
-    LEAST_SCALE,
-    ROUNDED,
     any_direction,
     balanced,
-    encode_rows,
-    in_lanes,
-    in_order,
-    quads_of,
+    row_moments,
     second_moments,
     turn_all,
-    with_norms,
 )
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, factored
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, square
 from logitsieve.index_builder.fitting import BuildInputs, FitResult, sample_rows
+from logitsieve.index_builder.workers import one_thread
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, LEVELS_EXTRA
+from logitsieve.kernels.simd.shorts import floats_of, shorts_of, start_of, step_of
+from logitsieve.kernels.sketch.encode import (
+    LEAST_SCALE,
+    MOST,
+    ROUNDED,
+    encode_rows,
+    scales_of_rows,
+)
+from logitsieve.kernels.sketch.levels import (
+    COARSE_NUMBERS,
+    FIRST_NORM,
+    FIRST_SCALE,
+    HEAD_SCALE,
+    LAST_NORM,
+    LAST_SCALE,
+    LEVEL_NUMBERS,
+    MIDDLE_NORM,
+    MIDDLE_SCALE,
+    NUMBERS,
+    STEP,
+    TAIL_QUANTUM,
+)
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, LEVEL_EXTRA, LEVELS_EXTRA
 
 ROTATION = 1  # the stream of random numbers that draws it
-STEP = 0.29  # of four-bit codes, in deviations: the least error of sixteen levels of a normal law
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
-RIDGE = 0.02  # of the identity in second moments: contexts of other text have other directions
+# Of the identity in second moments, of rows and of contexts: those of other text have other
+# directions.
+RIDGE, CONTEXT_RIDGE = 0.02, 0.1
 FIRST = 64  # coordinates in eight bits: fastest of 32 to 128 on two published models
 LEAST_DIM = 192  # of a row whose codes are much shorter than the row
 MOMENT_ROWS = 8192  # contexts that choose the basis
 JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate what is read
 DEPTH = 5
 SCATTERED = 2  # times as long as a byte in order takes one that is not
-
-
-class TailCodes(NamedTuple):
-    """Codes of tails, and for each level the scales, the norms of errors, and the longest codes."""
-
-    codes: np.ndarray  # uint8 [V, W], 0 .. 15
-    scales: Float32  # [3, V]
-    norms: Float32  # [3, V]
-    longest: Float64  # [3]
 
 
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
@@ -73,23 +83,29 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
     contexts_DD = any_direction(softmax.dim)
     if inputs.train.rows:
         sampled = inputs.train.take(sample_rows(inputs.train.rows, MOMENT_ROWS, seed))
-        contexts_DD = second_moments(sampled, RIDGE)
-    basis_DD = balanced(second_moments(softmax.weight, RIDGE), contexts_DD)
+        contexts_DD = second_moments(sampled, CONTEXT_RIDGE)
+    moments_DD = row_moments(softmax, RIDGE)
+    with one_thread():  # eigenvectors of a matrix of this size take no less on more
+        basis_DD = balanced(moments_DD, contexts_DD)
+    threads = inputs.config.threads
     if inputs.heldout.rows:
-        steep, level = costs(softmax, basis_DD, inputs.heldout)
+        steep, level = costs(softmax, basis_DD, inputs.heldout, threads)
         if steep < level:
             return None
     progress("basis", 1, 1)
-    turned = turn_all(inputs, factored(turned_at_random(basis_DD, FIRST, seed)))
-    order_V = np.arange(softmax.vocab_size, dtype=np.int32)
-    arrays = code_levels(turned, softmax.bias, FIRST, order_V, inputs.config.threads)
-    return with_norms(inputs, arrays, {"coarse": FIRST, "coordinates": softmax.dim})
+    turned = turn_all(inputs, square(turned_at_random(basis_DD, FIRST, seed)))
+    report = counter(progress, "codes", softmax.vocab_size)
+    arrays = code_levels(turned, FIRST, threads, report)
+    return FitResult(arrays, {"coarse": FIRST, "coordinates": softmax.dim}, {})
 
 
-def costs(softmax: Softmax, basis_DD: Float64, heldout: Contexts) -> tuple[float, float]:
+def costs(
+    softmax: Softmax, basis_DD: Float64, heldout: Contexts, threads: int = 1
+) -> tuple[float, float]:
     """Bytes a row that a proven top k reads: of the best sketch without levels, and with them."""
     hidden_ND = heldout.sample(JUDGING)
-    least_N = ExactHead(softmax).topk(hidden_ND, min(DEPTH, softmax.vocab_size)).logits[:, -1]
+    exact = ExactHead(softmax, threads=threads)
+    least_N = exact.topk(hidden_ND, min(DEPTH, softmax.vocab_size)).logits[:, -1]
     rows = sample_rows(softmax.vocab_size, JUDGED_ROWS, 0)
     weight_RD = softmax.rows(rows).astype(np.float64)
     bias_R1 = softmax.bias[rows].astype(np.float64)[:, None]
@@ -117,61 +133,9 @@ def costs(softmax: Softmax, basis_DD: Float64, heldout: Contexts) -> tuple[float
     )
     bits, room = (dim - FIRST) // 8, lengths(FIRST)
     _, second, last = (float((logits_RN + e * room >= least_N).mean()) for e in ERRORS)
-    level = FIRST + LEVELS_EXTRA + 2 * bits + EXTRA + second * (2 * bits + EXTRA) + last * stored
+    both, fine = FIRST + LEVELS_EXTRA + 2 * bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
+    level = both + second * fine + last * stored
     return steep, level
-
-
-def encode_tails(tails_VT: Float32, outside_V: Float64, threads: int = 1) -> TailCodes:
-    """Codes of tails, beside which so much of each row is not in its coordinates at all."""
-    V, T = tails_VT.shape
-    padded = -(-T // TAIL_QUANTUM) * TAIL_QUANTUM
-    made = TailCodes(
-        np.zeros((V, padded), np.uint8),
-        np.empty((3, V), np.float32),
-        np.empty((3, V), np.float32),
-        np.zeros(3),
-    )
-
-    def encode(start: int) -> None:
-        here = slice(start, min(start + BLOCK_ROWS, V))
-        x_RT = tails_VT[here].astype(np.float64)
-        squares_R = np.einsum("rt,rt->r", x_RT, x_RT)
-        lengths_R = np.sqrt(squares_R)
-        step_R1 = (STEP / np.sqrt(T) * np.maximum(lengths_R, LEAST_SCALE))[:, None]
-        codes_RT = np.clip(np.floor(x_RT / step_R1) + 8, 0, 15).astype(np.uint8)
-        made.codes[here, :T] = codes_RT
-        for level, bits in enumerate(LEVEL_BITS):
-            q_RT = level_codes(codes_RT, bits)
-            along_R = np.einsum("rt,rt->r", q_RT, x_RT)
-            scales_R = np.maximum(squares_R / np.maximum(along_R, LEAST_SCALE), LEAST_SCALE)
-            scales_R = scales_R.astype(np.float32)
-            e_RT = x_RT - q_RT * scales_R.astype(np.float64)[:, None]
-            off_R = np.abs(np.einsum("rt,rt->r", e_RT, x_RT)) / np.maximum(lengths_R, LEAST_LENGTH)
-            norms_R = np.linalg.norm(e_RT, axis=1) + APART * (off_R + outside_V[here])
-            norms_R = np.nextafter((norms_R * ROUNDED).astype(np.float32), np.float32(np.inf))
-            made.scales[level, here], made.norms[level, here] = scales_R, norms_R
-            longest[level].append(np.linalg.norm(q_RT, axis=1).max() * ROUNDED)
-
-    longest: list[list[float]] = [[], [], []]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(encode, range(0, V, BLOCK_ROWS)))
-    made.longest[:] = [max(each) for each in longest]
-    return made
-
-
-def bit_planes(bits_VW: np.ndarray) -> np.ndarray:
-    """uint8 [V/16, 2 W] of bits of whole groups: kernels/simd/tables.py has the order."""
-    bytes_VB = np.packbits(bits_VW, axis=1, bitorder="little")
-    groups = bytes_VB.reshape(len(bits_VW) // LANES, LANES, -1)
-    return np.ascontiguousarray(groups.transpose(0, 2, 1)).reshape(len(groups), -1)
-
-
-def crumbs(codes_VW: np.ndarray) -> np.ndarray:
-    """uint8 [V, W/4] of codes of two bits, four a byte: `multiply_crumbs` has the order."""
-    pieces = codes_VW.reshape(len(codes_VW), -1, 4, LANES)
-    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    packed: np.ndarray = np.bitwise_or.reduce(pieces << shifts, axis=2)
-    return packed.reshape(len(codes_VW), -1)
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
@@ -186,30 +150,74 @@ def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
 
 
 def code_levels(
-    turned: Turned, bias_V: Float32, first: int, order_V: Int32, threads: int = 1
+    turned: Turned, first: int, threads: int = 1, report: Report = lambda rows: None
 ) -> dict[str, np.ndarray]:
     """The `sketch` part of rows in their coordinates, the first of them in eight bits."""
-    V = len(turned.rows)
-    head_VF = np.empty((V, first), np.uint8)
-    head_scales_V, limits = np.empty(V, np.float32), np.zeros(2)
-    for start in range(0, V, BLOCK_ROWS):
-        here = slice(start, min(start + BLOCK_ROWS, V))
-        rows_RP = turned.rows[here].astype(np.float64)
-        head = encode_rows(rows_RP[:, :first], np.linalg.norm(rows_RP, axis=1))
-        head_VF[here], head_scales_V[here] = head.codes, head.scales
-        limits = np.maximum(limits, head[2:])
-    tails = encode_tails(turned.rows[:, first:], turned.outside, threads)
-    planes = [in_order(tails.codes >> shift & 1, order_V) for shift in (3, 2)]
-    quads = quads_of(in_order(head_VF, order_V, 128))
-    scales, norms = tails.scales[:, order_V], tails.norms[:, order_V]
-    coarse = [quads, bit_planes(planes[0]), in_lanes(head_scales_V[order_V]), in_lanes(scales[0])]
-    fine = [crumbs(tails.codes[order_V] & 3), scales[2][:, None], norms[2][:, None]]
-    return {
-        **turned.turning._asdict(),
-        "coarse": np.hstack([*coarse, in_lanes(norms[0]), in_lanes(bias_V[order_V], -np.inf)]),
-        "middle": np.hstack([bit_planes(planes[1]), in_lanes(scales[1]), in_lanes(norms[1])]),
-        "fine": np.hstack([np.ascontiguousarray(each).view(np.uint8) for each in fine]),
-        "order": order_V,
-        "limits": np.array([*limits * ROUNDED, *tails.longest[1:], turned.left * ROUNDED]),
-        "norms": np.full(6, LARGEST_NORM),
+    rows_VP = turned.rows
+    (V, P), groups = rows_VP.shape, -(-len(rows_VP) // LANES)
+    padded = -(-(P - first) // TAIL_QUANTUM) * TAIL_QUANTUM
+    made = {
+        "directions": turned.turning.directions,
+        "coarse": np.zeros((groups, LANES * (first + padded // 8 + LEVELS_EXTRA)), np.uint8),
+        "middle": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
+        "fine": np.zeros((V, padded // 4 + LEVEL_EXTRA), np.uint8),
     }
+    made["coarse"][-1, : LANES * first] = MOST + 1
+    wanted, norms = np.empty((4, V), np.float32), np.empty((3, V), np.float32)
+    coded, grams = (made["coarse"], made["middle"], made["fine"]), LevelGrams()
+    limits: list[Float64] = []
+
+    def scale(start: int) -> None:
+        scales_of_rows.entry()(rows_VP, first, wanted, start, min(start + BLOCK_ROWS, V))
+
+    def encode(start: int) -> tuple[Float64, dict[str, Float64], int]:
+        here = slice(start, min(start + SUMMED_ROWS, V))
+        block, most = rows_VP[here], np.zeros(4)
+        errors = np.empty((len(block), first), np.float32)
+        left = np.empty((2, len(block), P - first), np.float32)
+        ends = here.start, here.stop
+        encode_rows.entry()(rows_VP, first, scales, *coded, norms, errors, left, most, *ends)
+        products = products_of(block[:, :first], errors, block[:, first:], *left)
+        return most, products, len(block)
+
+    with ThreadPoolExecutor(threads) as pool, one_thread():
+        list(pool.map(scale, range(0, V, BLOCK_ROWS)))
+        step = step_of(iter(wanted), LEAST_SCALE)
+        kinds = HEAD_SCALE, FIRST_SCALE, MIDDLE_SCALE, LAST_SCALE
+        starts = np.zeros(STEP + 1, np.int32)
+        starts[STEP] = step
+        starts[[*kinds]] = [start_of(each, step, LEAST_SCALE) for each in wanted]
+        codes = {
+            kind: shorts_of(each, starts[kind], step, up=kind == HEAD_SCALE)
+            for kind, each in zip(kinds, wanted, strict=True)
+        }
+        scales = np.stack([floats_of(codes[kind], starts[kind], step) for kind in kinds])
+        for most, products, count in pool.map(encode, range(0, V, SUMMED_ROWS)):
+            limits.append(most)
+            grams.join(products)
+            report(count)
+    for kind, each in zip((FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
+        starts[kind] = start_of(each, step, LEAST_SCALE)
+        codes[kind] = shorts_of(each, starts[kind], step, up=True)
+    _write_numbers(made, codes)
+    most = np.max(limits, axis=0) * ROUNDED
+    return made | {
+        "starts": starts,
+        "limits": np.array([*most, turned.left * ROUNDED]),
+        "norms": with_room(grams),
+    }
+
+
+def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray]) -> None:
+    """Put the codes of numbers after those of rows; zeros beyond V."""
+    V, groups = len(made["fine"]), len(made["coarse"])
+    lanes = np.zeros((len(NUMBERS), groups * LANES), np.uint16)
+    for kind, each in codes.items():
+        lanes[kind, :V] = each
+    first = 0
+    for name, count in (("coarse", COARSE_NUMBERS), ("middle", LEVEL_NUMBERS)):
+        some = lanes[first : first + count].reshape(count, groups, LANES).swapaxes(0, 1)
+        made[name][:, -2 * LANES * count :] = some.reshape(groups, -1).view(np.uint8)
+        first += count
+    last = np.ascontiguousarray(lanes[first:, :V].T)
+    made["fine"][:, -LEVEL_EXTRA:] = last.view(np.uint8)

@@ -22,11 +22,19 @@ BLOCK_ROWS = 4096
 
 
 class Turning(NamedTuple):
-    """The stored change of coordinates: a context h has the coordinates L U h."""
+    """The stored change of coordinates: a context h has the coordinates L U h.
+
+    With levels they are U h, U any [D, D] that has an inverse, and L is empty.
+    """
 
     directions: Float32  # U [P, D]; divided by `stretch`, its rows are orthonormal up to rounding
     stretch: Float32  # E [D]
     triangle: Float32  # L [P, P], zeros above its diagonal
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors of the part."""
+        return self._asdict() if self.triangle.size else {"directions": self.directions}
 
 
 class Turned(NamedTuple):
@@ -48,6 +56,12 @@ def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
     return Turning(
         directions.astype(np.float32, order="C"), stretch, triangle.astype(np.float32, order="C")
     )
+
+
+def square(basis_DD: Float64) -> Turning:
+    """The change of coordinates of a sketch with levels."""
+    directions = basis_DD.astype(np.float32, order="C")
+    return Turning(directions, np.ones(len(directions), np.float32), np.empty((0, 0), np.float32))
 
 
 class _Rows(NamedTuple):
@@ -90,7 +104,7 @@ def turn_block(rows: _Rows, start: int) -> tuple[Float32, Float64, float, bytes]
 
 
 def _rows(matrix: StoredMatrix, turning: Turning) -> _Rows:
-    return _Rows(matrix, turning, solve(turning._asdict()))
+    return _Rows(matrix, turning, solve(turning.arrays))
 
 
 def _make_rows(stored: np.ndarray, *rest: Any) -> _Rows:

@@ -1,0 +1,147 @@
+"""Codes of rows in their coordinates, for a sketch with levels: docs/levels.md.
+
+Numbers are computed in float64 of the codes as they are stored. Shape letters: V vocabulary, P
+coordinates, F of them in eight bits, T others, W of these padded, G groups of 16 rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, pair_sum, widen, zeros64
+from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
+from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
+
+MOST = 127  # the largest code of eight bits
+SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
+LEAST_SCALE = 2e-30  # a normal number in float32, and so is what is divided by it
+STEP = 0.29  # of four-bit codes, in deviations: the least error of sixteen levels of a normal law
+ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded to float32
+LEAST_LENGTH = 1e-300  # of a tail that a number is divided by
+SHORTENED = 1e-7  # of errors and coordinates, which float32 has rounded
+
+
+@inline
+def _product(left, right, width):
+    """The sum of the products of two rows of float32, of whole lanes."""
+    total = zeros64()
+    for place in range(0, width, LANES):
+        total = multiply_add(widen(load(left, place)), widen(load(right, place)), total)
+    return pair_sum(total)
+
+
+@inline
+def _take_tail(rows, row, first, x, places, width):
+    """Copy a tail to x[:width] and write the places of its coordinates among steps, -8 .. 7.
+
+    Returns the square of its length.
+    """
+    tail = rows.shape[1] - first
+    for j in range(tail):
+        x[j] = rows[row, first + j]
+    for j in range(tail, width):
+        x[j], places[j] = np.float32(0), np.float32(0)
+    squares = _product(x, x, width)
+    inverse = np.sqrt(tail) / (STEP * max(np.sqrt(squares), LEAST_SCALE))
+    for j in range(tail):
+        places[j] = np.float32(min(max(np.floor(np.float64(x[j]) * inverse), -8.0), 7.0))
+    return squares
+
+
+@inline
+def _level_of(places, tail, level, q):
+    """Write the odd whole numbers of the first 1, 2 or 4 bits of tail codes."""
+    share = np.float32(1 / (8, 4, 1)[level])
+    for j in range(tail):
+        q[j] = np.float32(2) * np.floor(places[j] * share) + np.float32(1)
+
+
+@kernel("(float32[:,::1], int64, float32[:,::1], int64, int64)")
+def scales_of_rows(rows, first, scales, start, stop):
+    """Fill the scales [4, V] of rows start .. stop-1 of [V, P]: of F = `first`, and of levels."""
+    tail = rows.shape[1] - first
+    width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
+    scratch = np.zeros(3 * width, np.float32)
+    x, places, q = (
+        pointer(scratch),
+        shift(pointer(scratch), width),
+        shift(pointer(scratch), 2 * width),
+    )
+    for row in range(start, stop):
+        squares = _take_tail(rows, row, first, x, places, width)
+        for level in range(3):
+            _level_of(places, tail, level, q)
+            scale = squares / max(_product(q, x, width), LEAST_SCALE)
+            scales[1 + level, row] = np.float32(max(scale, LEAST_SCALE))
+        most = 0.0
+        for j in range(first):
+            value = np.float64(rows[row, j])
+            squares, most = squares + value * value, max(most, abs(value))
+        scales[0, row] = np.float32(max(most / MOST, SHARE * np.sqrt(squares), LEAST_SCALE))
+    keep_alive(scratch)
+    return 0
+
+
+@kernel(
+    "(float32[:,::1], int64, float32[:,::1], uint8[:,::1], uint8[:,::1], uint8[:,::1],"
+    " float32[:,::1], float32[:,::1], float32[:,:,::1], float64[::1], int64, int64)"
+)
+def encode_rows(
+    rows, first, scales, coarse, middle, fine, norms, errors, left, limits, start, stop
+):
+    """Write the codes of rows start .. stop-1 by scales [4, V], and norms [3, V] of their levels.
+
+    `errors` [R, F] get what codes of the first coordinates leave, `left` [2, R, T] what two bits
+    and all do; limits[:4] rise to kappa and Q of the first coordinates, and the longest codes of
+    these levels.
+    """
+    tail = rows.shape[1] - first
+    width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
+    scratch, codes = np.zeros(4 * width, np.float32), np.zeros(width, np.uint8)
+    x, places = pointer(scratch), shift(pointer(scratch), width)
+    q, e = shift(places, width), shift(places, 2 * width)
+    for row in range(start, stop):
+        group, lane, at = row // LANES, row % LANES, row - start
+        scale, off, length = np.float64(scales[0, row]), 0.0, 0.0
+        for j in range(first):
+            value = np.float64(rows[row, j])
+            whole = min(max(np.rint(value / scale), -MOST), MOST)
+            error = value - whole * scale
+            off, length = off + error * error, length + value * value
+            coarse[group, 64 * (j // 4) + 4 * lane + j % 4] = np.uint8(np.int64(whole) + 128)
+            errors[at, j] = np.float32(error)
+        limits[0] = max(limits[0], np.sqrt(off) / scale)
+        limits[1] = max(limits[1], np.sqrt(length) / scale)
+        squares = _take_tail(rows, row, first, x, places, width)
+        for level in range(3):
+            _level_of(places, tail, level, q)
+            scale = np.float64(scales[1 + level, row])
+            for j in range(tail):
+                e[j] = np.float32(np.float64(x[j]) - scale * np.float64(q[j]))
+            norm = np.sqrt(_product(e, e, width))
+            apart = abs(_product(e, x, width)) / max(np.sqrt(squares), LEAST_LENGTH)
+            apart += SHORTENED * (norm + np.sqrt(squares))
+            norm = max(norm, 2.0 * APART * apart)
+            norms[level, row] = np.float32(norm * ROUNDED)
+            if level > 0:
+                limits[1 + level] = max(limits[1 + level], np.sqrt(_product(q, q, width)))
+                for j in range(tail):
+                    left[level - 1, at, j] = e[j]
+        for j in range(tail):
+            codes[j] = np.uint8(np.int64(places[j]) + 8)
+        for byte in range(width // 8):
+            one, two = 0, 0
+            for bit in range(8):
+                code = np.int64(codes[8 * byte + bit])
+                one |= (code >> 3) << bit
+                two |= (code >> 2 & 1) << bit
+            coarse[group, LANES * first + LANES * byte + lane] = np.uint8(one)
+            middle[group, LANES * byte + lane] = np.uint8(two)
+        for byte in range(width // 4):
+            piece, crumbs = byte // 16 * 64 + byte % 16, 0
+            for four in range(4):
+                crumbs |= np.int64(codes[piece + 16 * four] & 3) << (2 * four)
+            fine[row, byte] = np.uint8(crumbs)
+    keep_alive(scratch)
+    return 0
