@@ -24,6 +24,7 @@ TESTED = {
     "beam_search",
     "huggingface_generate",
     "kserve_infer",
+    "nano",
     "server_and_clients",
     "train_gguf",
 }

@@ -1,0 +1,196 @@
+"""The two ideas of examples/nano.py, by definition, and as an oracle of the heads."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads import ExactHead, ScreenHead, Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads.certified import AssuredHead, CertifiedHead
+from logitsieve.index import HeadEntry, open_index, write_index
+from tests.oracle import best, logits64
+from tests.synthetic import certified_arrays, sketch_head
+
+PATH = Path(__file__).parents[2] / "examples" / "nano.py"
+nano = SimpleNamespace(**runpy.run_path(str(PATH)))
+V, D, K, TEMPERATURE = 1000, 96, 5, 8.0
+
+
+@pytest.fixture(scope="module")
+def softmax() -> Softmax:
+    """A flat spectrum, with equal rows far apart."""
+    random = np.random.default_rng(0)
+    weight = (random.standard_normal((V, D)) / 4).astype(np.float32)
+    bias = (random.standard_normal(V) / 4).astype(np.float32)
+    weight[V // 2 :: 5], bias[V // 2 :: 5] = weight[: V // 2 : 5], bias[: V // 2 : 5]
+    return Softmax(weight, bias)
+
+
+@pytest.fixture(scope="module")
+def contexts(softmax: Softmax) -> np.ndarray:
+    """Near to some rows, so that clusters of them have few labels."""
+    random = np.random.default_rng(1)
+    near = softmax.weight[random.integers(0, 20, 600)]
+    return (8 * near + random.standard_normal((600, D)) / 2).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def sketch(softmax: Softmax, contexts: np.ndarray) -> Any:
+    return nano.make_sketch(plain(softmax), contexts)
+
+
+@pytest.fixture(scope="module")
+def head(softmax: Softmax) -> CertifiedHead:
+    """The product's, over a sketch with levels of its own."""
+    return sketch_head(softmax, certified_arrays(softmax, 64))
+
+
+def plain(softmax: Softmax) -> Any:
+    return nano.Softmax(softmax.weight, softmax.bias)
+
+
+def test_it_is_short() -> None:
+    lines = PATH.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 400
+    assert not any("logitsieve." in line or "numba" in line for line in lines)
+
+
+def test_logits_are_the_exact_ones_bit_for_bit(softmax: Softmax, contexts: np.ndarray) -> None:
+    every = np.arange(V)
+    for h in contexts[:5]:
+        expected = logits64(softmax.weight, softmax.bias, h[None])[0]
+        assert np.array_equal(nano.logits_of(plain(softmax), h, every), expected)
+
+
+@pytest.mark.parametrize("k", [1, K, 40])
+def test_certified_ids_are_those_of_the_product(
+    softmax: Softmax, contexts: np.ndarray, sketch: Any, head: CertifiedHead, k: int
+) -> None:
+    asked = contexts[::20]
+    product = head.topk(asked, k)
+    answers = [nano.sketch_topk(plain(softmax), sketch, h, k, 0.0) for h in asked]
+    assert np.array_equal(np.stack([ids for ids, _ in answers]), product.ids)
+    assert np.array_equal(product.ids, best(logits64(softmax.weight, softmax.bias, asked), k))
+    assert all(list(rows) == sorted(rows, reverse=True) and rows[-1] >= k for _, rows in answers)
+
+
+def test_assured_reads_less_and_answers_as_the_product(
+    softmax: Softmax, contexts: np.ndarray, sketch: Any
+) -> None:
+    asked, chance = contexts[::20], AssuredHead.chance
+    head = AssuredHead(softmax, certified_arrays(softmax, 64), fallback=ExactHead(softmax))
+    answers = [nano.sketch_topk(plain(softmax), sketch, h, K, chance) for h in asked]
+    assert np.array_equal(np.stack([ids for ids, _ in answers]), head.topk(asked, K).ids)
+    proven = [nano.sketch_topk(plain(softmax), sketch, h, K, 0.0) for h in asked]
+    assert sum(left[0] for _, left in answers) < sum(left[0] for _, left in proven)
+
+
+def test_bounds_hold_at_every_level_and_fall(
+    softmax: Softmax, contexts: np.ndarray, sketch: Any
+) -> None:
+    for h in (contexts[0], 100 * contexts[1], np.zeros(D, np.float32), softmax.weight[3]):
+        logits, sieve = logits64(softmax.weight, softmax.bias, h[None])[0], nano.Sieve(sketch, h)
+        widths = []
+        for _ in nano.LEVELS:
+            estimates, upper = sieve.read()
+            assert (logits <= upper).all()
+            assert (logits >= 2 * estimates - upper).all()
+            widths.append((upper - estimates).mean())
+        assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("temperature", [1.0, TEMPERATURE, 20.0])
+def test_draws_are_those_of_the_product(
+    softmax: Softmax, contexts: np.ndarray, sketch: Any, head: CertifiedHead, temperature: float
+) -> None:
+    asked = np.ascontiguousarray(contexts[::6])
+    seeds = np.arange(len(asked), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # large ones
+    options = DrawOptions(1, seeds, scale=1 / temperature)
+    expected = ExactHead(softmax).draw(asked, options).ids[:, 0]
+    by_bounds = head.draw(asked, options)
+    drawn = [
+        nano.sketch_draw(plain(softmax), sketch, h, temperature, int(seed))
+        for h, seed in zip(asked, seeds, strict=True)
+    ]
+    assert [int(ids[0]) for ids, _ in drawn] == expected.tolist() == by_bounds.ids[:, 0].tolist()
+    assert np.mean([left[-1] for _, left in drawn]) < V / 2
+
+
+def test_draws_of_a_decoder(
+    softmax: Softmax, contexts: np.ndarray, sketch: Any, tmp_path: Path
+) -> None:
+    folder = write_index(
+        tmp_path / "1",
+        softmax=softmax,
+        parts={"sketch": certified_arrays(softmax, 64)},
+        heads={"exact": HeadEntry(), "certified": HeadEntry("sketch")},
+        default_head="certified",
+    )
+    decoder, asked = LocalDecoder(open_index(folder)), contexts[:8]
+    reply = decoder.sample(
+        asked, 1, seeds=range(8), temperature=TEMPERATURE, head="certified", normalizer="exact"
+    )
+    drawn = [
+        nano.sketch_draw(plain(softmax), sketch, h, TEMPERATURE, seed)[0][0]
+        for seed, h in enumerate(asked)
+    ]
+    assert reply.ids[:, 0].tolist() == drawn
+
+
+def test_a_screen_answers_as_the_product_with_its_lists(
+    softmax: Softmax, contexts: np.ndarray
+) -> None:
+    screen = nano.learn_screen(plain(softmax), contexts, clusters=10, budget=50)
+    assert min(map(len, screen.lists)) >= K
+    head = ScreenHead(
+        softmax,
+        {
+            "centroids": screen.centroids.astype(np.float32),
+            "offsets": np.cumsum([0, *map(len, screen.lists)]).astype(np.int32),
+            "ids": np.concatenate(screen.lists).astype(np.int32),
+        },
+    )
+    answers = [nano.screen_topk(plain(softmax), screen, h, K) for h in contexts[::10]]
+    product = head.topk(contexts[::10], K)
+    assert np.array_equal(np.stack([ids for ids, _ in answers]), product.ids)
+    assert [rows for _, [rows] in answers] == product.scanned.tolist()
+
+
+def test_a_screen_keeps_its_budget_and_finds_what_it_was_fitted_on(
+    softmax: Softmax, contexts: np.ndarray
+) -> None:
+    truth = best(logits64(softmax.weight, softmax.bias, contexts[::5]), 1)
+    found = []
+    for budget in (10, 30, 100):
+        screen = nano.learn_screen(plain(softmax), contexts, clusters=10, budget=budget)
+        rows = [len(screen.lists[(screen.centroids @ h).argmax()]) for h in contexts]
+        assert np.mean(rows) <= budget
+        answers = [nano.screen_topk(plain(softmax), screen, h, 1)[0] for h in contexts[::5]]
+        found.append((np.stack(answers) == truth).mean())
+    assert found == sorted(found)
+    assert found[-1] > 0.95
+
+
+def test_a_short_list_leaves_the_answer_to_all_rows(softmax: Softmax, contexts: np.ndarray) -> None:
+    screen = nano.Screen(np.ones((1, D)), [np.arange(2)])
+    ids, rows = nano.screen_topk(plain(softmax), screen, contexts[0], 3)
+    assert rows == [V]
+    assert ids.tolist() == best(logits64(softmax.weight, softmax.bias, contexts[:1]), 3)[0].tolist()
+
+
+def test_it_runs_on_the_softmax_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    nano.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("W (40000, 256)")
+    assert [line.split("rows")[0].split() for line in lines[2:]] == [
+        ["certified", "right", "20", "of", "20"],
+        ["assured", "right", "20", "of", "20"],
+        ["draws", "right", "20", "of", "20"],
+    ]
