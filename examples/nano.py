@@ -2,7 +2,7 @@
 
 For each token a decoder asks a softmax over V words the same question. Given a context h, which k
 rows of W [V, D] have the largest logits w.h + b? Or: draw a row with a probability of e^logit / Z.
-All V logits answer both, and cost a read of all of W. Two ideas read less:
+All V logits answer both, at the cost of reading all of W. Two ideas read less:
 
 1. **A screen is learned.** Contexts come in clusters, and the best ids of a cluster's contexts are
    few. Route h to its cluster and compute the logits of that cluster's list. Fast, often right.
@@ -13,7 +13,7 @@ All V logits answer both, and cost a read of all of W. Two ideas read less:
 In the product compiled loops over bytes do this: docs/building.md, levels.md and decoding.md.
 
 Shape letters end names: V vocabulary, D hidden size, N contexts, K answers, C clusters, P pairs of
-a cluster and an id, F leading coordinates, T the others, R rows of W that are looked at.
+a cluster and an id, F first coordinates, T the others, R rows of W that are looked at.
 """
 
 import gzip
@@ -111,15 +111,15 @@ def screen_topk(softmax: Softmax, screen: Screen, h_D: Array, k: int) -> Answer:
     return best_of(rows_R, logits_of(softmax, h_D, rows_R), k), [len(rows_R)]
 
 
-# Idea 2, a sketch. For any invertible A, w.h = (w A^-1).(A h). By a good one most of this sum is in
-# the first coordinates: code these in eight bits each, and the others in four. A logit's estimate,
-# the codes times A h, is off by the codes' error times A h: at most the product of their lengths.
+# Idea 2, a sketch. For any invertible A, w.h = (w A^-1).(A h). A good A puts most of this sum into
+# the first coordinates: code these in eight bits each, and the others in four. The product of codes
+# and A h estimates the logit. By Cauchy and Schwarz its error is at most |error of codes| |A h|.
 
 FIRST = 64  # F: coordinates in eight bits
 RIDGE = 0.02  # of the identity, so that no direction is stretched without limit
 STEP = 0.29  # between the sixteen codes of a normal number, in deviations: the least error
 LEVELS = ((1, (0,)), (2, (1,)), (4, (2, 3)))  # bits of a code known, and which of them are new
-ROUNDING = 1e-9  # of |w||h|: far more than float64 is off in all of the below
+ROUNDING = 1e-9  # of |w||h|: far more than all rounding errors of float64 below
 
 
 class Sketch(NamedTuple):
@@ -266,8 +266,8 @@ def sketch_topk(softmax: Softmax, sketch: Sketch, h_D: Array, k: int, chance: fl
     return best_of(sieve.rows_R, logits_of(softmax, h_D, sieve.rows_R), k), left
 
 
-# Exact draws. The id with the largest logit / temperature + G follows softmax(logit / temperature),
-# G = -log E being noise of its own, E exponential. Only rows with enough of both are looked at.
+# Exact draws. Add noise G = -log E to each logit / temperature, E exponential: the id of the largest
+# sum is a draw from the softmax. Most of the noise is never drawn, as the bounds leave few winners.
 
 BLOCK = 16  # ids that share a random number
 OF_IDS, OF_BLOCKS = 0, 1 << 30  # streams of random numbers
@@ -302,10 +302,10 @@ def noise_of(seed: int, rows_R: Array) -> Array:
 def sketch_draw(
     softmax: Softmax, sketch: Sketch, h_D: Array, temperature: float, seed: int
 ) -> Answer:
-    """Draw an id; return it, and the rows with noise, left by two bits, and by four.
+    """Draw an id; return it, and the numbers of rows with noise, left by two bits, by four.
 
-    The best value is guessed, and all rows that may exceed the guess are looked at: their best has
-    won if it does exceed it. Otherwise the guess was too high.
+    Guess the winner's value and look at all rows that may reach it. If the best of them does, it is
+    the winner. Otherwise the guess was too high.
     """
     guess, every_V = np.inf, np.arange(len(sketch.bias))
     while True:
@@ -315,7 +315,7 @@ def sketch_draw(
 
         least, _ = exponentials(seed, OF_BLOCKS, every_V[::BLOCK] // BLOCK)
         highest = np.maximum.reduceat(upper_V, every_V[::BLOCK]) - np.log(least / BLOCK)
-        rows_R = every_V[(highest >= guess)[every_V // BLOCK]]  # of blocks that may
+        rows_R = every_V[(highest >= guess)[every_V // BLOCK]]  # of blocks that may reach it
         noise_V[rows_R] = noise_of(seed, rows_R)
         sieve.keep(upper_V + noise_V >= guess)
         left = [len(rows_R)]
