@@ -266,7 +266,7 @@ def sketch_topk(softmax: Softmax, sketch: Sketch, h_D: Array, k: int, chance: fl
     return best_of(sieve.rows_R, logits_of(softmax, h_D, sieve.rows_R), k), left
 
 
-# Exact draws. Add noise G = -log E to each logit / temperature, E exponential: the id of the largest
+# Exact draws. Add noise G = -log E to each logit / temperature, E exponential: the id with the best
 # sum is a draw from the softmax. Most of the noise is never drawn, as the bounds leave few winners.
 
 BLOCK = 16  # ids that share a random number
