@@ -156,6 +156,7 @@ def test_a_screen_answers_as_the_product_with_its_lists(
             "offsets": np.cumsum([0, *map(len, screen.lists)]).astype(np.int32),
             "ids": np.concatenate(screen.lists).astype(np.int32),
         },
+        fallback=ExactHead(softmax),
     )
     answers = [nano.screen_topk(plain(softmax), screen, h, K) for h in contexts[::10]]
     product = head.topk(contexts[::10], K)
