@@ -9,27 +9,21 @@ from logitsieve.api.results import Answer, Provenance, TopK, TopKReply, rounded_
 
 EXACT, SCANNED = np.array([True, False, True]), np.array([3, 5, 7], np.int32)
 LEAST = float(np.finfo(np.float32).min)
-TOP = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32), EXACT, SCANNED)
-
-
-def test_proven_rows_of_a_head_that_proves_nothing_are_its_fallbacks() -> None:
-    assert Provenance.of(TOP, chance=1e-3).fallback.tolist() == [True, False, True]
-    assert not Provenance.of(TOP, chance=0.0).fallback.any()
-    assert not np.shares_memory(Provenance.of(TOP, chance=1.0).fallback, EXACT)
+TOP = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32), EXACT, SCANNED, ~EXACT)
 
 
 def test_an_answer_has_the_fields_of_a_provenance() -> None:
     first = Answer._fields.index("exact")
-    assert Answer._fields[first : first + 4] == Provenance._fields
+    assert Answer._fields[first : first + 4] == Provenance._fields == (*TopK._fields[2:], "chance")
 
 
 def test_a_row_that_is_not_exact_is_wrong_with_the_chance_of_the_answer() -> None:
-    answer = Answer("lm", "1", "", "assured", *Provenance.of(TOP, chance=1e-15))
+    answer = Answer("lm", "1", "", "assured", *TOP[2:], chance=1e-15)
     assert answer.chances.tolist() == [0.0, 1e-15, 0.0]
 
 
 def test_log_probs_need_a_log_z() -> None:
-    answer = Answer("lm", "1", "", "exact", *Provenance.of(TOP, chance=0.0))
+    answer = Answer("lm", "1", "", "exact", *TOP[2:], chance=0.0)
     with pytest.raises(ValueError, match="normalizer"):
         TopKReply(TOP.ids, TOP.logits, answer).log_probs()
     known = answer._replace(log_z=np.array([1, 2, 3], np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from logitsieve.api.decoder import BeamOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.decoding import LocalDecoder
-from tests.synthetic import make_hidden
+from logitsieve.heads.certified import GRADES
+from logitsieve.index import HeadEntry, open_index, write_index
+from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
 
 Whole = Callable[[int, bool], LocalDecoder]
 HIDDEN = make_hidden(3, 8)
@@ -54,3 +57,26 @@ def test_it_answers_as_its_decoder(whole: Whole) -> None:
 def test_an_unknown_normalizer_is_refused_when_it_is_made(whole: Whole) -> None:
     with pytest.raises(InvalidRequest, match="normalizer: got none"):
         whole(17, False).engine("exact", (), "none")
+
+
+def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:
+    """If lists answered any row, nothing is promised."""
+    softmax, hidden = make_softmax(), make_hidden(9)
+    graded = dict.fromkeys(("certified", *GRADES), HeadEntry("sketch"))
+    path = write_index(
+        tmp_path / "lm" / "1",
+        softmax=softmax,
+        parts={"sketch": certified_arrays(softmax, 16), "screen": screen_arrays(softmax)},
+        heads={"exact": HeadEntry(), **graded, "screen": HeadEntry("screen")},
+        default_head="screen",
+        config={"fallback": "estimated"},
+    )
+    decoder = LocalDecoder(open_index(path))
+    far = decoder.topk(hidden, 5, head="screen", knobs={"escalate": 1.0}).answer
+    assert far.fallback.all()
+    assert not far.exact.any()
+    assert far.chances.tolist() == [1e-3] * 9
+    near = decoder.topk(hidden, 5, head="screen").answer
+    assert not near.fallback.any()
+    assert near.chances.tolist() == [1.0] * 9
+    assert decoder.topk(hidden, 5, exact=True).answer.exact.all()

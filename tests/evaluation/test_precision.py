@@ -32,6 +32,7 @@ def top(ids: list[list[int]], logits: list[list[float]]) -> TopK:
         np.array(logits, np.float32),
         np.zeros(rows, bool),
         np.full(rows, k, np.int32),
+        np.zeros(rows, bool),
     )
 
 

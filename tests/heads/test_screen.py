@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import HEADS, ExactHead, ScreenHead, Softmax, make_heads
+from logitsieve.heads import HEADS, ExactHead, Head, ScreenHead, Softmax, make_heads
+from logitsieve.heads.certified import GRADES
 from tests.oracle import best, dot64, logits64
 from tests.synthetic import (
     certified_arrays,
@@ -257,3 +258,44 @@ def test_far_rows_go_to_the_fallback_that_is_named_if_it_proves(
     assert top.exact.all()
     assert (top.scanned == 2000).all() == all_rows
     np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
+
+
+def graded(escalate: float = -1.0, fallback: str = "estimated") -> dict[str, Head]:
+    """Heads over a sketch with levels, and a screen that leaves rows to one of them."""
+    parts = {"screen": ARRAYS, "sketch": certified_arrays(SOFTMAX, 16)}
+    knobs = {"certified": {}, **{name: {} for name in GRADES}, "screen": {"escalate": escalate}}
+    return make_heads(HEADS, SOFTMAX, parts, knobs, 1, fallback)
+
+
+@pytest.mark.parametrize("fallback", GRADES)
+def test_rows_that_a_grade_answers_are_marked_and_not_exact(fallback: str) -> None:
+    escalate = float(np.quantile(cosines(), 0.4))
+    heads = graded(escalate, fallback)
+    top, far = heads["screen"].topk(HIDDEN, 5), cosines() < escalate
+    np.testing.assert_array_equal(top.fallback, far)
+    assert not top.exact.any()
+    assert heads["screen"].fallback_chance == heads[fallback].chance
+    for mine, theirs in zip(top[:4], heads[fallback].topk(HIDDEN[far], 5)[:4], strict=True):
+        np.testing.assert_array_equal(mine[far], theirs)
+    np.testing.assert_array_equal(top.ids[far], ExactHead(SOFTMAX).topk(HIDDEN[far], 5).ids)
+    listed = heads["screen"].candidates(HIDDEN, 5)
+    assert np.isinf(listed.upper).all()
+
+
+def test_short_lists_are_filled_by_a_grade() -> None:
+    top = graded()["screen"].topk(HIDDEN, 100)
+    assert top.fallback.all()
+    assert not top.exact.any()
+
+
+@pytest.mark.parametrize("fallback", ["screen", "svd", "nothing", ""])
+def test_a_head_of_no_known_chance_is_no_fallback(fallback: str) -> None:
+    """A manifest may name any: the last proving head answers then."""
+    heads = graded(1.0, fallback)
+    assert heads["screen"].fallback_chance == 0
+    assert heads["screen"].topk(HIDDEN, 5).exact.all()
+
+
+def test_grades_fall_back_on_no_grade() -> None:
+    for name, head in graded().items():
+        assert (head.fallback_chance > 0) == (name == "screen")

@@ -155,6 +155,7 @@ class FakeHead:
     }
     proves: ClassVar[bool] = False
     chance: ClassVar[float] = 1.0
+    fallback_chance: ClassVar[float] = 0.0
     part: ClassVar[PartSpec | None] = ScreenHead.part
     borrows: ClassVar[tuple[str, ...]] = ()
 

@@ -65,6 +65,7 @@ class GatedHead:
         self._head, self._gate = head, gate
         self.name, self.knob_table = head.name, head.knob_table
         self.proves, self.chance = head.proves, head.chance
+        self.fallback_chance = head.fallback_chance
 
     @property
     def knobs(self) -> Mapping[str, float]:

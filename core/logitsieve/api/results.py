@@ -27,6 +27,7 @@ class TopK(NamedTuple):
     logits: Float32  # [B, K] exact logits W[ids] . h + b, descending
     exact: Bool  # [B] True only where the answer is proven equal to the full softmax's
     scanned: Int32  # [B] rows of W whose exact logit was computed
+    fallback: Bool  # [B] rows that the head handed to its fallback
 
 
 class Provenance(NamedTuple):
@@ -36,16 +37,6 @@ class Provenance(NamedTuple):
     scanned: Int32  # [B] rows of W whose exact logit was computed
     fallback: Bool  # [B] rows that the head handed to its fallback
     chance: float = 1.0  # of a row that is not `exact` to be wrong, at most
-
-    @classmethod
-    def of(cls, top: TopK, chance: float) -> Provenance:
-        """The provenance of a head's answer, of which a row is wrong with this chance at most."""
-        return cls(top.exact, top.scanned, fallback_of(top.exact, chance == 0.0), chance)
-
-
-def fallback_of(exact: Bool, proves: bool) -> Bool:
-    """[B] rows handed to a fallback: the proven ones of a head that proves nothing itself."""
-    return np.zeros(len(exact), np.bool_) if proves else exact.copy()
 
 
 class Candidates(NamedTuple):

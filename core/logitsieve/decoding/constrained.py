@@ -64,7 +64,7 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
     top = head.topk(hidden, k)
     offsets = np.arange(len(hidden) + 1, dtype=np.int64) * k
     logits = softmax.logits64(hidden, offsets, top.ids.ravel()).reshape(top.ids.shape)
-    return BestLogits(top.ids, logits, Provenance.of(top, head.chance))
+    return BestLogits(top.ids, logits, Provenance(*top[2:], head.chance))
 
 
 def _of_head(
@@ -99,7 +99,7 @@ def _of_head(
         ids[starts + places[chosen] - 1] = top.ids[chosen]
         done = group[enough]
         exact[done], scanned[done] = top.exact[enough], scanned[done] + top.scanned[enough]
-        fallback[done] = top.exact[enough] & (not head.proves)
+        fallback[done] = top.fallback[enough]
         ks[group] = min(2 * many, size)
         ks[done] = 0
     scanned = np.minimum(scanned, size)

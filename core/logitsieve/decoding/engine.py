@@ -22,7 +22,6 @@ from logitsieve.api.results import (
     SampleReply,
     ScoreReply,
     TopKReply,
-    fallback_of,
 )
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
@@ -63,7 +62,7 @@ class Engine:
     ) -> None:
         self.model, self.version, self.digest = model, str(index.version), index.digest
         self.head, self.knobs, self.width = head.name, dict(head.knobs), width
-        self.proves, self.chance = head.proves, head.chance
+        self.chance, self._fallback_chance = head.chance, head.fallback_chance
         self._index, self.answering = index, head
         self._stepping = find_normalizer(normalizer or STEPPING)
         if width < inf:
@@ -86,12 +85,15 @@ class Engine:
         head, log_z = self.answering, NO_LOG_Z
         if self._normalizer is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
-        ids, logits, exact, scanned = head.topk(hidden, k)
+        ids, logits, exact, scanned, fallback = head.topk(hidden, k)
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).printed()
+        chance = self.chance
+        if 0.0 < self._fallback_chance < chance and fallback.all():
+            chance = self._fallback_chance
         # A plain tuple: making a Provenance would take a tenth of this method's own time.
-        provenance = exact, scanned, fallback_of(exact, self.proves), self.chance
+        provenance = exact, scanned, fallback, chance
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
 
     def _constrained(

@@ -208,7 +208,8 @@ class Truth(NamedTuple):
 
     @property
     def top(self) -> TopK:
-        return TopK(self.ids, self.logits, np.ones(len(self.ids), np.bool_), self.scanned)
+        none = np.zeros(len(self.ids), np.bool_)
+        return TopK(self.ids, self.logits, ~none, self.scanned, none)
 
 
 class Counts(NamedTuple):
@@ -217,7 +218,7 @@ class Counts(NamedTuple):
     rows: int
     scanned: Mapping[int, Float64]  # [B]; of a head that proves its answers, the rows of `mass`
     shares: Mapping[int, Float64]  # [B]; empty for a head that proves its answers
-    unproven: Mapping[int, Bool]  # [B]; the same
+    own: Mapping[int, Bool]  # [B] False for rows left to a fallback; the same
     mass: Float64  # of every MASS_STRIDE-th row
 
 
@@ -234,19 +235,19 @@ def count(
 ) -> Counts:
     """Judge a head on a block; one that proves its answers is asked for few of them."""
     rows = block[::MASS_STRIDE]
-    scanned, shares, unproven = {}, {}, {}
+    scanned, shares, own = {}, {}, {}
     for k in ks:
         answer = truth.top if is_truth else head.topk(rows if head.proves else block, k)
         scanned[k] = answer.scanned.astype(np.float64)
         if not head.proves:
             shares[k] = hits(answer, truth.top, k) / k
-            unproven[k] = ~answer.exact  # what is proven, a fallback answered
+            own[k] = ~answer.fallback
     if is_truth:
-        return Counts(len(block), scanned, shares, unproven, np.ones(len(rows)))
+        return Counts(len(block), scanned, shares, own, np.ones(len(rows)))
     vocab_size = int(truth.scanned[0])  # the exact head scans all of it
     mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
     mass = np.minimum(mass, 1.0)  # but for rounding it is less
-    return Counts(len(block), scanned, shares, unproven, mass)
+    return Counts(len(block), scanned, shares, own, mass)
 
 
 def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
@@ -269,10 +270,10 @@ def _proven(ks: Sequence[int]) -> dict[str, Any]:
 
 def _judged(ks: Sequence[int], counts: Sequence[Counts]) -> dict[str, Any]:
     shares = {k: np.concatenate([each.shares[k] for each in counts]) for k in ks}
-    unproven = {k: np.concatenate([each.unproven[k] for each in counts]) for k in ks}
+    own = {k: np.concatenate([each.own[k] for each in counts]) for k in ks}
     return {
         "precision": {k: summarize(rows) for k, rows in shares.items()},
-        "coverage": {k: float(rows.mean()) for k, rows in unproven.items()},
+        "coverage": {k: float(rows.mean()) for k, rows in own.items()},
     }
 
 

@@ -50,7 +50,7 @@ class GpuEngine(Engine):
             return _by_host(super().topk, hidden, k, constraints)
         started, top = perf_counter_ns(), self.answering.topk(hidden, k)
         # Rows that are not exact are those left open: of them no head promises anything.
-        provenance = Provenance(top.exact, top.scanned, top.exact & (not self.proves))
+        provenance = Provenance(*top[2:])
         return TopKReply(top.ids, top.logits, self.answer(started, provenance, ""))
 
     def score(self, hidden: Any, targets: Any, constraints: Constraints | None) -> ScoreReply:

@@ -40,10 +40,9 @@ def make_heads(
     """`exact` and the heads that `knobs` names, in the order of the registry.
 
     Rows that a head cannot answer go to the last head before it that proves its answers, or to
-    `fallback` if that is one of those.
+    `fallback` if that comes before it and its chance of a wrong answer is known.
     """
     heads: dict[str, Head] = {}
-    proving: dict[str, Head] = {}
     last = ""
     for name, kind in registry.items():
         if name != "exact" and name not in knobs:
@@ -51,12 +50,13 @@ def make_heads(
         arrays = dict(parts[kind.part.name]) if kind.part else {}
         for part in kind.borrows:
             arrays |= {f"{part}.{key}": array for key, array in parts.get(part, {}).items()}
-        other = proving.get(fallback, proving.get(last))
+        named = heads.get(fallback)
+        other = named if named and named.chance < 1.0 else heads.get(last)
         heads[name] = kind.from_arrays(
             softmax, arrays, fallback=other, threads=threads, knobs=knobs.get(name, {})
         )
         if kind.proves:
-            proving[name], last = heads[name], name
+            last = name
     return heads
 
 

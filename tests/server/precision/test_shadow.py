@@ -40,7 +40,7 @@ def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> Answ
     """One row, answered as a request for it would be."""
     chosen = served.choose(aim, 1, k)
     reply = chosen.engine.topk(hidden, k)
-    answer = TopK(reply.ids, reply.logits, reply.answer.exact, reply.answer.scanned)
+    answer = TopK(reply.ids, reply.logits, *reply.answer[4:7])
     return AnsweredRow(served, chosen, hidden, answer)
 
 

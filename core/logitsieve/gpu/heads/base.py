@@ -73,7 +73,8 @@ class DeviceHead(KernelHead):
             hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
             with self.uploaded(hidden) as rows:
                 found: Any = self._answer(rows, k, True)
-                return TopK(*map(to_host, found))
+                ids, logits, exact, scanned = map(to_host, found)
+                return TopK(ids, logits, exact, scanned, exact & (not self.proves))
         k = checked_k(k, self._vocab_size)
         with computing(self.matrix.device):
             fits = self.matrix.admissible(tensor)
@@ -84,6 +85,7 @@ class DeviceHead(KernelHead):
                 found.logits.masked_fill(~fits[:, None], torch.nan),
                 found.exact & fits,
                 found.scanned * fits,
+                found.exact & fits & (not self.proves),
             )
 
     def device_rows(self, hidden: Any) -> Any:

@@ -75,6 +75,7 @@ class KernelHead(ABC):
         assert fallback or self.proves, "rows without enough candidates need a fallback"
         self._softmax, self._arrays = softmax, arrays or {}
         self._fallback, self._threads = fallback, threads
+        self.fallback_chance = fallback.chance if fallback else 0.0
         self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
         self._prepare()
         self._set_knobs(checked_knobs(self.knob_table, {}, knobs or {}))
@@ -122,7 +123,7 @@ class KernelHead(ABC):
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         """The same for a request that has been checked."""
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
-        scanned, exact = _empty(rows, INT32), _zeros(rows, BOOL)
+        scanned, exact, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
         if self.proves:
             exact.fill(True)
         if self._threads == 1 or rows == 1:
@@ -130,8 +131,8 @@ class KernelHead(ABC):
         else:
             status = self._run_slices(hidden, ids, logits, scanned)
         if status:
-            self._answer_rest(status, hidden, k, TopK(ids, logits, exact, scanned))
-        return _make(TopK, (ids, logits, exact, scanned))
+            self._answer_rest(status, hidden, k, TopK(ids, logits, exact, scanned, handed))
+        return _make(TopK, (ids, logits, exact, scanned, handed))
 
     def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
         answer = partial(self._kernel, self._address, hidden, ids, logits, scanned)
@@ -147,6 +148,7 @@ class KernelHead(ABC):
         rows = np.flatnonzero(top.scanned < 0)
         for mine, theirs in zip(top, self._fallback.topk(hidden[rows], k), strict=True):
             mine[rows] = theirs
+        top.fallback[rows] = True
 
     @abstractmethod
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:

@@ -84,7 +84,8 @@ def judge(row: AnsweredRow) -> Judgement:
 
 
 def _top(reply: TopKReply) -> TopK:
-    return TopK(reply.ids, reply.logits, reply.answer.exact, reply.answer.scanned)
+    answer = reply.answer
+    return TopK(reply.ids, reply.logits, answer.exact, answer.scanned, answer.fallback)
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
