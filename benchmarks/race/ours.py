@@ -18,7 +18,8 @@ from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Head
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.pipeline import EXACT, FITS
+from logitsieve.index_builder.fitting import EXACT
+from logitsieve.index_builder.pipeline import FITS
 
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)

@@ -59,12 +59,6 @@ def make_inputs(
     )
 
 
-def scanned(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> float:
-    """A timer that needs no clock: centroids and rows of W read of average clusters."""
-    lengths = np.diff(arrays["offsets"])
-    return float(len(arrays["centroids"]) + knobs["probes"] * lengths.mean())
-
-
 def escalated_hits(partition: Partition, plan: CascadePlan) -> np.ndarray:
     """bool [H, K]: what is found of the exact labels at a plan, all where rows are escalated."""
     keep = partition.knapsack.select(plan.budget)

@@ -3,17 +3,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.heads import Head, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder import fitting
 from logitsieve.index_builder.fitting import (
-    fastest_proving,
+    TIMINGS,
+    cheapest,
     heldout_sample,
     least_reaching,
     sample_rows,
 )
 from tests.index_builder.clustered import make_inputs
-from tests.synthetic import make_head, make_hidden, make_softmax
+from tests.synthetic import make_hidden, make_softmax
 
 
 def test_the_sample_is_spread_and_drawn() -> None:
@@ -66,14 +67,28 @@ def test_rows_of_zeros_are_augmented() -> None:
     np.testing.assert_array_equal(augmented(zeros), np.eye(1, 5, 4).repeat(4, axis=0))
 
 
-def test_the_fallback_is_the_fastest_of_the_heads_that_prove_their_answers() -> None:
-    softmax = make_softmax(vocab_size=90, dim=16)
-    heads = {name: make_head(name, softmax) for name in ("exact", "certified", "screen")}
-    flat = {"exact": [30.0, 20.0, 25.0], "certified": [90.0, 80.0, 99.0]}
-    for times, chosen in ((flat, "exact"), ({**flat, "exact": [500.0] * 3}, "certified")):
-        clock = {name: list(us) for name, us in times.items()}  # a screen has none
+@pytest.mark.parametrize("seed", range(20))
+def test_a_choice_does_not_hang_on_the_noise_of_a_timer(seed: int) -> None:
+    """Load only ever adds, now to one and now to the other."""
+    random = np.random.default_rng(seed)
+    true = {"near": 10.0, "nearest": 9.0, "far": 1.0}
 
-        def us(head: Head, clock: dict[str, list[float]] = clock) -> float:
-            return clock[head.name].pop(0)
+    def us(name: str) -> float:
+        return true[name] + float(random.exponential(4.0) * random.integers(2))
 
-        assert fastest_proving(heads, us) == chosen
+    apart = {"near": 100.0, "far": 116.0}
+    assert cheapest(apart, us) == "near"  # whatever the times
+    assert cheapest({"nearest": 100.0, "near": 114.0, "far": 200.0}, us) == "nearest"
+    assert cheapest({"near": 100.0, "nearest": 114.0, "far": 200.0}, us) == "nearest"
+
+
+def test_choices_take_turns_and_only_near_ones_are_timed() -> None:
+    asked: list[str] = []
+
+    def us(name: str) -> float:
+        asked.append(name)
+        return 1.0
+
+    assert cheapest({"a": 2.0, "b": 1.0, "c": 1.1}, us) == "b"
+    assert asked == ["b", "c"] * TIMINGS
+    assert cheapest({"a": 1.1, "b": 1.0}) == "b"

@@ -49,9 +49,10 @@ def test_with_a_target_every_other_head_is_fitted_too(
         best_effort=True,
         config=CONFIG,
     )
-    fitted, fallback = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
+    fitted, fallback, note = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
     assert list(fitted) == ["screen", "other"]
-    assert fallback == ""  # no head but `exact` proves its answers
+    assert fallback == "exact"  # no other head proves its answers
+    assert note == ""
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 

@@ -42,20 +42,22 @@ class BuildOptions:
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
     bias: str | None = flag(None, "The bias [V]; zeros if absent.")
-    heldout: str | None = flag(
-        None, "Contexts to judge on; the last tenth of --contexts if absent."
+    heldout: tuple[str, ...] = flag(
+        (),
+        "Contexts to judge on, the last tenth of --contexts if absent; repeatable: of several texts"
+        " the worst decides.",
     )
     vocabulary: Path | None = flag(
         None, "Text file of the words by id, one per line, kept in the index."
     )
     heads: str | None = flag(
         None,
-        "Heads to build, separated by commas; exact,screen,certified if absent, or"
-        " exact,certified without --contexts.",
+        "Heads to build, separated by commas; exact,screen,certified if absent (screen"
+        " only if it pays), or exact,certified without --contexts.",
     )
     target_precision: tuple[str, ...] = flag(
         (),
-        "Search for the fastest screen whose P@1, P@5 (or p10) reach these.",
+        "Search for the cheapest screen whose P@1, P@5 (or p10) reach these.",
         metavar="p1=P,p5=P",
     )
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
@@ -92,7 +94,7 @@ def command(
             target_precision=target or None,
             config=config,
             progress=progress,
-            heldout=options.heldout,
+            heldout=options.heldout or None,
             best_effort=options.best_effort,
             executor=executor,
         )

@@ -40,7 +40,7 @@ class ScreenHead(ClusteredHead):
             help="best clusters to unite: precision for time", default=1, high=64, tried=(1, 2, 4)
         ),
         "escalate": Knob(
-            help="rows of a lower cosine to their centroid are answered exactly: time",
+            help="rows of a lower cosine to their centroid go to the fallback: time",
             default=-1.0,
             low=-1.0,
             high=1.0,

@@ -6,8 +6,9 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
@@ -44,7 +45,7 @@ def build(
     target_precision: Mapping[str, float] | None = None,
     config: BuildConfig | None = None,
     progress: ProgressOption = "auto",
-    heldout: Source | None = None,
+    heldout: Source | Sequence[Source] | None = None,
     best_effort: bool = False,
     executor: Executor | None = None,
 ) -> Index:
@@ -55,13 +56,16 @@ def build(
     heads are fitted to the stored values. `bias` None is zeros. `out` is <name>/<version> and must
     not exist.
 
-    `heads` default to exact, screen and certified. Without `contexts` only exact and certified are
+    `heads` default to exact, screen and certified; where the head estimated can be had, the screen
+    only if it is cheaper at equal precision, else a warning says how much text that would take.
+    Without `contexts` only exact and certified are
     possible, with bounds for contexts of any direction (wider than for contexts like yours) and no
-    measurements. `heldout` are contexts of unseen text. Without them the last tenth of `contexts`
-    judges, and its misses count twice against a target.
+    measurements. `heldout` are contexts of unseen text, or a list of those of several texts, of
+    which the worst decides. Without them the last tenth of `contexts` judges, and its misses count
+    twice against a target.
 
     `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the screen that meets it
-    in the least measured time. Unless `best_effort`, InvalidRequest if the held-out contexts are
+    with the fewest bytes read. Unless `best_effort`, InvalidRequest if the held-out contexts are
     too few to show that, and TargetNotReached if no screen does.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
@@ -98,9 +102,12 @@ def build(
         "config": config,
         "target": None if target is None else pipeline.checked_target(target, softmax.vocab_size),
         "best_effort": best_effort,
+        "named": heads is not None,
         "progress": to_progress(progress, "build"),
     }
     index = _fit(out, options, contexts, heldout, executor, names, vocabulary)
+    if note := index.manifest.config.get("screen_note"):
+        logger.warning("%s: %s", out, note)
     if target is None:
         _warn_of_misses(index)
     return index
@@ -110,7 +117,7 @@ def _fit(
     out: Path,
     options: dict[str, Any],
     contexts: Source | None,
-    heldout: Source | None,
+    heldout: Source | Sequence[Source] | None,
     executor: Executor | None,
     names: Sequence[str],
     vocabulary: Sequence[str] | None,
@@ -129,21 +136,38 @@ def _fit(
     ):
         train = Contexts([]) if contexts is None else open_contexts(contexts, dim)
         if heldout is not None:
-            judged = open_contexts(heldout, dim, "heldout")
+            given = [open_contexts(each, dim, "heldout") for each in _texts(heldout)]
         elif contexts is None:
-            judged = Contexts([])
+            given = [Contexts([])]
         else:
             train, judged = train.split()
+            given = [judged]
             if target is not None:
                 logger.warning(SAME_TEXT, out, judged.rows)
-        judged = judged.spread(config.heldout_rows, BLOCKS)
+        given = [text.spread(config.heldout_rows // len(given), BLOCKS) for text in given]
         if target is not None and not options["best_effort"]:
-            pipeline.refuse_unprovable(target, judged.rows, heldout is not None)
-        workers = Workers(pool, Path(folder))
+            shortest = min(text.rows for text in given)
+            pipeline.refuse_unprovable(target, shortest, heldout is not None)
+        ends = accumulate((text.rows for text in given), initial=0)
         inputs = pipeline.BuildInputs(
-            train=train, heldout=judged, unseen=heldout is not None, workers=workers, **options
+            train=train,
+            heldout=Contexts.joined(given),
+            texts=[slice(*each) for each in pairwise(ends)],
+            unseen=heldout is not None,
+            workers=Workers(pool, Path(folder)),
+            **options,
         )
         return pipeline.run(inputs, names, vocabulary, out, Path(folder))
+
+
+def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
+    """Return the sources of a list of them, or the only one."""
+
+    def is_source(each: Any) -> bool:
+        return isinstance(each, (str, Path, Contexts)) or getattr(each, "ndim", 0) == 2
+
+    several = isinstance(heldout, (list, tuple)) and len(heldout) and all(map(is_source, heldout))
+    return cast("Sequence[Source]", heldout) if several else [heldout]
 
 
 def _warn_of_misses(index: Index) -> None:

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import faiss
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.evaluation import us_per_row
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.evaluation.precision import BLOCKS
-from logitsieve.evaluation.timing import TIMED_K
-from logitsieve.heads.certified import GRADES
+from logitsieve.heads.certified import GRADES, EstimatedHead
 from logitsieve.index import HeadEntry, Index, open_index, write_index
-from logitsieve.index_builder.calibrate import JUDGED_LOGITS, TIMED_ROWS, calibrate
+from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import fit_certified, fit_without_contexts
 from logitsieve.index_builder.fit.frequency import fit_frequency
@@ -32,23 +31,33 @@ from logitsieve.index_builder.fit.levels import fit_levels
 from logitsieve.index_builder.fit.lsh import fit_lsh
 from logitsieve.index_builder.fit.screen import (
     checked_target,
+    costs_of,
     fit_screen,
     label_depth,
     refuse_unprovable,
 )
 from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
+    EXACT,
     BuildInputs,
     FitInputs,
     FitResult,
+    bytes_read,
+    cheapest,
     each_by,
-    fastest_proving,
     heads_of,
     part_name,
     sample_rows,
     shared_head,
 )
 from logitsieve.index_builder.labels import exact_labels
+from logitsieve.index_builder.screen.outlook import (
+    SAMPLED,
+    at_equal_precision,
+    beaten,
+    few,
+    outlook,
+)
 
 FITS: dict[
     str, Callable[[FitInputs], FitResult]
@@ -62,7 +71,6 @@ FITS: dict[
     "frequency": fit_frequency,
 }
 
-EXACT = "exact"
 HEADS_BUILT = (EXACT, "screen", "certified")
 WITHOUT_CONTEXTS = (EXACT, "certified")
 EVALUATED = 10  # answers at which held-out precision is judged, at most
@@ -83,7 +91,7 @@ def run(
     """
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
-        fitted, fallback = _fit(inputs, names, scratch)
+        fitted, fallback, note = _fit(inputs, names, scratch)
         heads = heads_of(softmax, fitted, fallback=fallback)
         shared = [shared_head(name, heads[name], softmax, fitted, fallback) for name in heads]
         each = each_by(inputs.workers, shared)
@@ -102,12 +110,13 @@ def run(
         softmax=softmax,
         parts={part_name(name): result.arrays for name, result in fitted.items()},
         heads=entries,
-        default_head=next((name for name in names if name != EXACT), EXACT),
+        default_head=next((name for name in names if name in fitted), EXACT),
         vocabulary=vocabulary,
         config={
             **asdict(config),
             "target_precision": dict(inputs.target or {}),
-            **({"fallback": fallback} if fallback else {}),
+            "fallback": fallback,
+            **({"screen_note": note} if note else {}),
         },
         seeds={"seed": config.seed},
         calibration=calibration,
@@ -117,37 +126,94 @@ def run(
     return open_index(out, threads=config.threads, verify="sizes")
 
 
-def _fit(
-    inputs: BuildInputs, names: Sequence[str], scratch: Path
-) -> tuple[dict[str, FitResult], str]:
-    """Return the fitted heads, and the name of the proving one that answers what others leave."""
+class Fitted(NamedTuple):
+    """The fitted heads, the one that answers what others leave, and what to say of a screen."""
+
+    heads: dict[str, FitResult]
+    fallback: str
+    note: str = ""
+
+
+def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> Fitted:
+    """Fit the heads of these names; with levels, a screen that nobody named has to pay."""
     fitted: dict[str, FitResult] = {}
-    fallback = ""
+    fallback, note = EXACT, ""
     if "certified" in names and (levels := fit_levels(inputs)):
         fitted = {"certified": levels} | {grade: levels.shared() for grade in GRADES}
-        fallback = _proving(inputs, fitted)
+        fallback = EstimatedHead.name
     elif "certified" in names and not inputs.train.rows:
         fitted, fallback = {"certified": fit_without_contexts(inputs)}, "certified"
     learned = [name for name in FITS if name in names and name not in fitted]
-    if learned:
-        basis = prepare(inputs, label_depth(inputs), scratch)
-        for name in learned:
-            fitted[name] = FITS[name](replace(basis, fitted=dict(fitted), fallback=fallback))
-            if name == "certified":
-                fallback = _proving(inputs, fitted)
-    return fitted, fallback
+
+    @cache
+    def prepared() -> FitInputs:
+        return prepare(inputs, label_depth(inputs, fallback in GRADES), scratch)
+
+    for name in learned:
+        if name == "screen" and fallback in GRADES:
+            screen, note = _paying_screen(inputs, fitted, prepared, scratch)
+            fitted |= {} if screen is None else {name: screen}
+            continue
+        basis = replace(prepared(), fitted=dict(fitted), fallback=fallback)
+        fitted[name] = FITS[name](basis)
+        if name == "certified":
+            fallback = _proving(inputs, fitted)
+    return Fitted(fitted, fallback, note)
+
+
+def _paying_screen(
+    inputs: BuildInputs,
+    fitted: Mapping[str, FitResult],
+    prepared: Callable[[], FitInputs],
+    scratch: Path,
+) -> tuple[FitResult | None, str]:
+    """Return a screen, or None where `estimated` is cheaper at equal precision, and why.
+
+    One that the user named is returned in any case.
+    """
+    name, named = EstimatedHead.name, inputs.named
+    if named or inputs.train.rows <= SAMPLED:
+        basis = prepared()
+    else:
+        (folder := scratch / "few").mkdir()
+        part = replace(inputs, train=few(inputs.train))
+        basis = prepare(part, label_depth(inputs, True), folder)
+    basis = replace(basis, fitted=fitted, fallback=name)
+    shared = shared_head(name, heads_of(inputs.softmax, fitted)[name], inputs.softmax, fitted)
+    judged = at_equal_precision(basis, shared, scratch)
+    prospects = outlook(judged, costs := costs_of(judged))
+    note = prospects.said(len(inputs.texts)) if prospects.needed > inputs.train.rows else ""
+    if note and not named:
+        return None, note
+    target = inputs.target if named else judged.target
+    full = replace(prepared(), fitted=fitted, fallback=name, rest=judged.rest, target=target)
+    lost = prospects._replace(rows=inputs.train.rows)
+    try:
+        screen = fit_screen(replace(full, best_effort=named and inputs.best_effort))
+    except TargetNotReached:
+        if named:
+            raise
+        return None, lost._replace(left=1.0).said(len(inputs.texts))
+    if target is None:
+        return screen, note
+    left = beaten(full, costs, screen)
+    if left is None:
+        return screen, ""
+    return screen if named else None, lost._replace(left=left).said(len(inputs.texts))
 
 
 def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
-    """The head that answers what others leave: the fastest on held-out contexts, if there are any.
+    """Return the proving head that answers what others leave.
 
-    A reproducible build takes `certified`.
+    Bounds pay where some logits stand out. Where the softmax is flat, they leave nearly all rows to
+    be computed, and `exact` reads less.
     """
-    if inputs.config.reproducible or not inputs.heldout.rows:
+    if not inputs.heldout.rows:
         return "certified"
-    hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
     heads = heads_of(inputs.softmax, fitted)
-    return fastest_proving(heads, lambda head: us_per_row(head, hidden, k, 1))
+    read = {name: bytes_read(inputs, fitted, name) for name in ("certified", EXACT)}
+    us = None if inputs.config.reproducible else lambda name: inputs.trial.us(heads[name])
+    return cheapest(read, us)
 
 
 @contextmanager

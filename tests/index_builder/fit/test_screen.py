@@ -18,15 +18,25 @@ from logitsieve.index_builder.fit.screen import (
     refuse_unprovable,
 )
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.screen.cascade import UNREACHED
+from logitsieve.index_builder.screen.cascade import UNREACHED, ScreenCosts
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import FittedScreen
-from tests.index_builder.clustered import escalated_hits, lowest, make_inputs, scanned
+from tests.index_builder.clustered import escalated_hits, lowest, make_inputs
 
 CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)
 REACHABLE = {"p1": 0.97, "p5": 0.95}
 UNREACHABLE = {"p1": 1.0}
 FALLBACK = 200.0
+
+
+def costs(fallback: float) -> ScreenCosts:
+    """Bytes of a softmax with one a row."""
+    return ScreenCosts(fallback, 1.0, 1.0)
+
+
+def no_time(screen: FittedScreen) -> float:
+    """All are equally fast."""
+    return 1.0
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +51,7 @@ def search(
     fallback: float = FALLBACK,
 ) -> FittedScreen:
     inputs = replace(inputs, config=CONFIG, best_effort=best_effort)
-    return Search(inputs, target, scanned, fallback).run()
+    return Search(inputs, target, costs(fallback), no_time).run()
 
 
 @pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
@@ -91,7 +101,7 @@ def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
 
     watched = replace(inputs, config=CONFIG, progress=progress)
     with pytest.raises(TargetNotReached) as caught:
-        Search(watched, UNREACHABLE, scanned, FALLBACK).run()
+        Search(watched, UNREACHABLE, costs(FALLBACK), no_time).run()
     assert trained == [1]  # of 2 x 4 starts
     provable = caught.value.best["provable"]
     assert provable == lower_bound(np.ones(inputs.heldout.rows)) < 1
@@ -111,18 +121,18 @@ def test_a_harder_target_costs_more(inputs: FitInputs) -> None:
     assert easy < hard
 
 
-def test_partitions_that_were_timed_are_not_kept(inputs: FitInputs) -> None:
+def test_partitions_that_were_judged_are_not_kept(inputs: FitInputs) -> None:
     def alive() -> int:
         return sum(type(thing) is Partition for thing in gc.get_objects())
 
     before, found = alive(), []
 
-    def timer(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> float:
+    def progress(stage: str, done: int, total: int) -> None:
         found.append(alive() - before)
-        return scanned(arrays, knobs)
 
-    Search(replace(inputs, config=CONFIG), REACHABLE, timer, FALLBACK).run()
-    assert set(found[:12]) <= {1, 2}  # 2 while the next is made
+    watched = replace(inputs, config=CONFIG, progress=progress)
+    Search(watched, REACHABLE, costs(FALLBACK), no_time).run()
+    assert set(found[:2]) == {1}
 
 
 def test_depths() -> None:

@@ -10,16 +10,13 @@ from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.fitting import FitInputs
+from logitsieve.index_builder.fitting import FitInputs, same_text_bound
 from logitsieve.index_builder.screen.cascade import (
     PRECISE,
     UNREACHED,
-    CostLine,
     PrecisionGoal,
     ScreenCosts,
     least_escalation,
-    measure,
-    same_text_bound,
 )
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import plain_centroids
@@ -28,7 +25,6 @@ from tests.index_builder.clustered import (
     lowest,
     make_exact,
     make_inputs,
-    scanned,
 )
 
 SOFTMAX, MATERIAL = make_inputs(rows=3000, heldout=1000, depth=10)
@@ -40,7 +36,7 @@ def make_partition(inputs: FitInputs = MATERIAL, clusters: int = 12, depth: int 
 
 
 def make_target(precision: Mapping[str, float], fallback: float = 1e5) -> PrecisionGoal:
-    return PrecisionGoal(precision, measure(make_partition(), scanned, fallback))
+    return PrecisionGoal(precision, ScreenCosts(fallback, 1.0, 1.0))
 
 
 def random_hits(rows: int = 2000) -> tuple[np.ndarray, np.ndarray]:
@@ -63,6 +59,21 @@ def test_the_threshold_is_the_least_that_meets_the_precision() -> None:
 def test_nothing_is_escalated_without_need() -> None:
     hits, cosines = random_hits()
     assert least_escalation(hits, cosines, {"p5": 0.8}) == -1.0
+
+
+def test_misses_of_the_fallback_count() -> None:
+    """Right for all rows it is none; wrong for all, no threshold helps."""
+    hits, cosines = random_hits()
+    escalate = least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=np.ones_like(hits))
+    assert escalate == least_escalation(hits, cosines, {"p5": 0.98})
+    some = np.random.default_rng(1).random(hits.shape) < 0.99
+    higher = least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=some)
+    assert higher is not None
+    assert escalate is not None
+    assert higher > escalate
+    shares = np.where(cosines < higher, some[:, :5].mean(axis=1), hits[:, :5].mean(axis=1))
+    assert lower_bound(shares) >= 0.98
+    assert least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=np.zeros_like(hits)) is None
 
 
 def test_all_precisions_are_met() -> None:
@@ -88,16 +99,17 @@ def test_no_threshold_for_more_rows_than_may_be_escalated() -> None:
     assert least_escalation(hits, cosines, {"p5": 0.8}, most=0) == -1.0
 
 
-@pytest.mark.parametrize("probes", [1, 2])
-def test_the_most_rows_that_cost_less_than_a_limit(probes: int) -> None:
+@pytest.mark.parametrize("clusters", [3, 5])
+def test_the_most_rows_that_cost_less_than_a_limit(clusters: int) -> None:
     random = np.random.default_rng(1)
     sizes, order = random.integers(5, 60, 200), random.permutation(200)
-    costs = ScreenCosts(25.0, [CostLine(3.0, 0.5), CostLine(5.0, 0.7)])
-    us = [costs.us(probes, sizes, np.isin(np.arange(200), order[:count])) for count in range(201)]
+    costs = ScreenCosts(25.0, 1.0, 0.6)
+    far = [np.isin(np.arange(200), order[:count]) for count in range(201)]
+    read = [costs.a_row(clusters, sizes, each) for each in far]
     for limit in (0.0, 15.0, 20.0, 24.0, 1e3):
-        cheaper = [count for count, cost in enumerate(us) if cost < limit]
-        assert costs.most_escalated(probes, sizes, order, limit) == max(cheaper, default=-1)
-    assert costs.most_escalated(probes, sizes, order, np.inf) == 200
+        cheaper = [count for count, cost in enumerate(read) if cost < limit]
+        assert costs.most_escalated(clusters, sizes, order, limit) == max(cheaper, default=-1)
+    assert costs.most_escalated(clusters, sizes, order, np.inf) == 200
 
 
 def test_a_plan_is_the_cheapest_of_all_that_meet_the_target() -> None:
@@ -119,23 +131,10 @@ def test_equal_cosines_go_together() -> None:
     assert lower_bound(np.where(coarse < escalate, 1.0, hits[:, :5].mean(axis=1))) >= 0.98
 
 
-def test_costs_are_the_lines_through_what_was_measured() -> None:
-    partition = make_partition()
-    costs = measure(partition, scanned, 50.0)
-    assert len(costs.lines) == 3
-    for probes in (1, 2, 3):
-        keep = partition.knapsack.select(partition.knapsack.everything)
-        sizes = partition.heldout_sizes(keep, probes)
-        none = np.zeros(len(sizes), bool)
-        timed = scanned(partition.arrays(keep), {"probes": probes})
-        assert costs.us(probes, sizes, none) == pytest.approx(timed)
-    assert len(measure(make_partition(clusters=2), scanned, 50.0).lines) == 2
-
-
 def test_the_cost_of_a_cascade() -> None:
-    costs = ScreenCosts(100.0, [CostLine(3.0, 0.5)])
+    costs = ScreenCosts(100.0, 1.5, 0.5)
     escalated = np.array([True, False, False, False])
-    assert costs.us(1, np.array([80, 4, 4, 8]), escalated) == 3 + 0.5 * 4 + 25
+    assert costs.a_row(2, np.array([80, 4, 4, 8]), escalated) == 3 + 0.5 * 4 + 25
 
 
 def test_a_fallback_too_dear_to_use_leaves_the_least_budget() -> None:
@@ -204,11 +203,10 @@ def test_a_context_of_zeros_is_not_escalated() -> None:
     assert make_partition(inputs).heldout_cosines[7] == 1
 
 
-def test_a_partition_of_fewer_clusters_than_were_timed_is_planned() -> None:
+def test_a_partition_of_fewer_clusters_than_probes_is_planned() -> None:
     """Training leaves clusters empty, and those are gone."""
     target = make_target(REACHABLE)
     small = make_partition(clusters=2)
-    assert len(target.costs.lines) > small.clusters
     assert 1 <= target.plan(small).probes <= small.clusters
 
 

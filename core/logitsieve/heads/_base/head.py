@@ -149,13 +149,16 @@ class Head(Protocol):
     knob_table: ClassVar[Mapping[str, Knob]]
     proves: ClassVar[bool]  # whether its own answers are proven exact
     chance: ClassVar[float]  # of a wrong top k of a row, at most: 0 if it proves, 1 if unknown
-    fallback_chance: float  # the same of the head that answers the rows which this one leaves
     part: ClassVar[PartSpec | None]  # the arrays it is made from
     borrows: ClassVar[tuple[str, ...]]  # parts of other heads that it uses where the index has them
 
     @property
     def knobs(self) -> Mapping[str, float]:
         """The operating point: every knob's present value."""
+
+    @property
+    def fallback_chance(self) -> float:
+        """The `chance` of the head that answers the rows which this one leaves."""
 
     @classmethod
     def from_arrays(

@@ -98,16 +98,20 @@ class Contexts:
         shard = int(np.searchsorted(self._ends, row, side="right"))
         return self._firsts[shard] + row - (int(self._ends[shard]) - len(self._shards[shard]))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Contexts]) -> Self:
+        """The rows of all parts, of which each keeps its own numbers."""
+        shards = [shard for part in parts for shard in part._shards]
+        firsts = [first for part in parts for first in part._firsts]
+        return cls(shards, parts[0].field, firsts)
+
     def spread(self, rows: int, blocks: int) -> Self:
         """Return at most `rows` rows, in `blocks` contiguous blocks at equal distances."""
         size = rows // blocks
         if self.rows <= rows or size == 0:
             return self.between(0, rows)
         starts = [self.rows * number // blocks for number in range(blocks)]
-        parts = [self.between(start, start + size) for start in starts]
-        shards = [shard for part in parts for shard in part._shards]
-        firsts = [first for part in parts for first in part._firsts]
-        return type(self)(shards, self.field, firsts)
+        return self.joined([self.between(start, start + size) for start in starts])
 
     def split(self) -> tuple[Self, Self]:
         """Return (to fit on, held out): the last tenth, since neighbours resemble each other.

@@ -1,6 +1,6 @@
 """The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
-The search takes the least measured time. The greedy order of a partition fixes its lists at every
+The search goes by the bytes that are read. The greedy order of a partition fixes its lists at every
 budget, and their contents decide which rows to escalate, so the best operating point needs no
 further fit: see cascade.py.
 
@@ -10,7 +10,7 @@ Shape letters: D hidden size, C clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,24 +18,28 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
-from logitsieve.evaluation import us_per_row
-from logitsieve.evaluation.precision import Z95, lower_bound
-from logitsieve.evaluation.timing import TIMED_K
+from logitsieve.evaluation.precision import Z95
 from logitsieve.heads import Head
-from logitsieve.heads._base.spec import Arrays
-from logitsieve.index_builder.calibrate import TIMED_ROWS
 from logitsieve.index_builder.data.contexts import HELD_OUT
-from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult, heads_of
-from logitsieve.index_builder.screen.cascade import (
+from logitsieve.index_builder.fitting import (
     MORE_MISSES,
+    SCATTERED,
+    BuildInputs,
+    FitInputs,
+    FitResult,
+    bound_of,
+    bytes_read,
+    cheapest,
+    heads_of,
+    turning_bytes,
+)
+from logitsieve.index_builder.screen.cascade import (
+    BYTES_A_TOKEN,
+    EQUAL,
     TARGETS,
     UNREACHED,
-    Bound,
     PrecisionGoal,
     ScreenCosts,
-    Timer,
-    measure,
-    same_text_bound,
 )
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import (
@@ -47,48 +51,50 @@ from logitsieve.index_builder.screen.training import (
 
 DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than the target counts generalise better
 TRAINED = 4  # partitions trained at least, the fastest of the plain ones
-TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load only ever adds
 PROMISED = 0.01  # guard of a screen that promises a precision
-BYTES_A_TOKEN = 4  # of English text, about
 
 
 def fit_screen(inputs: FitInputs) -> FitResult:
-    """A screen with the budget configured, or the fastest that meets the target of `inputs`.
+    """A screen with the budget configured, or the cheapest that meets the target of `inputs`.
 
-    With `certified` among the heads fitted before, whether the screen bounds its candidates first
-    is decided by measuring. Times are those of the public `topk`, one row a call, one thread.
+    Bytes decide, and times between what is near; so they do, where the index has a sketch without
+    levels, whether the screen bounds its candidates first.
     """
-    hidden = inputs.heldout.sample(TIMED_ROWS)
-    k = min(TIMED_K, inputs.vocab_size)
-
-    def us(head: Head) -> float:
-        return us_per_row(head, hidden, k, 1)
+    trial, softmax = inputs.trial, inputs.softmax
 
     def screen(result: FitResult) -> Head:
         fitted = {**inputs.fitted, "screen": result}
-        return heads_of(inputs.softmax, fitted, fallback=inputs.fallback)["screen"]
-
-    def timer(arrays: Arrays, knobs: Mapping[str, float]) -> float:
-        return us(screen(FitResult(arrays, {}, knobs)))
+        return heads_of(softmax, fitted, fallback=inputs.fallback)["screen"]
 
     if (target := inputs.target) is None:
         result = train_fixed(inputs).result()
     else:
         if inputs.config.guard is None:
             inputs = replace(inputs, config=replace(inputs.config, guard=PROMISED))
-        heads = heads_of(inputs.softmax, inputs.fitted)
-        proving = [name for name, head in heads.items() if head.proves]
-        fallback_us = us(heads[inputs.fallback or proving[-1]])
-        result = Search(inputs, target, timer, fallback_us).run().result()
-    if "certified" not in inputs.fitted or inputs.config.reproducible:
+        costs, us = costs_of(inputs), lambda fitted: trial.us(screen(fitted.result()))
+        result = Search(inputs, target, costs, us).run().result()
+    sketch = inputs.fitted["certified"].arrays if "certified" in inputs.fitted else {}
+    if "fine" not in sketch or "middle" in sketch:
         return result
-    plain, bounded = (us(screen(result).with_knobs(prescreen=on)) for on in (0, 1))
-    return replace(result, knobs={**result.knobs, "prescreen": int(bounded < plain)})
+    plain, bounded = heads = [screen(result).with_knobs(prescreen=on) for on in (0, 1)]
+    listed, computed = trial.scanned(plain), trial.scanned(bounded)
+    row, codes = softmax.matrix.row_bytes, sketch["fine"].shape[1]
+    after = turning_bytes(sketch) + SCATTERED * (listed * codes + computed * row)
+    us_of = None if inputs.config.reproducible else lambda on: trial.us(heads[on])
+    on = cheapest({0: SCATTERED * listed * row, 1: after}, us_of)
+    return replace(result, knobs={**result.knobs, "prescreen": on})
 
 
-def label_depth(inputs: BuildInputs) -> int:
-    """Labels a context that a fit needs."""
-    labels, target = inputs.config.labels, inputs.target
+def costs_of(inputs: FitInputs) -> ScreenCosts:
+    """The bytes that a screen and its fallback read."""
+    softmax = inputs.softmax
+    fallback = bytes_read(inputs, inputs.fitted, inputs.fallback)
+    return ScreenCosts(fallback, softmax.dim, SCATTERED * softmax.matrix.row_bytes)
+
+
+def label_depth(inputs: BuildInputs, graded: bool = False) -> int:
+    """Labels a context that a fit needs; with grades, a screen has a target in any case."""
+    labels, target = inputs.config.labels, inputs.target or (EQUAL if graded else None)
     return labels if target is None else max(depths(target, labels, inputs.vocab_size))
 
 
@@ -105,9 +111,12 @@ def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, fl
 
 
 def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> None:
-    """InvalidRequest where the bounds of so many held-out contexts, all right, miss the target."""
+    """InvalidRequest where the bounds of so many held-out contexts, all right, miss the target.
+
+    These are the contexts of the shortest text.
+    """
     name, wanted = max(target.items(), key=lambda item: item[1])
-    if wanted <= _bound(unseen)(np.ones(rows)):
+    if wanted <= bound_of(unseen)(np.ones(rows)):
         return
     got = f"{name}={wanted:g} with {rows:,} held-out contexts"
     if wanted == 1:
@@ -128,22 +137,16 @@ def least_rows(wanted: float, unseen: bool) -> int:
     """
     misses = 1.0 if unseen else MORE_MISSES
     rows = max(1, math.ceil(Z95**2 * (misses / (1 - wanted) - 1)))
-    while _bound(unseen)(np.ones(rows)) < wanted:  # rounding
+    while bound_of(unseen)(np.ones(rows)) < wanted:  # rounding
         rows += 1
     return rows
 
 
-def _bound(unseen: bool) -> Bound:
-    """The bound that has to meet a target: a stricter one where no unseen text judges."""
-    return lower_bound if unseen else same_text_bound
-
-
 class Start(NamedTuple):
-    """A start of training: plain k-means [C, D], and the costs of its screens."""
+    """A start of training: plain k-means [C, D], and the labels that are counted."""
 
     centroids: Float32
     depth: int
-    costs: ScreenCosts
 
 
 def depths(target: Mapping[str, float], labels: int, vocab_size: int) -> tuple[int, ...]:
@@ -154,54 +157,53 @@ def depths(target: Mapping[str, float], labels: int, vocab_size: int) -> tuple[i
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """The fastest screen that meets `target`, over clusters, labels, budget and knobs."""
+    """The cheapest screen that meets `target`, over clusters, labels, budget and knobs."""
 
     inputs: FitInputs
     target: Mapping[str, float]
-    timer: Timer
-    fallback_us: float  # of a row that the screen leaves to its fallback, whose answers are right
+    costs: ScreenCosts
+    us: Callable[[FittedScreen], float]  # microseconds a row
 
     @property
-    def bound(self) -> Bound:
-        """The bound that has to meet the target."""
-        return _bound(self.inputs.unseen)
+    def goal(self) -> PrecisionGoal:
+        """The goal of every training."""
+        return PrecisionGoal(self.target, self.costs, self.inputs.bound, self.inputs.rest)
 
     def run(self) -> FittedScreen:
-        """Judge plain partitions for all clusters and depths; train and time the fastest.
+        """Judge plain partitions for all clusters and depths; train the cheapest.
 
-        The slower ones are trained too while none has reached the target, unless it is beyond what
+        The dearer ones are trained too while none has reached the target, unless it is beyond what
         the held-out contexts can show of any screen. Where only the fallback answering all rows
         would meet the target: TargetNotReached with the nearest screen, or that with `best_effort`.
         """
         reached: list[FittedScreen] = []
-        nearest: tuple[FittedScreen, PrecisionGoal] | None = None
-        inputs, starts = self.inputs, self._fastest_starts()
-        provable = self.bound(np.ones(inputs.heldout.rows))
+        nearest: FittedScreen | None = None
+        inputs, goal, starts = self.inputs, self.goal, self._cheapest_starts()
+        provable = inputs.bound(np.ones(inputs.heldout.rows))
         if max(self.target.values()) > provable:
             starts = starts[:1]
         for number, begin in enumerate(starts, start=1):
-            goal = PrecisionGoal(self.target, begin.costs, self.bound)
             plain = Partition(inputs, begin.centroids, begin.depth)
             screen = train_screen(inputs, plain, goal.plan)
             if screen.plan.cost < UNREACHED:
                 reached.append(screen)
-            if nearest is None or screen.plan.cost < nearest[0].plan.cost:
-                nearest = screen, goal
+            if nearest is None or screen.plan.cost < nearest.plan.cost:
+                nearest = screen
             inputs.progress("train", number, max(number, min(TRAINED, len(starts))))
             if reached and number >= TRAINED:
                 break
         if reached:
-            return self._fastest(reached)
+            read = {number: screen.plan.cost for number, screen in enumerate(reached)}
+            return reached[cheapest(read, lambda number: self.us(reached[number]))]
         assert nearest is not None
-        screen, goal = nearest
         if inputs.best_effort:
-            return screen
-        keep_P = screen.partition.knapsack.select(screen.plan.budget)
-        bounds = goal.bounds(screen.partition, keep_P)
-        raise TargetNotReached(self.target, {**bounds, **screen.summary, "provable": provable})
+            return nearest
+        keep_P = nearest.partition.knapsack.select(nearest.plan.budget)
+        bounds = goal.bounds(nearest.partition, keep_P)
+        raise TargetNotReached(self.target, {**bounds, **nearest.summary, "provable": provable})
 
-    def _fastest_starts(self) -> list[Start]:
-        """Plain k-means at all numbers of clusters and depths, the fastest first.
+    def _cheapest_starts(self) -> list[Start]:
+        """Plain k-means at all numbers of clusters and depths, the cheapest first.
 
         One that misses the target comes last: training may make up for it.
         The partitions are not kept: most of them are never trained.
@@ -211,19 +213,8 @@ class Search:
         labels = depths(self.target, inputs.config.labels, inputs.vocab_size)
         for number, clusters in enumerate(tried, start=1):
             centroids_CD = plain_centroids(inputs, clusters)
-            costs: ScreenCosts | None = None
             for depth in reversed(labels):
                 partition = Partition(inputs, centroids_CD, depth)
-                costs = costs or measure(partition, self.timer, self.fallback_us)
-                cost = PrecisionGoal(self.target, costs, self.bound).plan(partition).cost
-                ranked.append((cost, Start(centroids_CD, depth, costs)))
+                ranked.append((self.goal.plan(partition).cost, Start(centroids_CD, depth)))
             inputs.progress("search", number, len(tried))
         return [begin for _, begin in sorted(ranked, key=lambda entry: entry[0])]
-
-    def _fastest(self, screens: list[FittedScreen]) -> FittedScreen:
-        """The fastest, timed in turn, so that a busy moment of the machine meets all of them."""
-        least = [float("inf")] * len(screens)
-        for _ in range(TIMINGS):
-            for number, screen in enumerate(screens):
-                least[number] = min(least[number], self.timer(screen.arrays, screen.knobs))
-        return screens[least.index(min(least))]

@@ -9,7 +9,7 @@ Shape letters: H held-out contexts, K labels a context, P observed (cluster, lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,90 +17,70 @@ import numpy as np
 
 from logitsieve.api.results import Bool, Float64
 from logitsieve.evaluation.precision import lower_bound
+from logitsieve.heads import EstimatedHead
+from logitsieve.index_builder.fitting import Bound
 from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen.training import CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
+EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # what `estimated` promises
 PRECISE = 0.25  # candidates a row to which a budget is found
 SHRINK = 0.8  # of the budgets tried with escalation, each beside the one before
 LEAST = 0.06  # of all labels: the least budget tried with escalation
 UNREACHED = 1e9  # badness of a partition that misses the target with every label kept
-FEW = 0.125  # of all labels: the short lists by which the time of a screen is learnt
-MORE_MISSES = 2.0  # on unseen text, for one on text that the model was trained on
+BYTES_A_TOKEN = 4  # of English text, about
 ROUNDED = 1e-9  # of a cost: far more than rounding a sum changes it
 
-Bound = Callable[[Float64], float]
-"""The least precision of rows by the share right in each, float64 [H]."""
-Timer = Callable[[Mapping[str, np.ndarray], Mapping[str, float]], float]
-"""Microseconds a row of a screen over these arrays at these knobs, measured."""
 
-
-class CostLine(NamedTuple):
-    """Microseconds a row of a screen: what routing costs, and each candidate."""
-
-    routing: float
-    candidate: float
-
-
-@dataclass(frozen=True)
-class ScreenCosts:
-    """Measured times: of the fallback, and of screens by the number of probes, from 1."""
+class ScreenCosts(NamedTuple):
+    """Bytes that are read: by the fallback for a row, for a centroid, and for a candidate."""
 
     fallback: float
-    lines: Sequence[CostLine]
+    centroid: float
+    candidate: float
 
-    def us(self, probes: int, sizes_H: np.ndarray, escalated_H: Bool) -> float:
-        """Microseconds a row: routing all, scanning the lists of some, answering others exactly."""
-        line = self.lines[probes - 1]
+    def a_row(self, clusters: int, sizes_H: np.ndarray, escalated_H: Bool) -> float:
+        """Bytes a row: routing all, scanning the lists of some, leaving others to the fallback."""
         scanned = float(np.where(escalated_H, 0, sizes_H).mean())
         share = float(escalated_H.mean())
-        return line.routing + line.candidate * scanned + share * self.fallback
+        return self.centroid * clusters + self.candidate * scanned + share * self.fallback
 
     def most_escalated(
-        self, probes: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
+        self, clusters: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
     ) -> int:
         """The most rows, the first of `order_H`, that cost less than `limit` if escalated; or -1.
 
-        Sums are rounded in another order than in `us`: what is about as dear as `limit` counts.
+        Sums are rounded in another order than in `a_row`: what is about as dear as `limit` counts.
         """
-        line, rows = self.lines[probes - 1], len(order_H)
+        rows = len(order_H)
         scanned = sizes_H.sum() - np.cumsum([0, *sizes_H[order_H]])
-        us = line.routing + (line.candidate * scanned + self.fallback * np.arange(rows + 1)) / rows
-        cheaper = np.flatnonzero(us < limit * (1 + ROUNDED))
+        read = self.centroid * clusters
+        read = read + (self.candidate * scanned + self.fallback * np.arange(rows + 1)) / rows
+        cheaper = np.flatnonzero(read < limit * (1 + ROUNDED))
         return int(cheaper[-1]) if len(cheaper) else -1
-
-
-def measure(partition: Partition, timer: Timer, fallback: float) -> ScreenCosts:
-    """Time screens of few labels and of all with each number of probes, for the lines between."""
-    most = partition.knapsack.everything
-    few_P, all_P = (partition.knapsack.select(share * most) for share in (FEW, 1.0))
-    lines = []
-    for probes in range(1, min(MOST_PROBES, partition.clusters) + 1):
-        us = [timer(partition.arrays(keep_P), {"probes": probes}) for keep_P in (few_P, all_P)]
-        sizes = [partition.heldout_sizes(keep_P, probes).mean() for keep_P in (few_P, all_P)]
-        slope = max(0.0, (us[1] - us[0]) / max(1.0, float(sizes[1] - sizes[0])))
-        lines.append(CostLine(max(0.0, us[1] - slope * float(sizes[1])), slope))
-    return ScreenCosts(fallback, tuple(lines))
 
 
 @dataclass(frozen=True)
 class PrecisionGoal:
-    """A goal for training: the least time whose lower 95 % bounds meet `precision`."""
+    """A goal for training: the fewest bytes with lower 95 % bounds that meet `precision`.
+
+    `rest` [H, K] has which labels of each held-out context the fallback would find; None: all.
+    """
 
     precision: Mapping[str, float]
     costs: ScreenCosts
     bound: Bound = lower_bound
+    rest: Bool | None = None
 
     def plan(self, partition: Partition) -> CascadePlan:
-        """The cheapest of the plans that meet the target, by the measured costs.
+        """The cheapest of the plans that meet the target.
 
         Where not even all labels and all but one row escalated meet it: no limit, and no row
         escalated but those that a guard demands.
         """
         best: CascadePlan | None = None
         most = partition.knapsack.everything
-        # Clusters that training left empty are gone: there may be fewer than were timed.
-        for probes in range(1, min(len(self.costs.lines), partition.clusters) + 1):
+        for probes in range(1, min(MOST_PROBES, partition.clusters) + 1):
             budgets = [most * SHRINK**step for step in range(int(np.log(LEAST) / np.log(SHRINK)))]
             if (least := self._least_budget(partition, probes)) is not None:
                 budgets = [least, *(budget for budget in budgets if budget < least)]
@@ -112,7 +92,9 @@ class PrecisionGoal:
             return best
         cost = UNREACHED + self.shortfall(partition, partition.knapsack.select(None))
         escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        return CascadePlan(None, cost, escalate=partition.guarded, escalated=escalated)
+        return CascadePlan(
+            None, cost, escalate=partition.guarded, escalated=escalated, reached=False
+        )
 
     def _plan(
         self, partition: Partition, probes: int, budget: float, limit: float
@@ -121,17 +103,18 @@ class PrecisionGoal:
         keep_P = partition.knapsack.select(budget)
         sizes_H, cosines_H = partition.heldout_sizes(keep_P, probes), partition.heldout_cosines
         order_H = np.argsort(cosines_H, kind="stable")
-        most = self.costs.most_escalated(probes, sizes_H, order_H, limit)
+        most = self.costs.most_escalated(partition.clusters, sizes_H, order_H, limit)
         if most < np.searchsorted(cosines_H[order_H], partition.guarded):
             return None
         hits_HK = partition.heldout_hits(keep_P, probes)
-        escalate = least_escalation(hits_HK, cosines_H, self.precision, most, self.bound)
+        asked = self.precision, most, self.bound, self.rest
+        escalate = least_escalation(hits_HK, cosines_H, *asked)
         if escalate is None:
             return None
         escalate = max(escalate, partition.guarded)
         escalated_H = cosines_H < escalate
-        us = self.costs.us(probes, sizes_H, escalated_H)
-        return CascadePlan(budget, us, probes, escalate, float(escalated_H.mean()))
+        cost = self.costs.a_row(partition.clusters, sizes_H, escalated_H)
+        return CascadePlan(budget, cost, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
         """The least budget that meets the target with no row escalated; None if none does."""
@@ -153,20 +136,11 @@ class PrecisionGoal:
 
     def bounds(self, partition: Partition, keep_P: Bool, probes: int = 1) -> dict[str, float]:
         """The lower bounds of the target's precisions, no row being escalated."""
-        shares = _shares(partition.heldout_hits(keep_P, probes), self.precision)
+        shares = shares_right(partition.heldout_hits(keep_P, probes), self.precision)
         return {name: self.bound(share_H) for name, share_H in shares.items()}
 
 
-def same_text_bound(share_H: Float64) -> float:
-    """The lower 95 % bound where held-out contexts may be of text that the model was trained on.
-
-    No measurement on such text shows how much easier it is than other text, so it is allowed for:
-    docs/building.md measures misses of both, and their ratio.
-    """
-    return max(0.0, 1 - MORE_MISSES * (1 - lower_bound(share_H)))
-
-
-def _shares(hits_HK: Bool, precision: Mapping[str, float]) -> dict[str, Float64]:
+def shares_right(hits_HK: Bool, precision: Mapping[str, float]) -> dict[str, Float64]:
     """[H] the share right of each row, for each precision by its name."""
     return {name: hits_HK[:, : TARGETS[name]].mean(axis=1) for name in precision}
 
@@ -177,21 +151,23 @@ def least_escalation(
     precision: Mapping[str, float],
     most: int | None = None,
     bound: Bound = lower_bound,
+    rest_HK: Bool | None = None,
 ) -> float | None:
     """The least cosine threshold at which the lower bounds meet `precision`; -1 if none is needed.
 
-    Rows below it count as right. None where a threshold would have to leave no row to the screen,
-    or to put more than `most` rows below it.
+    Rows below it count as right, or as `rest_HK` says. None where a threshold would have to leave
+    no row to the screen, or to put more than `most` rows below it.
     """
     order_H = np.argsort(cosines_H, kind="stable")
     ranked_H = cosines_H[order_H]
     rank_H = np.empty_like(order_H)
     rank_H[order_H] = np.arange(len(order_H))
-    shares = _shares(hits_HK, precision)
+    rest_HK = np.ones_like(hits_HK) if rest_HK is None else rest_HK
+    shares, rest = shares_right(hits_HK, precision), shares_right(rest_HK, precision)
 
     def met(escalated: int) -> bool:
         return all(
-            bound(np.where(rank_H < escalated, 1.0, share_H)) >= precision[name]
+            bound(np.where(rank_H < escalated, rest[name], share_H)) >= precision[name]
             for name, share_H in shares.items()
         )
 

@@ -31,6 +31,7 @@ class CascadePlan(NamedTuple):
     probes: int = 1
     escalate: float = -1.0
     escalated: float = 0.0  # share of the rows left to the fallback
+    reached: bool = True  # whether it meets a target
 
 
 def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
