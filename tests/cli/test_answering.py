@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logitsieve.cli.answering import DENSE, Answering, grade_of
+from logitsieve.cli.answering import DENSE, Handover, grade_of
 from logitsieve.client.llamacpp import LlamaContext, attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -39,16 +39,16 @@ class Making:
         vars(self).update(self._to_be)
 
 
-def generated(context: LlamaContext, making: Any = None) -> tuple[list[int], Answering, str]:
+def generated(context: LlamaContext, making: Any = None) -> tuple[list[int], Handover, str]:
     """Six tokens, after two of which the index is made: ids, what answers and the cost."""
     with attach(context, None) as attached:
-        answering = Answering(attached, making, DENSE, "assured", threads=1)
+        handover = Handover(attached, making, DENSE, "assured", threads=1)
         generation = attached.generate(PROMPT, max_tokens=6)
         for number, _ in enumerate(generation):
             if making is not None and number == 1:
                 making.wait()
-            answering.follow(generation.counts)
-        return generation.ids[0], answering, answering.cost(generation.counts)
+            handover.follow(generation.counts)
+        return generation.ids[0], handover, handover.cost(generation.counts)
 
 
 def test_an_index_answers_once_it_is_made(
@@ -61,10 +61,10 @@ def test_an_index_answers_once_it_is_made(
         assert "then" not in cost
         dense.end(wait=True)
         assert capsys.readouterr().err == ""
-        same, answering, cost = generated(context, Making(decoder=decoder))
-        answering.end(wait=False)
+        same, handover, cost = generated(context, Making(decoder=decoder))
+        handover.end(wait=False)
     assert same == ids
-    assert answering.head == "certified"
+    assert handover.head == "certified"
     assert re.fullmatch(SWAPPED, cost)
     said = "The index is made after 3 s: certified answers from here.\n"
     assert capsys.readouterr().err == said
@@ -74,8 +74,8 @@ def test_an_index_that_fails_leaves_llama_cpp_to_answer(
     make_gguf: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with LlamaContext(make_gguf()) as context:
-        _, answering, cost = generated(context, Making(error="out of luck"))
-    assert answering.head == DENSE
+        _, handover, cost = generated(context, Making(error="out of luck"))
+    assert handover.head == DENSE
     assert cost.endswith("all 560 logits of each")
     assert capsys.readouterr().err == "No index could be made: out of luck\n"
 
@@ -93,7 +93,7 @@ def test_what_became_of_an_index_is_told(
 ) -> None:
     making: Any = Making(**{made: decoder if made == "decoder" else "out of luck"})
     attached: Any = None
-    Answering(attached, making, DENSE, "certified", threads=1).end(wait)
+    Handover(attached, making, DENSE, "certified", threads=1).end(wait)
     assert capsys.readouterr().err == f"After 3 s the index {said}\n"
 
 

@@ -112,7 +112,7 @@ def test_a_failure_is_told(make_gguf: Make, cache: Path, build: Any) -> None:
     assert files(cache) == []
 
 
-def test_an_index_in_the_cache_that_is_spoiled_is_made_anew(
+def test_an_index_in_the_cache_that_is_spoiled_is_made_again(
     make_gguf: Make, index: Path, build: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = GgufModel(make_gguf())
@@ -124,7 +124,7 @@ def test_an_index_in_the_cache_that_is_spoiled_is_made_anew(
     with making:
         making.wait()
         assert making.decoder is not None
-    assert ": it is made anew." in capsys.readouterr().err
+    assert ": it is made again." in capsys.readouterr().err
 
 
 def test_another_process_may_have_made_it(

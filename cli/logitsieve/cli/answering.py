@@ -1,4 +1,4 @@
-"""The head that answers while a text is generated, and its cost."""
+"""The head that answers while a text is generated, and its speed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 DENSE, CERTIFIED = "dense", "certified"
 DENSE_ANSWERS = "llama.cpp's own head answers."
 SLOW = "\nMore than half of the rows were computed: --head dense is likely as fast here."
-MOST = 0.5  # share of the rows above which llama.cpp's own head is likely as fast
+SLOW_SHARE = 0.5  # of the rows: above it llama.cpp's own head is likely as fast
 
 
-class Answering:
-    """The head that answers: llama.cpp's own until an index is made, then one of that."""
+class Handover:
+    """The head that answers: llama.cpp's own until an index is made, then one of the index."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Answering:
         wanted: str,
         threads: int,
     ) -> None:
-        """`head` is that of `attached`; `wanted` of the index is to follow, on `threads`."""
+        """`head` answers first; `wanted` of the index follows, on `threads`."""
         self.head = head
         self._attached, self._making = attached, making
         self._wanted, self._threads = wanted, threads
-        self._before: Counts | None = None  # the cost when another head took over
+        self._before: Counts | None = None  # at the handover
 
     def follow(self, counts: Counts) -> None:
-        """Let an index that is ready by now answer from the next token on."""
+        """Let the index answer from the next token on, if it is ready."""
         making = self._making
         if making is None or (making.decoder is None and not making.error):
             return
@@ -51,7 +51,7 @@ class Answering:
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
     def end(self, wait: bool) -> None:
-        """Say what became of an index that was not ready for the text; `wait` until it is."""
+        """Print the state of an index that was not ready for the text; `wait` until it is."""
         making = self._making
         if making is None:
             return
@@ -65,7 +65,7 @@ class Answering:
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
     def cost(self, counts: Counts) -> str:
-        """The speed, before and after another head took over, and the work of the last one."""
+        """Return the speed, before and after the handover, and the rows that the last head read."""
         vocab_size = self._attached.context.gguf.vocab_size
         if self._before is None or self._before.tokens == counts.tokens:
             return _cost(counts, vocab_size, self.head)
@@ -73,12 +73,12 @@ class Answering:
         return f"{own}; then {_cost(_less(counts, self._before), vocab_size, self.head)}"
 
     def _say(self, line: str) -> None:
-        """Print a line amid the text."""
+        """Print a line within the text."""
         print("\n" * sys.stdout.isatty() + line, file=sys.stderr)
 
 
 def grade_of(decoder: LocalDecoder | None, wanted: str) -> str:
-    """The head that answers: that of the name, or `certified` where the sketch has no grades."""
+    """Return the wanted head, or `certified` if the index does not have it."""
     if decoder is None:
         return DENSE
     return wanted if wanted in decoder.index.heads else CERTIFIED
@@ -95,7 +95,7 @@ def _cost(counts: Counts, vocab_size: int, head: str) -> str:
     if head == DENSE:  # llama.cpp's head is part of its graph: it has no time of its own
         return f"{speed}, all {vocab_size:,} logits of each"
     scanned = counts.scanned / counts.tokens
-    much = scanned > MOST * vocab_size
+    much = scanned > SLOW_SHARE * vocab_size
     return (
         f"{speed}, the head alone {counts.tokens / counts.head_s:,.0f}; "
         f"{scanned:,.0f} of {vocab_size:,} rows a token, {counts.proven} tokens proven"

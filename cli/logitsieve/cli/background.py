@@ -1,6 +1,6 @@
-"""An index that another process makes of a GGUF model while text is generated; the cache keeps it.
+"""An index of a GGUF model that another process makes while text is generated.
 
-Its folder is named by the hash of the output matrix, so that no other matrix's index is taken.
+The cache keeps it in a folder that is named by the hash of the output matrix.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGTERM, signal
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from logitsieve.llamacpp import GgufModel
 
 # One thread, as llama.cpp has the other cores; a few contexts show that the heads answer.
-BUILD = (sys.executable, "-m", "logitsieve", "build", "--threads", "1", "--heldout-rows", "64")
-NICENESS = 10  # a low priority, which gets a core that is idle
+MODULE = "logitsieve.cli.background"
+BUILD = (sys.executable, "-m", MODULE, "build", "--threads", "1", "--heldout-rows", "64")
+NICENESS = 10  # a low priority, for idle cores
 MAKING = f"No --index is given: one is made in the background. Until then {DENSE_ANSWERS}"
 DIGITS = 16  # of the hash
 
 
 def cached_index(model: GgufModel) -> Path:
-    """The folder <name>/<version> where an index of the model's output matrix is kept."""
+    """Return the folder <name>/<version> in the cache for an index of the model's output matrix."""
     kind = model.matrix.kind if model.matrix.kind in KINDS else "F32"
     return default_cache() / "indexes" / model.sha256(kind)[:DIGITS] / "1"
 
@@ -45,13 +46,13 @@ def cached_index(model: GgufModel) -> Path:
 def index_of_cache(
     model: GgufModel, threads: int
 ) -> tuple[LocalDecoder | None, BackgroundIndex | None]:
-    """A decoder over the index in the cache, or else what makes one; a line says which."""
+    """Return a decoder over the index in the cache, or start to make one; print which."""
     path = cached_index(model)
     if path.exists():
         try:
             decoder = warm_decoder(path, threads)
         except IndexUnreadable as error:
-            print(f"{error}: it is made anew.", file=sys.stderr)
+            print(f"{error}: it is made again.", file=sys.stderr)
             shutil.rmtree(path)
         else:
             print(f"No --index is given: that in {path} answers.", file=sys.stderr)
@@ -77,8 +78,8 @@ def warm_decoder(index: Path, threads: int) -> LocalDecoder:
 class BackgroundIndex:
     """The index `out` of the model `gguf`, made by a process of low priority.
 
-    `decoder` is None until it can answer, and `error` says why it never will. The end of `with`
-    ends the process; then an index is in the cache whole or not at all.
+    `decoder` is None until it can answer; `error` is the reason if it never will. The end of `with`
+    ends the process and leaves a complete index in the cache, or none.
     """
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:
@@ -129,9 +130,26 @@ class BackgroundIndex:
                 self.error = lines[-1] if lines else f"exit code {code}"
                 return
             self._out.parent.mkdir(exist_ok=True)
-            with suppress(OSError):  # another process has made the same meanwhile
+            with suppress(OSError):  # another process was faster
                 self._made.rename(self._out)
         try:
             self.decoder = self._opened(self._out)
         except LogitsieveError as error:
             self.error = str(error)
+
+
+def build_and_compile(arguments: Sequence[str]) -> int:
+    """Run `logitsieve build`, then compile the kernels of its heads; return the exit code.
+
+    The compiled kernels stay on disk, so that the process that generates only loads them.
+    """
+    from logitsieve.cli.app import app
+
+    if code := app(list(arguments), standalone_mode=False):
+        return int(code)
+    warm_decoder(Path(arguments[-1]), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(build_and_compile(sys.argv[1:]))

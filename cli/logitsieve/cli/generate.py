@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.answering import CERTIFIED, DENSE, DENSE_ANSWERS, Answering, grade_of
+from logitsieve.cli.answering import CERTIFIED, DENSE, DENSE_ANSWERS, Handover, grade_of
 from logitsieve.cli.options import AsJson, flag, idle_cores, numbers
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
     from logitsieve.client.llamacpp import Generation, LlamaContext
 
-GRADES = ("", CERTIFIED, "assured", "estimated")  # of an index that is made in the background
 WHOLE = ("top_k", "penalized")  # settings of --sample that are whole numbers
 SETTINGS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
@@ -136,6 +135,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import LlamaContext, attach
+    from logitsieve.heads.certified import GRADES
     from logitsieve.llamacpp import chat_prompt
 
     settings, given = options.settings(), options.prompts()
@@ -143,7 +143,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         raise InvalidRequest("logprobs", "text output", "--logprobs with --json")
     if options.system is not None and not options.chat:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
-    if options.index is None and options.head not in (DENSE, *GRADES):
+    if options.index is None and options.head not in ("", DENSE, CERTIFIED, *GRADES):
         raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
@@ -160,10 +160,10 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             decoder, making = index_of_cache(context.gguf, threads)
             head = grade_of(decoder, head)
         with making or nullcontext(), attach(context, decoder, head=head) as attached:
-            answering = Answering(attached, making, head, options.head, threads)
+            handover = Handover(attached, making, head, options.head, threads)
             if making is not None and options.threads is None:
                 context.use_threads(max(1, threads - 1))  # a core for what makes the index
-            _show(attached.generate(prompts, **settings), given, answering, options, as_json)
+            _show(attached.generate(prompts, **settings), given, handover, options, as_json)
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
@@ -178,7 +178,7 @@ def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
 def _show(
     generation: Generation,
     prompts: Sequence[str],
-    answering: Answering,
+    handover: Handover,
     options: GenerateOptions,
     as_json: bool,
 ) -> None:
@@ -188,10 +188,10 @@ def _show(
     for token in generation:
         if single:
             print(_printable(token.text), end="", flush=True)
-        answering.follow(generation.counts)
+        handover.follow(generation.counts)
     counts = generation.counts
     if as_json:
-        made = {"texts": generation.texts, "ids": generation.ids, "head": answering.head}
+        made = {"texts": generation.texts, "ids": generation.ids, "head": handover.head}
         log_probs = {"logprobs": generation.log_probs} if options.logprobs else {}
         print_json({**made, **log_probs, **asdict(counts)})
     elif single:
@@ -199,9 +199,9 @@ def _show(
     else:
         for prompt, text in zip(prompts, generation.texts, strict=True):
             print(prompt + "\n" * options.chat + _printable(text))
-    answering.end(wait=options.wait)
+    handover.end(wait=options.wait)
     if not as_json:
-        print(answering.cost(counts), file=sys.stderr)
+        print(handover.cost(counts), file=sys.stderr)
 
 
 def _printable(text: str) -> str:

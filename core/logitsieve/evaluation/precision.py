@@ -110,7 +110,7 @@ def student95(freedom: int) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-class Answering(Protocol):
+class Judged(Protocol):
     """The methods of a head that a judgement needs."""
 
     proves: ClassVar[bool]
@@ -143,7 +143,7 @@ class Evaluation:
 
 
 def evaluate(
-    head: Answering, exact: Answering, blocks: Iterable[Float32], ks: Sequence[int] = KS
+    head: Judged, exact: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS
 ) -> Evaluation:
     """Judge `head` by `exact` on blocks [B, D] of contexts, in the order of their text.
 
@@ -160,14 +160,12 @@ class Each(Protocol):
     """A way to make calls for blocks of contexts, which do not depend on each other."""
 
     def __call__(
-        self, call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
+        self, call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]
     ) -> Iterator[R]:
         """Yield the results of `call(head, *block)` in their order."""
 
 
-def in_turn(
-    call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
-) -> Iterator[R]:
+def in_turn(call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]) -> Iterator[R]:
     """An `Each` that makes one call after the other."""
     return (call(head, *block) for block in blocks)
 
@@ -181,7 +179,7 @@ class Judge:
 
     def __init__(
         self,
-        exact: Answering,
+        exact: Judged,
         blocks: Callable[[], Iterable[Float32]],
         ks: Sequence[int] = KS,
         each: Each = in_turn,
@@ -190,7 +188,7 @@ class Judge:
         wanted = ((block, max(ks)) for block in blocks())
         self._truths = [Truth(*found) for found in each(find_truth, exact, wanted)]
 
-    def evaluate(self, head: Answering) -> Evaluation:
+    def evaluate(self, head: Judged) -> Evaluation:
         judged = (
             (block, truth, self._ks, head is self._exact)
             for block, truth in zip(self._blocks(), self._truths, strict=True)
@@ -222,7 +220,7 @@ class Counts(NamedTuple):
     mass: Float64  # of every MASS_STRIDE-th row
 
 
-def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ...]:
+def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
     """The fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
@@ -230,9 +228,7 @@ def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ..
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
-def count(
-    head: Answering, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool
-) -> Counts:
+def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool) -> Counts:
     """Judge a head on a block; one that proves its answers is asked for few of them."""
     rows = block[::MASS_STRIDE]
     scanned, shares, own = {}, {}, {}
@@ -291,7 +287,7 @@ def hits(answer: TopK, truth: TopK, k: int) -> Float64:
     return np.asarray((inside | tied).sum(axis=1), np.float64)
 
 
-def log_mass(head: Answering, rows: Float32, k: int, vocab_size: int) -> Float64:
+def log_mass(head: Judged, rows: Float32, k: int, vocab_size: int) -> Float64:
     """float64 [B]: log sum exp over each row's candidates, a few rows at once to bound memory."""
     step = max(1, MASS_LOGITS // vocab_size)
     starts = range(0, len(rows), step)

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int64
 from logitsieve.evaluation import us_per_row
-from logitsieve.evaluation.precision import Answering, Each, lower_bound
+from logitsieve.evaluation.precision import Each, Judged, lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
@@ -186,7 +186,7 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
     known = {id(each.value): each for each in shared}
 
     def each(
-        call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
+        call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]
     ) -> Iterator[R]:
         return workers.map(call, ((known[id(head)], *block) for block in blocks))
 
