@@ -10,7 +10,6 @@ import pytest
 from logitsieve.api.results import Float32, Float64
 from logitsieve.training.structures.features import (
     FEATURES,
-    PositiveFeatures,
     QuadraticFeatures,
     RandomFourier,
     StructuredFourier,
@@ -39,9 +38,8 @@ def errors(name: str, directions: int, dim: int = 12, seeds: int = 300) -> Float
     return np.array([phi(x) @ phi(y).T - kernel for phi in phis])
 
 
-@pytest.mark.parametrize("name", ["fourier", "positive"])
-def test_estimates_of_the_kernel_have_no_bias(name: str) -> None:
-    found = errors(name, 64)
+def test_estimates_of_the_kernel_have_no_bias() -> None:
+    found = errors("fourier", 64)
     standard_error = found.std(0) / np.sqrt(len(found))
     assert (np.abs(found.mean(0)) < 4.5 * standard_error).all()
 
@@ -52,9 +50,8 @@ def test_structured_directions_have_a_bias_that_falls_with_the_dimension() -> No
     assert large < small / 4
 
 
-@pytest.mark.parametrize("name", ["fourier", "positive"])
-def test_the_squared_error_falls_as_one_over_r(name: str) -> None:
-    ratio = (errors(name, 32) ** 2).mean() / (errors(name, 512) ** 2).mean()
+def test_the_squared_error_falls_as_one_over_r() -> None:
+    ratio = (errors("fourier", 32) ** 2).mean() / (errors("fourier", 512) ** 2).mean()
     assert 11 < ratio < 23  # 16
 
 
@@ -66,10 +63,6 @@ def test_orthogonal_directions_leave_less_error() -> None:
 def test_the_kernel_is_never_below_its_floor() -> None:
     vector = unit_vectors(1, 8, 1)
     assert gaussian(vector, -vector, NU)[0, 0] == pytest.approx(RandomFourier(8, 4, NU, 0).floor)
-
-
-def test_positive_features_are_positive() -> None:
-    assert (PositiveFeatures(8, 50, NU, 0)(unit_vectors(100, 8, 3)) > 0).all()
 
 
 @pytest.mark.parametrize("directions", [1, 8, 11, 40])

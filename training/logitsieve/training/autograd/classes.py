@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, normalize
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.kernels.ragged import LEAST_NORM
+from logitsieve.training.kernels.ragged_sums import LEAST_NORM
 
 
 def work_dtype(weight: Tensor) -> torch.dtype:

@@ -19,7 +19,7 @@ from logitsieve.api.results import Float64, Int64
 from logitsieve.kernels.pool import run_slices
 from logitsieve.training.autograd.batch import RaggedCandidates, Targets
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place, read_rows
-from logitsieve.training.kernels.ragged import FORWARD, ROWS
+from logitsieve.training.kernels.ragged_sums import FORWARD, ROWS
 
 Matrix = NDArray[Any]  # float32 or float64, as the weights are
 _Rest: TypeAlias = tuple[Targets, RaggedCandidates, LogitForm, bool]  # the last: sparse gradients

@@ -6,10 +6,10 @@ b rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -150,14 +150,10 @@ class Quadratic(KernelProposal):
         return QuadraticFeatures(dim, self.alpha)
 
 
-class ImportanceSoftmax(SampledSoftmax):
-    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j); q of class_counts [V], or uniform.
+class _FrequencyLoss(SampledSoftmax):
+    """A loss of its own over shared draws by class_counts [V], or by `default_weights`."""
 
-    Bengio and Senecal 2003, Quick Training of Probabilistic Neural Nets by Importance Sampling;
-    "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so its
-    estimated probability can exceed 1 and the loss be negative: only more draws help.
-    """
-
+    default_weights: ClassVar[Callable[[int], Tensor]]
     proposal: FrequencyProposal
 
     def __init__(
@@ -170,9 +166,26 @@ class ImportanceSoftmax(SampledSoftmax):
         seed: int = 0,
         **common: Unpack[LossOptions],
     ) -> None:
-        weights = uniform_weights(n_classes) if class_counts is None else class_counts
+        weights = self.default_weights(n_classes) if class_counts is None else class_counts
         proposal = FrequencyProposal(weights, n_sampled=n_sampled)
         super().__init__(in_features, n_classes, proposal, seed=seed, **common)
+        if self.classes.bias is not None:
+            nn.init.constant_(self.classes.bias, self.first_bias)
+
+    @property
+    def first_bias(self) -> float:
+        return 0.0
+
+
+class ImportanceSoftmax(_FrequencyLoss):
+    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j), q of class_counts [V] or uniform.
+
+    Bengio and Senecal 2003, Quick Training of Probabilistic Neural Nets by Importance Sampling;
+    "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so the loss
+    can be negative.
+    """
+
+    default_weights = staticmethod(uniform_weights)
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         merged = merge_classes(targets, self.proposal.shared(self.random.next()))
@@ -181,34 +194,20 @@ class ImportanceSoftmax(SampledSoftmax):
         return (x_BC + merged.log_weights.to(x_BC.dtype)).logsumexp(1) - mean_B
 
 
-class NCE(SampledSoftmax):
+class NCE(_FrequencyLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
-    Noise-contrastive estimation, a classifier that tells classes of the data from noise: Gutmann
-    and Hyvarinen 2010 (AISTATS); Mnih and Teh 2012, A Fast and Simple Algorithm for Training Neural
-    Probabilistic Language Models, whose Z is fixed at 1.
-
-    m draws of noise for the batch, from the frequencies class_counts [V], or log-uniform by id. The
-    noise may be the target. Biases start at -log V, so that Z starts near 1, as assumed.
+    Noise-contrastive estimation, which tells classes of the data from noise: Gutmann and Hyvarinen
+    2010 (AISTATS); Mnih and Teh 2012, A Fast and Simple Algorithm for Training Neural Probabilistic
+    Language Models, with Z = 1. The noise, m draws for the batch from class_counts [V] or
+    log-uniform by id, may be the target. Biases start at -log V, so that Z starts near 1.
     """
 
-    proposal: FrequencyProposal
+    default_weights = staticmethod(log_uniform_weights)
 
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        class_counts: Tensor | None = None,
-        *,
-        n_sampled: int = 100,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
-    ) -> None:
-        weights = log_uniform_weights(n_classes) if class_counts is None else class_counts
-        proposal = FrequencyProposal(weights, n_sampled=n_sampled)
-        super().__init__(in_features, n_classes, proposal, seed=seed, **common)
-        if self.classes.bias is not None:
-            nn.init.constant_(self.classes.bias, -log(n_classes))
+    @property
+    def first_bias(self) -> float:
+        return -log(self.n_classes)
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         ids, log_m = self.proposal.shared(self.random.next()).ids, log(self.proposal.n_sampled)

@@ -1,10 +1,10 @@
 """Feature maps phi: phi(x).phi(y) equals a kernel of x and y, in expectation or exactly.
 
 Rawat et al. 2019, Sampled Softmax with Random Fourier Features, section 3; Rahimi, Recht 2007 for
-RFF, Yu et al. 2016 for SORF, Choromanski et al. 2021 (Performers) for positive features.
+RFF, Yu et al. 2016 for SORF. Both estimate exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for
+vectors of norm 1 and so at least e^{-2 nu}.
 
-The first three estimate exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1
-and so at least e^{-2 nu}. Shape letters: N vectors, D their size, R random directions, F features.
+Shape letters: N vectors, D their size, R random directions, F features.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class RandomFourier(Features):
         self.size, self.floor = 2 * directions, exp(-2 * nu)
 
     def __call__(self, vectors: Float32) -> Float32:
-        return _waves(_products(vectors, self.drawn["omega"]))
+        angles = torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
+        return _waves(angles.numpy())  # by torch: with the threads that the user chose
 
 
 class StructuredFourier(Features):
@@ -72,24 +73,6 @@ class StructuredFourier(Features):
         return _waves(products[:, : self.directions] * self.stretch)
 
 
-class PositiveFeatures(RandomFourier):
-    """exp(w.u - nu |u|^2) / sqrt(R), rows w from N(0, nu I); F = R, and no sum is ever negative.
-
-    E exp(w.(x + y)) = exp(nu |x + y|^2 / 2), so the product's mean is exp(-nu |x - y|^2 / 2).
-    """
-
-    def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
-        super().__init__(dim, directions, nu, seed)
-        self.nu, self.size = nu, directions
-
-    def __call__(self, vectors: Float32) -> Float32:
-        powers = _products(vectors, self.drawn["omega"])
-        powers -= np.float32(self.nu) * (vectors**2).sum(1, keepdims=True)
-        phi: Float32 = np.exp(powers, out=powers)
-        phi *= np.float32(self.size**-0.5)
-        return phi
-
-
 class QuadraticFeatures(Features):
     """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1.
 
@@ -108,12 +91,6 @@ class QuadraticFeatures(Features):
         return phi
 
 
-def _products(vectors: Float32, omega: Float32) -> Float32:
-    """vectors @ omega.T by torch, whose threads the user chose."""
-    product: Float32 = (torch.from_numpy(vectors) @ torch.from_numpy(omega).T).numpy()
-    return product
-
-
 def _waves(angles: Float32) -> Float32:
     """[cos, sin] / sqrt(R) of angles [N, R]."""
     count = angles.shape[1]
@@ -128,5 +105,4 @@ def _waves(angles: Float32) -> Float32:
 FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "structured": StructuredFourier,
     "fourier": RandomFourier,
-    "positive": PositiveFeatures,
 }

@@ -24,7 +24,7 @@ from logitsieve.heads._base.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
 from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.kernels.hadamard import random_signs, structured_products
-from logitsieve.training.kernels.hashing import (
+from logitsieve.training.kernels.hash_codes import (
     codes_of_products,
     draw_windows,
     dwta_agreements,
@@ -138,7 +138,7 @@ class StructuredSimHash(SimHash):
 
 
 class DWTA(Hashing):
-    """Largest coordinates of random windows (training/kernels/hashing.py), over w and h alone.
+    """Largest coordinates of random windows (training/kernels/hash_codes.py), over w and h alone.
 
     The probability of a common bucket is exact for vectors without zeros; a window of zeros borrows
     the winner of another, and the probability is then that window's.

@@ -1,7 +1,7 @@
 """A kernel tree over the rows of W: rebuilt and updated with the weights, and drawn from.
 
-Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; kernels/tree.py describes
-how it is stored.
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling. kernels/tree_sums.py has
+the layout.
 
 Shape letters: V classes, D their size, F features, L leaves, n classes a leaf, B contexts, M draws.
 """
@@ -19,7 +19,7 @@ from torch.nn import functional
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.training.autograd.classes import LogitForm
-from logitsieve.training.kernels.tree import add_to_paths, descend
+from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 from logitsieve.training.structures.features import Features
 
 FEATURES_AT_ONCE = 1 << 22  # features held at a time while rows are added

@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.hashing import (
+from logitsieve.training.kernels.hash_codes import (
     draw_windows,
     dwta_agreements,
     dwta_codes,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float32, Float64, Int64
-from logitsieve.training.kernels.tree import add_to_paths, descend
+from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 
 FLOOR = 0.02
 
