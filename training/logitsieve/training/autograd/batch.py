@@ -31,30 +31,30 @@ class Targets:
     single: bool
 
     def of(self, values_B: Tensor) -> Tensor:
-        """values [B, ...] -> those of each pair's row [P, ...]; no copy if single."""
+        """Expand values [B, ...] to the pairs of each row [P, ...]; no copy if single."""
         return values_B if self.single else values_B.index_select(0, self.rows)
 
     def shares(self, dtype: torch.dtype) -> Tensor:
-        """1 / the number of targets of the row, for each pair [P]."""
+        """Return 1 / the number of targets of the pair's row [P]."""
         if self.single:
             return torch.ones(self.count, dtype=dtype, device=self.rows.device)
         return 1 / self.of(torch.bincount(self.rows, minlength=self.count).to(dtype))
 
     def sums(self, values_P: Tensor) -> Tensor:
-        """values [P] -> their sum over each row's pairs [B]."""
+        """Sum values [P] over each row's pairs [B]."""
         if self.single:
             return values_P
         return values_P.new_zeros(self.count).index_add_(0, self.rows, values_P)
 
     def most(self, values_P: Tensor) -> Tensor:
-        """values [P] -> the largest of each row's pairs [B]."""
+        """Return the largest of values [P] among each row's pairs [B]."""
         if self.single:
             return values_P
         lowest = values_P.new_full((self.count,), -torch.inf)
         return lowest.scatter_reduce_(0, self.rows, values_P, "amax")
 
     def padded(self) -> Int64:
-        """int64 [B, M] on the CPU: each row's targets, padded by -1."""
+        """Return each row's targets, int64 [B, M] on the CPU, padded by -1."""
         classes = self.classes.cpu().numpy()
         if self.single:
             return np.ascontiguousarray(classes[:, None])
@@ -76,11 +76,10 @@ class Targets:
 
 @dataclass(frozen=True)
 class SharedCandidates:
-    """One set for all rows: ids int64 [M], log_weights float [M] (float64 where it matters).
+    """One set for all rows: ids int64 [M] and log_weights float [M].
 
-    A log-weight is -log of the expected number of times that the candidate is in the set, 0 if it
-    is certain to be there. The loss masks a candidate for the rows whose target it is; targets
-    always count, with log-weight 0. A candidate may occur several times.
+    A log-weight is -log of the expected count of the candidate in the set. The loss masks a row's
+    targets among them and counts the targets with log-weight 0. Candidates may repeat.
     """
 
     ids: Tensor
@@ -89,10 +88,7 @@ class SharedCandidates:
 
 @dataclass(frozen=True)
 class RaggedCandidates:
-    """A set for each row: row r has ids[offsets[r] : offsets[r+1]] and their log-weights.
-
-    offsets int64 [B+1], ids int64 [E], log_weights float [E]; otherwise as SharedCandidates.
-    """
+    """A set for each row: ids[offsets[r] : offsets[r+1]] of row r, offsets int64 [B+1]."""
 
     offsets: Tensor
     ids: Tensor
@@ -109,17 +105,14 @@ Candidates: TypeAlias = SharedCandidates | RaggedCandidates
 
 @dataclass(frozen=True)
 class LossBatch:
-    """hidden [B, D] and targets of the rows that have any.
-
-    kept: bool [R] over the rows of the request, or None where all of them have a target.
-    """
+    """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, or None if all have one."""
 
     hidden: Tensor
     targets: Targets
     kept: Tensor | None
 
     def spread(self, losses_B: Tensor, shape: torch.Size) -> Tensor:
-        """losses [B] -> [*shape], 0 for rows without a target."""
+        """Spread losses [B] over all rows [*shape], 0 for rows without a target."""
         if self.kept is None:
             return losses_B.view(shape)
         return losses_B.new_zeros(self.kept.numel()).masked_scatter(self.kept, losses_B).view(shape)
@@ -128,9 +121,9 @@ class LossBatch:
 def read_batch(
     hidden: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
 ) -> LossBatch:
-    """hidden [..., D] with target [...], or [..., L] with L targets a row padded by `ignore_index`.
+    """Read hidden [..., D] and target [...], or [..., L] padded by `ignore_index`.
 
-    A target that is named twice in a row counts once. Raises InvalidRequest.
+    Equal targets of a row count once. Raises InvalidRequest.
     """
     check_hidden(hidden, in_features)
     several = target.ndim == hidden.ndim

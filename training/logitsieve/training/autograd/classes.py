@@ -20,13 +20,13 @@ from logitsieve.training.kernels.ragged_sums import LEAST_NORM
 
 
 def work_dtype(weight: Tensor) -> torch.dtype:
-    """Precision that losses are computed in: float64 for float64 weights, else float32."""
+    """Return the precision of losses: float64 for float64 weights, else float32."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogitForm:
-    """Logit of a class: h.w + b, or scale * cos(h, w) if `scale` is given; |x| if `absolute`."""
+    """The logit h.w + b, or scale * cos(h, w) with a `scale`; |x| if `absolute`."""
 
     scale: float | None = None
     absolute: bool = False
@@ -39,14 +39,14 @@ class LogitForm:
 class ClassWeights(nn.Embedding):
     """weight [V, D] and bias [V, 1], or no bias.
 
-    DistributedDataParallel expects sparse gradients only of parameters directly inside an
-    nn.Embedding with `sparse` set, which is why the bias is here.
+    The bias is here because DistributedDataParallel expects sparse gradients only of parameters
+    directly inside an nn.Embedding with `sparse` set.
     """
 
     bias: nn.Parameter | None
 
     def __init__(self, n_classes: int, in_features: int, *, bias: bool, **options: Any) -> None:
-        """`options` are those of nn.Embedding: sparse, device, dtype."""
+        """Pass `options` to nn.Embedding: sparse, device, dtype."""
         super().__init__(n_classes, in_features, **options)
         self.register_parameter("bias", _zeros(n_classes, self.weight) if bias else None)
         for parameter in self.parameters():
@@ -70,15 +70,12 @@ class ClassWeights(nn.Embedding):
         _watch_gradients(self.weight)
 
     def detached(self) -> tuple[Tensor, Tensor | None]:
-        """Current weight [V, D] and bias [V, 1] or None, without gradients."""
+        """Return weight [V, D] and bias [V, 1] or None, without gradients."""
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
 
 
 class BlockWeights(nn.Module):
-    """Blocks of weights [n, d], in the order of class frequency, and a bias [V, 1].
-
-    `weight` presents them as a matrix [V, D] that is zero outside the blocks.
-    """
+    """Blocks of weights [n, d] in the order of class frequency, and a bias [V, 1]."""
 
     sparse = False
     bias: nn.Parameter | None
@@ -87,7 +84,7 @@ class BlockWeights(nn.Module):
     def __init__(
         self, blocks: Sequence[tuple[int, int]], order: Tensor, *, bias: bool, **options: Any
     ) -> None:
-        """`options` are those of torch.empty: device, dtype."""
+        """Pass `options` to torch.empty: device, dtype."""
         super().__init__()
         weights = [torch.empty(block, **options) for block in blocks]
         for each in weights:
@@ -99,12 +96,12 @@ class BlockWeights(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix [V, D], computed at each access."""
+        """The matrix [V, D], zero outside the blocks, computed at each access."""
         matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
         return matrix.index_select(0, self.places)
 
     def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
-        """Logits [..., V] of hidden [..., D]."""
+        """Return logits [..., V] of hidden [..., D]."""
         parts = []
         for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
             rows = block.to(hidden.dtype)
@@ -129,10 +126,7 @@ def _watch_gradients(parameter: Tensor) -> None:
 
 
 def _mark_coalesced(parameter: Tensor) -> None:
-    """Mark a gradient of ascending rows as coalesced, which torch forgets when it stores one.
-
-    Otherwise SparseAdam and Adagrad would sort and copy it in every step.
-    """
+    """Mark a gradient of ascending rows as coalesced: optimizers need not sort it then."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_sparse and not gradient.is_coalesced():
         ids = gradient._indices()[0]
@@ -141,10 +135,7 @@ def _mark_coalesced(parameter: Tensor) -> None:
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """ids [U] in any order; classes [U, D], normalised if the logits are; bias [U] or None.
-
-    inverse: 1 / |w| [U] of normalised rows, else None.
-    """
+    """ids [U]; classes [U, D], normalised if logits are; inverse: 1 / |w| [U], or None."""
 
     ids: Tensor
     classes: Tensor
@@ -152,7 +143,7 @@ class TouchedRows:
     bias: Tensor | None
 
     def weight_gradient(self, values_UD: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
-        """Gradient of weight from the gradient of `classes`, which it overwrites."""
+        """Return the gradient of weight from that in `classes`, which is overwritten."""
         if self.inverse is not None:
             along_U = (values_UD * self.classes).sum(-1)
             values_UD.sub_(self.classes * along_U[:, None]).mul_(self.inverse[:, None])
@@ -179,7 +170,7 @@ def read_touched(
 
 
 def place(ids: Tensor, values: Tensor, count: int, sparse: bool) -> Tensor:
-    """Gradient [count, ...] with values [U, ...] at different ids [U]; coalesced, or dense."""
+    """Return a gradient [count, ...] with values [U, ...] at ids [U]: coalesced, or dense."""
     size = (count, *values.shape[1:])
     if not sparse:
         return values.new_zeros(size).index_copy_(0, ids, values)
@@ -204,7 +195,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
-    """Rows `ids`, each once, of a parameter [V, n]; their gradient is sparse if `sparse`."""
+    """Return rows `ids`, each once, of a parameter [V, n]; their gradient may be sparse."""
     rows: Tensor = _Gather.apply(parameter, ids, sparse)  # type: ignore[no-untyped-call]
     return rows
 
@@ -212,10 +203,7 @@ def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
 def read_rows(
     classes: ClassWeights, ids: Tensor, form: LogitForm, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None]:
-    """Rows `ids` [U], each once, for autograd: weights [U, D], normalised if the logits are; bias.
-
-    Where a loss takes its gradient by hand, `read_touched` reads the same.
-    """
+    """Return weights [U, D], normalised if logits are, and bias of rows `ids`, for autograd."""
     weight_UD = gather(classes.weight, ids, classes.sparse).to(dtype)
     if form.scale is not None:
         weight_UD = normalize(weight_UD, dim=-1)
@@ -226,10 +214,7 @@ def read_rows(
 
 @torch.no_grad()
 def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Clip dense and sparse gradients in place, as torch.nn.utils.clip_grad_norm_ does dense ones.
-
-    Returns the 2-norm before clipping, of all gradients as one vector. Coalesces sparse gradients.
-    """
+    """Clip dense and sparse gradients to a joint 2-norm in place; return the norm before."""
     values = [_values(p) for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(values)
     for each in values:

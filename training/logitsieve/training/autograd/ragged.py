@@ -28,10 +28,7 @@ _TERM = np.int64(32)  # bits of a term's number in a key; ids are above them
 
 @dataclass(frozen=True)
 class RaggedTerms:
-    """Terms of a batch for the kernels: ids, log_weights, coefficients, factors [N].
-
-    pairs and offsets [B+1] delimit each row's targets and candidates.
-    """
+    """Terms [N] of a batch; pairs and offsets [B+1] delimit each row's targets and candidates."""
 
     pairs: Int64
     offsets: Int64
@@ -42,7 +39,7 @@ class RaggedTerms:
 
     @classmethod
     def of(cls, targets: Targets, candidates: RaggedCandidates) -> RaggedTerms:
-        """Terms without coefficients, which `forward` fills in."""
+        """Return terms without coefficients, which `forward` fills."""
         pairs = np.searchsorted(targets.rows.numpy(), np.arange(targets.count + 1))
         ids = torch.cat([targets.classes, candidates.ids.cpu()]).numpy()
         log_weights = np.zeros(len(ids))
@@ -53,7 +50,7 @@ class RaggedTerms:
     def forward(
         self, hidden: Matrix, weight: Matrix, bias: Matrix, logit_form: LogitForm, wants: bool
     ) -> tuple[Float64, Matrix]:
-        """Losses [B] and, if `wants`, their gradient in hidden [B, D]; fills coefficients."""
+        """Return losses [B] and, if `wants`, their gradient in hidden; fill the coefficients."""
         losses, d_hidden = np.empty(len(hidden)), np.empty_like(hidden)
         compute = FORWARD[hidden.dtype.name]
 
@@ -71,8 +68,8 @@ class RaggedTerms:
     def backward(
         self, hidden: Matrix, weight: Matrix, gradient: Float64, normalised: bool
     ) -> tuple[torch.Tensor, Matrix, Float64]:
-        """Different ids [U], ascending, and gradients of their weights [U, D] and biases [U]."""
-        # Sorted as one number each: numpy sorts numbers many times faster than it finds an order.
+        """Return ids [U], ascending, and the gradients of their weights [U, D] and biases [U]."""
+        # Numbers are sorted many times faster than an order is found.
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
         ids = keys >> _TERM
         starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1], [True]]))
@@ -99,7 +96,7 @@ def ragged_losses(
     targets: Targets,
     candidates: RaggedCandidates,
 ) -> Tensor:
-    """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
+    """Return the loss of each row [B]; duplicates of a candidate count."""
     if not _kernel_reads(classes):
         return torch_losses(hidden_BD, classes, form, targets, candidates)
     losses: Tensor = _KernelLoss.apply(  # type: ignore[no-untyped-call]
@@ -116,7 +113,7 @@ def _kernel_reads(classes: ClassWeights) -> bool:
 
 
 class _KernelLoss(torch.autograd.Function):
-    """The loss on a CPU: reads each candidate's row once, holds [N] numbers and d_hidden [B, D]."""
+    """The loss on a CPU: reads each row once, holds [N] numbers and d_hidden [B, D]."""
 
     @staticmethod
     def forward(
@@ -159,7 +156,7 @@ def torch_losses(
     targets: Targets,
     candidates: RaggedCandidates,
 ) -> Tensor:
-    """The same losses [B] by torch's operations and autograd, on any device: holds [N, D]."""
+    """Return the losses [B] by torch's autograd, on any device: holds [N, D]."""
     device, dtype = targets.rows.device, hidden_BD.dtype
     counts_B = candidates.offsets.to(device).diff()
     row_E = torch.arange(targets.count, device=device).repeat_interleave(counts_B)

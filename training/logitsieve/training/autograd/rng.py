@@ -1,7 +1,6 @@
-"""Random numbers of training steps, by counter: each depends on seed, rank, step, draw, place.
+"""Random numbers of training steps by counter, from seed, rank, step, draw and place.
 
-The state of a run is thus two integers, and a resumed run draws what the first would have drawn.
-The rank of a process is part of the key: processes draw different candidates from equal states.
+The state of a run is two integers, and a resumed run goes on with the same numbers.
 """
 
 from __future__ import annotations

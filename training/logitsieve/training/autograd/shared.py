@@ -24,12 +24,12 @@ from logitsieve.training.autograd.classes import (
 
 @dataclass(frozen=True)
 class MergedClasses:
-    """Candidates and targets as one list of different classes, and the place of each target."""
+    """Candidates and targets as one list of distinct classes, and each target's place in it."""
 
     ids: Tensor  # [U]: C candidates, ascending; then targets that are no candidates, ascending
     log_weights: Tensor  # [C]
     slots: Tensor  # [P]: the place of each pair's target in `ids`
-    hits: Tensor  # [N]: pairs whose target is a candidate
+    hits: Tensor  # [N]: pairs with a target among the candidates
 
 
 _Rest: TypeAlias = tuple[MergedClasses, Targets, LogitForm, bool]  # the last: sparse gradients
@@ -42,7 +42,7 @@ def shared_losses(
     targets: Targets,
     candidates: SharedCandidates,
 ) -> Tensor:
-    """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
+    """Return the loss of each row [B]; duplicates of a candidate count."""
     merged = merge_classes(targets, candidates)
     losses: Tensor = _SharedLoss.apply(  # type: ignore[no-untyped-call]
         hidden_BD, classes.weight, classes.bias, (merged, targets, logit_form, classes.sparse)
@@ -62,7 +62,7 @@ def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClass
 
 
 def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Different ids [C], ascending; weights of duplicates add up."""
+    """Return distinct ids [C], ascending, and log-weights: weights of duplicates add up."""
     drawn, log_weights = candidates.ids.to(device), candidates.log_weights.to(device)
     ids, places = torch.unique(drawn, return_inverse=True)
     if len(ids) == len(drawn):
@@ -131,10 +131,7 @@ class _SharedLoss(torch.autograd.Function):
 
 
 def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
-    """Losses [B] from logits of candidates and of targets.
-
-    In place, x becomes the loss's gradient in it: probabilities, for targets less their share.
-    """
+    """Return losses [B] from logits; x becomes the gradient in it: probabilities, less shares."""
     most_B = targets.most(x_P)
     if x_BC.shape[1]:
         most_B = torch.maximum(most_B, x_BC.amax(1))
@@ -156,7 +153,7 @@ def merged_logits(
     merged: MergedClasses,
     targets: Targets,
 ) -> tuple[Tensor, Tensor]:
-    """Logits of the candidates [B, C] and of the targets [P], without log-weights or masks."""
+    """Return plain logits of candidates [B, C] and targets [P]."""
     weight_UD, bias_U = read_rows(classes, merged.ids, form, hidden_BD.dtype)
     count = len(merged.log_weights)
     x_BC = hidden_BD @ weight_UD[:count].T

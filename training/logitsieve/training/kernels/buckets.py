@@ -1,12 +1,9 @@
-"""Hash tables whose rows move: each bucket is a stretch of its table's pool, with room to grow.
+"""Hash tables with rows that move: each bucket is a stretch of its table's pool, with free places.
 
-A row is taken out of a bucket and put into another in constant time: the last id of the old bucket
-takes its place. A bucket without room moves to the end of the pool with twice the room; a pool
-without room is laid out anew, which the quarter of room that every bucket then gets pays for.
-Buckets are contiguous, not linked: a look-up reads them in order, and it is look-ups that count.
-The order of the ids in a bucket depends on earlier moves: nothing may depend on it.
-
-Of too many ids that a look-up finds, those kept depend on the set of ids and on numbers by counter.
+A row moves in constant time: the last id of the old bucket takes its place. A full bucket moves to
+the end of the pool with twice the places; a full pool is laid out again, with a quarter of its size
+free. Buckets are contiguous because look-ups read them. The order of ids in a bucket depends on
+earlier moves, and no result does.
 
 Shape letters: V rows, L tables, C buckets a table, U rows that move, P the pool of a table; in
 look-ups, B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
@@ -27,13 +24,13 @@ SIDE_BY_SIDE = 16  # tables laid out at once: as many codes share a cache line
 
 
 def pool_size(rows: int, buckets: int) -> int:
-    """P: the most that a new layout takes, and its spare room again."""
+    """Return P: the most that a new layout takes, and its free places twice."""
     return rows + rows // 2 + (LEAST_ROOM + 1) * buckets
 
 
 @inline
 def _lay_out(extents, ends, table, buckets, pool):
-    """Give the counted buckets of a table their stretches, and make them empty."""
+    """Give the counted buckets of a table their stretches, empty."""
     end = table * pool
     for bucket in range(table * buckets, (table + 1) * buckets):
         size = extents[bucket, SIZE]
@@ -45,7 +42,7 @@ def _lay_out(extents, ends, table, buckets, pool):
 
 @inline
 def _fill(codes, places, pools, extents, ends, first, last):
-    """Lay out the tables first .. last-1 from the codes alone; ids ascend in a bucket."""
+    """Lay out tables first .. last-1 from the codes; ids ascend in a bucket."""
     rows, buckets = codes.shape[0], extents.shape[0] // codes.shape[1]
     extents[first * buckets : last * buckets, SIZE] = 0
     for row in range(rows):
@@ -76,7 +73,7 @@ def _take_out(places, pools, extents, bucket, row, table):
 
 @inline
 def _grow(places, pools, extents, ends, bucket, table, pool_end):
-    """Move a full bucket to the pool's end; False where that has too little room."""
+    """Move a full bucket to the pool's end; False if it does not fit."""
     start, size = extents[bucket, START], extents[bucket, SIZE]
     room = 2 * extents[bucket, ROOM]
     if ends[table] + room > pool_end:
@@ -105,7 +102,7 @@ def move_rows(
     rows: np.ndarray, fresh: Int32, codes: Int32, places: Int32, pools: Int32, extents: Int32,
     ends: Int32,
 ) -> int:  # fmt: skip
-    """Put rows [U] into the buckets that fresh [U, L] names; returns how many moves that took."""
+    """Put rows [U] into the buckets fresh [U, L]; return the number of moves."""
     tables, moves = codes.shape[1], 0
     buckets, pool = extents.shape[0] // tables, pools.size // tables
     for i in range(rows.size):
@@ -132,7 +129,7 @@ FIRST_ROOM = 1024  # ids a row in the first block of results
 
 @inline
 def _count(extents, pools, bucket, weight, counts, distinct, size):
-    """Add `weight` to the counts of a bucket's ids; append those that are new to `distinct`."""
+    """Add `weight` to the counts of a bucket's ids; append new ones to `distinct`."""
     start = extents[bucket, START]
     for i in range(start, start + extents[bucket, SIZE]):
         row = pools[i]
@@ -145,7 +142,7 @@ def _count(extents, pools, bucket, weight, counts, distinct, size):
 
 @inline
 def _drop_targets(targets, counts, distinct, size):
-    """Drop the targets from `distinct`, negative ones being padding; returns the new size."""
+    """Drop targets (negative: padding) from `distinct`; return the new size."""
     for i in range(targets.size):
         if targets[i] >= 0:
             counts[targets[i]] = 0
@@ -183,7 +180,7 @@ def _keep_most(counts, distinct, size, limit, largest):
 
 @inline
 def _keep_fair(counts, distinct, size, limit, key):
-    """Keep `limit` ids drawn uniformly without replacement: those whose numbers are smallest."""
+    """Keep a uniform sample of `limit` ids: the ones with the smallest numbers."""
     numbers = np.empty(size, np.uint64)
     for i in range(size):
         numbers[i] = mixed(key, distinct[i])
@@ -211,11 +208,11 @@ def look_up(
     buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, fair: bool,
     seed: int, step: int, counts: np.ndarray, distinct: Int32,
 ) -> tuple[Int64, Int32, Int64]:  # fmt: skip
-    """CSR (offsets int64 [B+1], ids) of what each row's buckets [B, P] hold, and how many, [B].
+    """Return the ids in each row's buckets [B, P] as CSR (offsets [B+1], ids), and counts [B].
 
-    Ids ascend and are distinct; a row's targets [B, M] (padded by -1) are not among them. Of more
-    than `limit` ids (1 or more) those are kept that most buckets hold, or, if `fair`, a uniform
-    sample. Scratch: counts [V], zeros before and after, and distinct [V + 1].
+    Ids ascend, without the row's targets [B, M] (padded by -1). Of more than `limit` ids the ones
+    in most buckets stay, or, if `fair`, a uniform sample. Scratch: counts [V], zeros before and
+    after, and distinct [V + 1].
     """
     rows, probes = buckets.shape
     offsets, sizes = np.zeros(rows + 1, np.int64), np.empty(rows, np.int64)
@@ -251,11 +248,11 @@ def look_up_batch(
     buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, votes: Int32,
     distinct: Int32, visits: Int32,
 ) -> Int32:  # fmt: skip
-    """The ids that rows find most often, at most `limit` (1 or more); no target of any row.
+    """Return the ids, at most `limit`, that rows find most often; no target of any row.
 
-    An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it: a bucket is
-    read once, however many rows look into it. Ids ascend. Scratch: votes [V] and visits [buckets],
-    zeros before and after, and distinct [V + 1].
+    An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it; a bucket is
+    read once. Ids ascend. Scratch: votes [V] and visits [buckets], zeros before and after, and
+    distinct [V + 1].
     """
     rows, probes = buckets.shape
     size = 0

@@ -1,18 +1,14 @@
 """Buckets of DWTA and SimHash hashes, and the probability that two vectors agree in one hash.
 
-SimHash: a random hyperplane has two vectors on one side with probability 1 - angle / pi (Charikar
-2002).
+SimHash (Charikar 2002): a random hyperplane leaves two vectors on one side with probability
+1 - angle / pi.
 
-DWTA: the largest of a few random coordinates, `hashes` such winners a table. Chen, Shrivastava
-2018, Densified Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et al. 2020, A Truly
-Constant-Time Distribution-Aware Negative Sampling, appendix A.3. Two vectors agree where the
-largest of the window is the same coordinate i: the window holds i, and beside it only coordinates
-that are below i in both. With R_i of these in all, that has the probability
-sum_i C(R_i, m - 1) / C(D, m).
-
-The paper cuts its windows from permutations, so that windows of one permutation never overlap.
-Here each window is drawn by itself: then the agreements are independent, and the probability of a
-common bucket, 1 - (1 - p^K)^L, is exact.
+DWTA: the largest of a few random coordinates, K winners a table. Chen, Shrivastava 2018, Densified
+Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et al. 2020, A Truly Constant-Time
+Distribution-Aware Negative Sampling, appendix A.3. Two vectors agree if coordinate i wins in both:
+with R_i coordinates below i in both vectors, that has the probability
+sum_i C(R_i, m - 1) / C(D, m). Each window is drawn by itself, not cut from a permutation as in the
+paper: so 1 - (1 - p^K)^L, the chance of a common bucket, is exact.
 
 Shape letters: B queries or vectors, D their size, V rows, E pairs of a query and a row, L tables, K
 hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >= L K products.
@@ -39,14 +35,14 @@ ONE = np.uint64(1)
 
 
 def draw_windows(tables: int, hashes: int, window: int, dim: int, seed: int) -> Int32:
-    """int32 [L, K, m]: different coordinates, every set of m equally likely; m <= D."""
+    """Draw windows int32 [L, K, m] of distinct coordinates, all sets equally likely; m <= D."""
     random = np.random.default_rng([seed, hashes, window])
     order = random.random((tables * hashes, dim)).argsort(axis=1)[:, :window]
     return np.ascontiguousarray(order.reshape(tables, hashes, window), np.int32)
 
 
 def rank_rows(vectors: Float32) -> np.ndarray:
-    """uint16 [B, D]: the number of coordinates of the vector below each; equals by place."""
+    """Return ranks uint16 [B, D] of the coordinates of each vector; equal ones by place."""
     order = np.argsort(vectors, axis=1, kind="stable")
     ranks = np.empty(vectors.shape, np.uint16)
     np.put_along_axis(ranks, order, np.arange(vectors.shape[1], dtype=np.uint16)[None], axis=1)
@@ -54,7 +50,7 @@ def rank_rows(vectors: Float32) -> np.ndarray:
 
 
 def window_chances(dim: int, window: int) -> Float64:
-    """float64 [D]: C(R, m - 1) / C(D, m) for R = 0 .. D-1."""
+    """Return C(R, m - 1) / C(D, m) for R = 0 .. D-1."""
     below = np.arange(dim, dtype=np.float64)
     chances = np.full(dim, window / dim)
     for i in range(window - 1):
@@ -64,7 +60,7 @@ def window_chances(dim: int, window: int) -> Float64:
 
 @inline
 def _winner(vector, windows, number, size):
-    """The place of the largest coordinate in a window; EMPTY where all of them are zero."""
+    """Return the place of the largest coordinate in a window; EMPTY if all are zero."""
     best, largest, zeros = 0, vector[windows[number * size]], True
     for i in range(size):
         value = vector[windows[number * size + i]]
@@ -76,7 +72,7 @@ def _winner(vector, windows, number, size):
 
 @inline
 def _borrowed(winners, number):
-    """Winner of the first window that is not empty, in the order that `number` decides."""
+    """Return the winner of the first window with one, in an order by `number`."""
     for attempt in range(ATTEMPTS):
         other = mixed(np.uint64(number), attempt) % np.uint64(winners.size)
         if winners[other] != EMPTY:
@@ -86,9 +82,9 @@ def _borrowed(winners, number):
 
 @kernel("(float32[:,::1], int32[:,:,::1], int32[:,::1])")
 def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
-    """Fill codes [B, L]: the bucket of each vector [B, D] in each table of windows [L, K, m].
+    """Fill codes [B, L], the buckets of vectors [B, D] in the tables of windows [L, K, m].
 
-    An empty window takes another's winner (the densification): zeros say nothing about rank.
+    An empty window takes another's winner (the densification).
     """
     tables, hashes, size = windows.shape
     bits = int(log2(size))
@@ -124,7 +120,7 @@ def dwta_agreements(
     ids: Int32,
     out: Float64,
 ) -> None:
-    """Fill out [E]: the probability that one hash of a query and of each of its rows (CSR) agree.
+    """Fill out [E], the probability that one hash of a query and each of its rows (CSR) agree.
 
     queries [B, D] and rows [V, D] are ranks, `chances` is `window_chances`. O(E D^2 / 128).
     """
@@ -148,9 +144,9 @@ def dwta_agreements(
 def simhash_agreements(
     queries: Float32, rows: Float32, offsets: Int64, ids: Int32, out: Float64
 ) -> None:
-    """Fill out [E]: the probability that a query and each of its rows (CSR) are on one side.
+    """Fill out [E], the probability that a query and each of its rows (CSR) are on one side.
 
-    queries [B, D] and rows [V, D] are of length 1; a vector of zeros is at right angles to all.
+    queries [B, D] and rows [V, D] have length 1, or 0: at right angles to all.
     """
     dim = queries.shape[1]
     start = pointer(rows)

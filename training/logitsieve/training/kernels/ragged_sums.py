@@ -1,8 +1,8 @@
 """The sampled softmax of rows that have candidates of their own: forward, and the rows' gradients.
 
-One pass over a row's candidates takes their logits, the log of the sum of exponentials and the
-gradient in the hidden row: sums so far are rescaled when a larger logit comes (Milakov and
-Gimelshein 2018, Online normalizer calculation for softmax), so each row of W is read once.
+One pass over a row's candidates computes logits, log of the sum of exponentials and the gradient in
+the hidden row: sums are rescaled when a larger logit comes (Milakov and Gimelshein 2018, Online
+normalizer calculation for softmax). So each row of W is read once.
 
 Shape letters: B rows, D hidden size, V classes, P pairs of a row and a target, E candidates of all
 rows, N = P + E terms (the pairs first), U different classes. Each kernel exists in float32 and in
@@ -80,7 +80,7 @@ def weigh(x, w, dim, normalised, absolute):
 
 @inline
 def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, out, sums, sizes):
-    """Take in `count` terms; y gets their weighted logits, out the sum of e^(y - most) dx/dh."""
+    """Add `count` terms: fill y with weighted logits, add e^(y - most) dx/dh to out."""
     count, n_targets, dim, wants = sizes
     normalised, absolute = form
     for first in range(0, count, 4):

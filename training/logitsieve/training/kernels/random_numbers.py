@@ -1,7 +1,6 @@
-"""Random numbers by counter: each depends on a key and a place, on no order of draws.
+"""Random numbers by counter, and uniform samples of the ids that a row does not have yet.
 
-They include uniform samples, without replacement, of the ids that a row does not have yet. A row's
-sample depends on the seed, the step, the row's number and the ids that it has.
+A sample depends on seed, step, the row's number and its ids, not on the order of draws.
 
 Shape letters: B rows, V ids, M targets of a row, S ids of all rows, T drawn ids.
 """
@@ -33,7 +32,7 @@ def fill_uniforms(key: int, step: int, draw: int, out: Float64) -> None:
 
 @inline
 def mixed(key, place):
-    """The uint64 of a place: SplitMix64's output (Steele, Lea, Flood 2014) from `key` on."""
+    """Return SplitMix64's output (Steele, Lea, Flood 2014) at a place from `key` on."""
     bits = key + (np.uint64(place) + np.uint64(1)) * GOLDEN
     bits = (bits ^ (bits >> SHIFTS[0])) * FACTORS[0]
     bits = (bits ^ (bits >> SHIFTS[1])) * FACTORS[1]
@@ -74,7 +73,7 @@ def _by_rejection(taken, out, seed, step, draw):
 
 @inline
 def _from_the_rest(taken, rest, out, seed, step, draw):
-    """Fill `out` from a list of the `rest` not taken, by the first steps of a shuffle."""
+    """Fill `out` from the `rest` ids not taken, by the first steps of a shuffle."""
     free, count = np.empty(rest, np.int32), 0
     for place in range(taken.size):
         if not taken[place]:
@@ -92,12 +91,11 @@ def _from_the_rest(taken, rest, out, seed, step, draw):
 def add_uniform_sample(
     offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, taken: np.ndarray
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
-    """CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
+    """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
-    The others are not among the row's ids (CSR) or its targets [B, M] (padded by -1). The weight of
-    an other is the number of ids it stands for; that of the row's ids is 1. `first` is the first
-    row's number. O(ids + count), unless that is more than half of V. Scratch: taken [V], zeros
-    before and after.
+    The others are no ids of the row (CSR) and none of its targets [B, M] (padded by -1). Their
+    weight is the number of ids that each stands for; the row's ids have 1. O(ids + count), unless
+    that is more than half of V. Scratch: taken [V], zeros before and after.
     """
     rows = offsets.size - 1
     starts = np.zeros(rows + 1, np.int64)

@@ -1,19 +1,18 @@
 """A binary tree over the classes that draws in proportion to a kernel: branches, draws, updates.
 
-Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling, section 3.2: where a kernel
-is phi(h).phi(c), the mass of any set of classes is phi(h).S with S the sum of phi over the set.
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling, section 3.2: for a kernel
+phi(h).phi(c) the mass of a set of classes is phi(h).S with S the sum of phi over the set.
 
 Shape letters: V classes, D their size, F features, L leaves (a power of two), n classes a leaf,
 M draws, N rows to add.
 
 Nodes are numbered as in a heap: 1 is the root, node i has the children 2 i and 2 i + 1, leaf l is
 node L + l and has the classes l n .. (l + 1) n - 1. Row i of `sums` [L, F] is the sum of phi over
-the *left* child of node i, row 0 that over all classes: what lies right is the difference, so half
-of the memory and half of the reading suffice.
+the *left* child of node i, row 0 the sum over all classes; the right child is the difference.
 
 A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
-and 0 where it has no classes. What is returned as log q is the logarithm of the product of the
-branches' probabilities with these masses: the true one, whatever rounding and clipping do.
+or 0 without classes. log q is the logarithm of the product of the branches' probabilities with
+these masses: the true one, whatever rounding and clipping do.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ def add32(target, values, size):
 
 @inline
 def _split(tree, query, floor, first, span, dot):
-    """The masses of the children of the node over leaves first .. first + span - 1, and phi.left.
-
-    dot: phi.S of the node itself.
-    """
+    """Return the masses of a node's children and phi.left; dot: phi.S of the node itself."""
     node = (tree.leaves + first) // span
     c0 = min(first * tree.per_leaf, tree.classes)
     c1 = min((first + span // 2) * tree.per_leaf, tree.classes)
@@ -92,7 +88,7 @@ def _split(tree, query, floor, first, span, dot):
 
 @inline
 def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
-    """Push a node with its draws a .. b - 1 onto the stack; return the stack's new height."""
+    """Push a node with its draws a .. b - 1; return the stack's new height."""
     places[top, 0], places[top, 1], places[top, 2], places[top, 3] = first, span, a, b
     shares[top, 0], shares[top, 1], shares[top, 2], shares[top, 3] = low, high, dot, log_p
     return top + 1
@@ -105,10 +101,10 @@ def descend(
     sums: Float32, classes: int, per_leaf: int, phi: Float32, floor: float, uniforms: Float64,
     leaves: Int64, log_q: Float64,
 ) -> None:  # fmt: skip
-    """Fill leaves [M] and log_q [M] with M draws for the query phi [F], and their probabilities.
+    """Fill leaves [M] and log_q [M] with draws for the query phi [F], and their probabilities.
 
-    A class has at least the mass `floor`. uniforms [M] ascend and decide the leaves, which ascend
-    too. A node is visited once, whatever the number of draws below it: O(F log L) a draw at most.
+    A class has at least the mass `floor`. uniforms [M] ascend, and so do the leaves that they
+    decide. Each node is visited once: at most O(F log L) a draw.
     """
     count, size = sums.shape
     query, tree = pointer(phi), Tree(pointer(sums), count, size, classes, per_leaf)
@@ -144,7 +140,7 @@ def descend(
 
 @inline
 def _merge_equal(nodes, count, sums, places, size):
-    """Add up the sums of equal neighbours among nodes; returns how many different nodes remain."""
+    """Add up the sums of equal neighbours among nodes; return the number of nodes left."""
     kept = 0
     for i in range(count):
         if kept and nodes[kept - 1] == nodes[i]:
@@ -157,10 +153,9 @@ def _merge_equal(nodes, count, sums, places, size):
 
 @kernel("(float32[:,::1], int64[::1], float32[:,::1])")
 def add_to_paths(sums: Float32, leaves: Int64, changes: Float32) -> None:
-    """Add changes [N, F] of phi of classes in leaves [N], ascending, to all the sums above them.
+    """Add changes [N, F] of phi of classes in leaves [N], ascending, to all sums above them.
 
-    Changes are added up on the way to the root, so that each node is written once: what is in
-    `changes` is overwritten. O(N F log L) at most.
+    Each node is written once; `changes` is overwritten. O(N F log L).
     """
     count, size = sums.shape
     nodes, places = leaves + count, np.arange(leaves.size)

@@ -1,4 +1,4 @@
-"""What the papers compare with, and no more: a few lines for each method.
+"""The baselines of the papers, a few lines each.
 
 Shape letters: B rows, D hidden size, V classes, m draws, C different ones, K best classes of a row,
 b rows at once.
@@ -42,16 +42,16 @@ from logitsieve.training.proposals.search import Csr, SearchProposal
 from logitsieve.training.structures.features import Features, QuadraticFeatures
 from logitsieve.utils.options import option
 
-CLASSES_AT_ONCE = 8192  # classes whose logits TopK holds at once
+CLASSES_AT_ONCE = 8192  # TopK holds their logits
 
 
 @dataclass(kw_only=True, eq=False)
 class TopK(SearchProposal):
-    """The k largest logits and the targets, and nothing for the rest unless n_uniform > 0.
+    """The k largest logits and the targets; with n_uniform > 0 a sample of the rest too.
 
-    "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed to find the k,
-    so only the backward pass is cheaper than the full softmax's. Biased: Z never sees the rest.
-    With n_uniform it is LSH Softmax with a perfect search.
+    "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed: only the
+    backward pass is cheaper than the full softmax's. Biased without n_uniform, and with it LSH
+    Softmax by a perfect search.
     """
 
     def default_n_uniform(self, k: int) -> int:
@@ -71,7 +71,7 @@ class TopK(SearchProposal):
         return np.sort(best).astype(np.int32)
 
     def _best(self, hidden_BD: Tensor) -> Int64:
-        """Return the ids [B, K] of the largest logits, ascending; holds one chunk of logits."""
+        """Return ids [B, K] of the largest logits, ascending; holds one chunk of logits."""
         weight, bias = self.classes.detached()
         values = hidden_BD.new_empty(len(hidden_BD), 0)
         ids = torch.empty(len(hidden_BD), 0, dtype=torch.int64, device=hidden_BD.device)
@@ -91,9 +91,8 @@ class Exp(Proposal):
     """m draws a row from the softmax over the classes that are no targets of it: O(V) a row.
 
     The best proposal possible: Rawat et al. 2019, Sampled Softmax with Random Fourier Features,
-    section 2; Bengio and Senecal 2008. Each draw's e^{x_j} / q_j is the same number, so the
-    estimate of Z is Z and the loss is the full softmax's, whatever is drawn; the gradient equals
-    the full one in expectation.
+    section 2; Bengio and Senecal 2008. Each draw's e^{x_j} / q_j is the same, so the loss is the
+    full softmax's, and the gradient is in expectation.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
@@ -126,7 +125,7 @@ class Exp(Proposal):
 
 
 def _logits(made: Proposal, hidden_BD: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the logits [B, n] of some rows of W [n, D] with their bias [n, 1]."""
+    """Return logits [B, n] of some rows of W [n, D] with their bias [n, 1]."""
     weight = weight.to(hidden_BD.dtype)
     if made.form.scale is not None:
         weight = normalize(weight, dim=-1)
@@ -138,8 +137,7 @@ def _logits(made: Proposal, hidden_BD: Tensor, weight: Tensor, bias: Tensor | No
 class Quadratic(KernelProposal):
     """Negatives by alpha (h.w)^2 + 1 (Blanc, Rendle 2018), for a loss with absolute logits.
 
-    With a `scale` the kernel is of the cosine, as in the comparison of Rawat et al. A branch costs
-    D (D + 1) / 2: use it for small D.
+    With a `scale` the kernel is of the cosine, as in Rawat et al. A branch costs D (D + 1) / 2.
     """
 
     alpha: float = option(100.0, "Larger: the 1 matters less.")
@@ -225,12 +223,12 @@ class DSoftmax(FullSoftmax):
     """Full softmax over blocks of classes: sum of n d products a row instead of V D.
 
     Chen, Grangier, Auli 2016, Strategies for Training Large Vocabulary Neural Language Models,
-    section 2.2: the hidden row is cut into parts, the classes into blocks by frequency, and the
-    logits of a block of n classes are the product of its weights with its own part, of size d.
+    section 2.2: classes are cut into blocks by frequency, and the logits of a block of n classes
+    are the product of its weights with its own part of the hidden row, of size d.
 
-    blocks: (n, d) of each, most frequent classes first, all of V and D together. By default a tenth
-    of the classes has half of the dimensions, the next three tenths a quarter and the rest the
-    rest. class_counts [V] are frequencies; without them lower ids are the more frequent ones.
+    blocks: (n, d) of each, most frequent classes first, together V and D. By default a tenth of the
+    classes has half of the dimensions, the next three tenths a quarter. class_counts [V]:
+    frequencies; by default they fall with the id.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """The full softmax: as torch computes it, and in chunks of rows.
 
-The chunked form is that of Liger Kernel's fused linear cross-entropy (Hsu et al. 2024): gradients
-are taken as soon as there are logits, and each chunk of logits overwrites the last instead of
-being allocated. It has the same matrix products, so it is the strong baseline.
+The chunked form is Liger Kernel's fused linear cross-entropy (Hsu et al. 2024): gradients are taken
+from each chunk of logits before the next overwrites it. The matrix products are the same.
 
 Shape letters: B rows, D hidden size, V classes, b rows of a chunk.
 """
@@ -52,12 +51,11 @@ _CHUNK = 1 << 25  # logits at once: more rows make fewer passes over the gradien
 class ChunkedSoftmax(FullSoftmax):
     """FullSoftmax's loss and gradients; never holds logits of more than half of the rows.
 
-    This holds for a sum or a mean, whose gradients are computed in the forward pass. With reduction
-    "none" it is FullSoftmax.
+    Gradients of a sum or a mean are computed in the forward pass; reduction "none" is FullSoftmax.
     """
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
-        """The sum of the losses, times `share`."""
+        """Return the sum of the losses, times `share`."""
         result: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
             hidden_BD, *self.full_classes(), (targets, self.logit_form.absolute), share
         )
@@ -73,7 +71,7 @@ class _Problem:
     absolute: bool
 
     def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows, losses [b] and their gradients in the logits [b, V]; the next chunk overwrites."""
+        """Yield rows, losses [b] and gradients in the logits [b, V], which the next overwrites."""
         count, classes = len(self.hidden), len(self.weight)
         step = max(min(_CHUNK // classes, (count + 1) // 2), 1)
         buffer = self.hidden.new_empty(step, classes)
@@ -96,7 +94,7 @@ class _Problem:
     def gradients(
         self, shares_B: Tensor, wanted: tuple[bool, ...]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """(Losses [B], gradients of sum(shares * losses) in hidden, weight, bias where wanted)."""
+        """Return losses [B], and gradients of sum(shares * losses) in the wanted inputs."""
         losses_B = torch.empty_like(shares_B)
         inputs = (self.hidden, self.weight, self.bias)
         d_hidden, d_weight, d_bias = (
@@ -118,7 +116,7 @@ class _Problem:
 
 
 def _normalise_all(x_bV: Tensor, targets: Targets) -> Tensor:
-    """Losses [b] from logits [b, V], which become the losses' gradients in them."""
+    """Return losses [b] from logits [b, V], which become their gradients."""
     shares = targets.shares(x_bV.dtype)
     mean = targets.sums(x_bV[targets.rows, targets.classes] * shares)
     most = x_bV.amax(1)
@@ -129,7 +127,7 @@ def _normalise_all(x_bV: Tensor, targets: Targets) -> Tensor:
 
 
 class _Chunked(torch.autograd.Function):
-    """The sum of the rows' losses times `share`; backward only hands the gradients over, once."""
+    """The sum of losses times `share`; backward hands the gradients over, once."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,7 @@
 """The base of every softmax loss: a module that takes hidden rows and targets.
 
-Conventions are those of torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
+Conventions: torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
+
 Shape letters: B rows that have a target, D hidden size, V classes.
 """
 
@@ -34,9 +35,8 @@ _CHUNK = 1 << 24  # logits held at once by full_loss
 class LossOptions(TypedDict, total=False):
     """Options of every loss.
 
-    bias: False for none; logits with a scale never have one. scale: x = scale * cos(h, w) instead
-    of h.w + b. absolute: |x| instead of x. sparse: sparse gradients of the classes (False: dense
-    ones, for gradcheck).
+    bias: ignored with a scale. scale: x = scale * cos(h, w) instead of h.w + b. absolute: |x|
+    instead of x. sparse: sparse gradients of the classes (False: for gradcheck).
     """
 
     bias: bool
@@ -53,8 +53,8 @@ class LossOptions(TypedDict, total=False):
 class Export:
     """weight [V, D] and bias [V] for the builder: `weight, bias = loss.export()`.
 
-    With `normalized_contexts` the softmax is over weight @ (h / |h|): contexts have to be
-    normalised, both those that are served and those captured for the builder.
+    With `normalized_contexts` the softmax is over weight @ (h / |h|): captured and served contexts
+    have to be normalised.
     """
 
     weight: Tensor
@@ -68,9 +68,9 @@ class Export:
 class SoftmaxLoss(nn.Module, ABC):
     """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
 
-    Several targets a row are padded with `ignore_index`; the loss is then the log of the sum over
-    all of them and the other classes, less the mean of the targets' logits. Rows without a target
-    do not count: 0 with reduction "none", and a mean over no rows is 0. Raises InvalidRequest.
+    Several targets a row are padded with `ignore_index`; the loss is log Z less the mean of their
+    logits. Rows without a target do not count: 0 with reduction "none", and a mean over no rows is
+    0. Raises InvalidRequest.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SoftmaxLoss(nn.Module, ABC):
         )
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The loss to train by."""
+        """Return the loss to train by."""
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         with torch.autocast(hidden.device.type, enabled=False):
             prepared = self.prepare(batch.hidden)
@@ -129,14 +129,14 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """The loss of each row [B]; hidden is as `prepare` gives it."""
+        """Return the loss of each row [B]; hidden comes from `prepare`."""
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
-        """The sum of the rows' losses, times `share`."""
+        """Return the sum of the rows' losses, times `share`."""
         return self.losses(hidden_BD, targets).sum() * share
 
     def prepare(self, hidden: Tensor) -> Tensor:
-        """Hidden rows in the precision of the loss, scaled to length `scale` if there is one."""
+        """Return hidden rows in the precision of the loss, of length `scale` if there is one."""
         hidden = hidden.to(work_dtype(next(self.classes.parameters())))
         if self.logit_form.scale is None:
             return hidden
@@ -148,23 +148,23 @@ class SoftmaxLoss(nn.Module, ABC):
     def track(
         self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
-        """Keep the loss's index of its rows up to date; None for a loss without an index."""
+        """Keep the loss's index of its rows up to date; None without an index."""
         return None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """All logits [..., V] of the softmax that is trained."""
+        """Return all logits [..., V] of the softmax that is trained."""
         check_hidden(hidden, self.in_features)
         with torch.autocast(hidden.device.type, enabled=False):
             return self.full_logits(self.prepare(hidden))
 
     def full_logits(self, prepared: Tensor) -> Tensor:
-        """All logits [B, V] of rows as `prepare` gives them."""
+        """Return all logits [B, V] of rows from `prepare`."""
         weight, bias = self.full_classes()
         x = functional.linear(prepared, weight, bias)
         return x.abs() if self.logit_form.absolute else x
 
     def full_classes(self) -> tuple[Tensor, Tensor | None]:
-        """weight [V, D], normalised if there is a scale, and bias [V] or None."""
+        """Return weight [V, D], normalised if there is a scale, and bias [V] or None."""
         weight, bias = self.classes.weight, self.classes.bias
         weight = weight.to(work_dtype(weight))
         if self.logit_form.scale is not None:
@@ -172,16 +172,16 @@ class SoftmaxLoss(nn.Module, ABC):
         return weight, None if bias is None else bias.view(-1).to(weight.dtype)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        """log-probabilities [..., V] of the full softmax."""
+        """Return log-probabilities [..., V] of the full softmax."""
         return self.logits(hidden).log_softmax(-1)
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """The most likely class of each row [...]."""
+        """Return the most likely class of each row [...]."""
         return self.logits(hidden).argmax(-1)
 
     @torch.no_grad()
     def full_loss(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The loss under the full softmax, to be reported: no gradient, reduced as the loss's own.
+        """Return the loss under the full softmax, without gradient, reduced like the loss's own.
 
         Holds a constant number of logits at a time.
         """
@@ -200,12 +200,12 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @property
     def unservable(self) -> str | None:
-        """The name of what is trained if that is no softmax of h.w + b and `export` raises."""
+        """The name of the trained model if it is no softmax of h.w + b; then `export` raises."""
         return "absolute logits" if self.logit_form.absolute else None
 
     @torch.no_grad()
     def export(self) -> Export:
-        """Detached copies of the trained softmax; InvalidRequest if `unservable`."""
+        """Return detached copies of the trained softmax; InvalidRequest if `unservable`."""
         if self.unservable is not None:
             allowed = "a softmax of h.w + b; any other cannot be served"
             raise InvalidRequest("export", self.unservable, allowed)
@@ -218,6 +218,6 @@ class SoftmaxLoss(nn.Module, ABC):
 
 
 def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
-    """logits [B, V] -> log-sum-exp less the mean logit of the row's targets [B]."""
+    """Return log-sum-exp of logits [B, V] less the mean logit of each row's targets."""
     x_P = x_BV[targets.rows, targets.classes]
     return x_BV.logsumexp(-1) - targets.sums(x_P * targets.shares(x_P.dtype))

@@ -36,8 +36,8 @@ from logitsieve.training.proposals.lns import LNS
 from logitsieve.training.proposals.lsh import LSH
 from logitsieve.training.proposals.proposal import Proposal
 
-TEXT_TYPES = (bool, int, float, str, NoneType)  # values that text can express, and lists of them
-COMMON = ("bias", "scale")  # options of every loss; the others of LossOptions are the program's
+TEXT_TYPES = (bool, int, float, str, NoneType)  # values in text, and lists of them
+COMMON = ("bias", "scale")  # options of LossOptions that text can set
 
 
 class Option(typing.NamedTuple):
@@ -48,7 +48,7 @@ class Option(typing.NamedTuple):
 
     @property
     def shown_type(self) -> str:
-        """The types for readers: int, float or none, one of the words."""
+        """The types as text: int, float or none, one of the words."""
         kinds = [repr(kind) if isinstance(kind, str) else kind.__name__ for kind in self.kinds]
         return " or ".join("none" if kind == "NoneType" else kind for kind in kinds)
 
@@ -68,10 +68,10 @@ class Option(typing.NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of the registry; call it as its class, with the options of its proposal among others.
+    """A loss of the registry, called with the options of its class and of its proposal.
 
-    kind: its class. proposal: the class of the proposal of a `SampledSoftmax`. weights: makes the
-    weights of a FrequencyProposal from V and class_counts. common: its own defaults of LossOptions.
+    weights: makes the weights of a FrequencyProposal from V and class_counts. common: its own
+    defaults of LossOptions.
     """
 
     kind: type[SoftmaxLoss]
@@ -104,7 +104,7 @@ class Loss:
 
     @property
     def options(self) -> dict[str, Option]:
-        """What text can choose: options of the proposal, of the class, and of every loss."""
+        """The options that text can set: of the proposal, of the class, and of every loss."""
         hints: dict[str, tuple[Any, Any]] = {}
         if self.proposal is not None:
             types = typing.get_type_hints(self.proposal)
@@ -138,8 +138,8 @@ def _is_text(kind: Any) -> bool:
     return isinstance(kind, str) or kind in (*TEXT_TYPES, Sequence)
 
 
-# By the name that `logitsieve train --loss` takes. tests/training/test_registry.py names what each
-# loss needs besides: documentation and tests.
+# By the name that `logitsieve train --loss` takes; each needs documentation and tests too:
+# tests/training/test_registry.py.
 LOSSES: dict[str, Loss] = {
     "full": Loss(FullSoftmax),
     "chunked": Loss(ChunkedSoftmax),

@@ -1,8 +1,8 @@
 """The sampled softmax over the candidates of any proposal.
 
--mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j}),
-whose inner sum estimates Z = sum over V e^x without bias where the log-weights are right. Its log
-is not unbiased (Jensen), by about -Var / (2 Z^2).
+-mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j})
+
+The inner sum estimates Z = sum over V e^x without bias, its log with about -Var / (2 Z^2).
 
 Shape letters: B rows that have a target, D hidden size, V classes.
 """
@@ -31,8 +31,8 @@ from logitsieve.training.structures.track import Tracker, TrackingState, check_t
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
-    seed: of the draws. `track` keeps the proposal's index of the rows up to date. The state has the
-    seed, the number of steps made, the index, and the rows that moved since it was updated.
+    `track` keeps the proposal's index of the rows up to date. The state has the seed of the draws,
+    the number of steps, the index, and the rows that moved since its update.
     """
 
     classes: ClassWeights
@@ -75,16 +75,13 @@ class SampledSoftmax(SoftmaxLoss):
         return ragged_losses(hidden_BD, self.classes, self.logit_form, targets, drawn)
 
     def rebuild(self) -> None:
-        """Index all rows again, as is needed after weights were set by hand."""
+        """Index all rows again, for instance after weights were set by hand."""
         if self.proposal.index is not None:
             self.proposal.index.rebuild(*self.classes.detached())
             self.tracking.forget()
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the weights of `embedding`; gradients are sparse if its own are.
-
-        Before `track`, which looks for the weights in the optimizer: InvalidRequest after it.
-        """
+        """Share the weights of `embedding`; InvalidRequest after `track`."""
         if self._tracked:
             raise InvalidRequest("embedding", "weights for a tracked loss", "tie before track")
         super().tie(embedding)
@@ -95,9 +92,8 @@ class SampledSoftmax(SoftmaxLoss):
     ) -> RemovableHandle | None:
         """Keep the index up to date with the steps of `optimizer`.
 
-        Rows with a gradient are indexed again every `every` steps, a period that is multiplied by
-        `growth` each time. Returns a handle whose .remove() ends this, or None without an index.
-        Raises InvalidRequest.
+        Rows with a gradient are indexed again every `every` steps, a period that grows by `growth`
+        each time. Returns a handle with .remove(), or None without an index. Raises InvalidRequest.
         """
         check_at_least("every", every, 1)
         if not growth >= 1:

@@ -1,8 +1,7 @@
 """Negatives from a fixed distribution over the classes, whatever the context.
 
 Bengio and Senecal 2008, Adaptive Importance Sampling (IEEE Trans. Neural Networks 19(4)); Jean et
-al. 2015, On Using Very Large Target Vocabulary. Draws are independent: some classes are drawn
-twice.
+al. 2015, On Using Very Large Target Vocabulary. Draws are independent.
 
 Shape letters: B rows, D hidden size, V classes, m draws, E = B m of all rows.
 """
@@ -47,7 +46,7 @@ class FrequencyProposal(Proposal):
         self.log_q, self.sums = q.log(), q.cumsum(0)  # float64, on the CPU
 
     def draw(self, uniforms: Tensor) -> Tensor:
-        """Return ids [N] for uniforms [N] in (0, 1), by inverting the distribution function."""
+        """Return ids [N] for uniforms [N] in (0, 1)."""
         return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)
 
     def shared(self, rng: StepRng) -> SharedCandidates:
@@ -82,8 +81,7 @@ def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tenso
 def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
     """Return weights [V] of q = log((r + 2) / (r + 1)) / log(V + 1), r the rank from 0.
 
-    As TensorFlow's log_uniform_candidate_sampler. The most frequent class comes first; without
-    class_counts [V] ids are ranks.
+    As TensorFlow's log_uniform_candidate_sampler. Without class_counts [V] ids are ranks.
     """
     ranks = torch.arange(n_classes, dtype=torch.float64)
     if class_counts is not None:
@@ -92,7 +90,7 @@ def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> T
 
 
 def unigram_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
-    """Return class_counts [V]; InvalidRequest without them, or unless all are positive."""
+    """Return class_counts [V]; InvalidRequest unless all are given and positive."""
     if class_counts is None:
         raise InvalidRequest("class_counts", None, f"positive numbers [{n_classes}]")
     return positive("class_counts", class_counts, n_classes)

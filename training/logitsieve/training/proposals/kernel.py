@@ -3,8 +3,8 @@
 Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; Rawat et al. 2019, Sampled
 Softmax with Random Fourier Features, section 3.2.
 
-m draws for the batch come from the mean of the rows' distributions, with log-weight -log(m q_j). A
-row's targets are masked, and m counts the masked draws: correcting by 1 - q_t would be wrong.
+m draws for the batch come from the mean of the rows' distributions, with log-weight -log(m q_j); m
+counts the draws that are masked as targets.
 
 Shape letters: B rows that have a target, D hidden size, V classes, m draws, L' different leaves, n
 classes a leaf.
@@ -30,8 +30,8 @@ from logitsieve.training.structures.features import FEATURES, Features
 from logitsieve.training.structures.tree import KernelTree
 from logitsieve.utils.options import option
 
-ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at a time
-LEAVES_OF_ESTIMATE = 32  # leaves from which Z^ is estimated
+ROWS_AT_ONCE = 2048  # rows of W: their logits for the batch are held at a time
+LEAVES_OF_ESTIMATE = 32  # leaves that estimate Z^
 BFLOAT16_IS_FAST = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
 LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of them
 
@@ -42,13 +42,11 @@ class LeafSoftmax:
 
     Within a leaf, class j is drawn with a probability in proportion to
 
-        sum over the rows b of e^{x_bj} / Z^_b,
+        sum over the rows b of e^{x_bj} / Z^_b.
 
-    the batch's own softmax within the leaf if Z^_b is row b's normaliser. Any Z^_b gives a valid
-    distribution, as long as it does not depend on what is drawn within: given the leaves, draws
-    within them are independent, and each candidate counts with the probability it really had. Z^_b
-    is the importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a
-    row that is sure of itself does not count for more than it should.
+    Any Z^_b that does not depend on the draws within leaves gives a valid distribution. Here it is
+    the importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a
+    confident row does not count for too much.
 
     Shape letters: L' different leaves, n classes a leaf, M draws.
     """
@@ -60,13 +58,13 @@ class LeafSoftmax:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the distribution, which need not be exact: draws count as they were made."""
+        """Precision of the distribution, which need not be exact."""
         fast = BFLOAT16_IS_FAST and self.hidden.device.type == "cpu"
         single = self.hidden.dtype == torch.float32
         return torch.bfloat16 if fast and single else self.hidden.dtype
 
     def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
-        """float64 [L', n]: the distribution within each leaf, of members [L', n], V for none.
+        """Return the distribution within each leaf, float64 [L', n], of members (V: none).
 
         leaf_of_draw [M]: the place in `members` of each draw's leaf; log_q [M]: of that leaf.
         """
@@ -96,7 +94,7 @@ class LeafSoftmax:
         return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), largest_B)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
-        """x - log Z^ [L' n, B] in precision `dtype`; any number where a place has no class."""
+        """Return x - log Z^ [L' n, B] in precision `dtype`; any number for a missing class."""
         ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
         rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
         if self.logit_form.absolute:
@@ -108,7 +106,7 @@ class LeafSoftmax:
 
 
 def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """int64 [M]: a place drawn from each row of probabilities [M, n], by inversion."""
+    """Draw a place from each row of probabilities [M, n]: int64 [M], by inversion."""
     sums = probabilities.cumsum(-1)
     below = sums <= (uniforms * sums[:, -1])[:, None]
     last = probabilities.shape[1] - 1 - (probabilities.flip(-1) > 0).to(torch.uint8).argmax(-1)
@@ -119,8 +117,7 @@ def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 class KernelProposal(Proposal):
     """Candidates in proportion to a kernel above the leaves and to e^logit within them.
 
-    A method implements `feature_map`. Larger leaves draw closer to the softmax and cost more: all
-    rows' logits are computed in each leaf drawn.
+    Larger leaves are closer to the softmax and cost more: all logits of a drawn leaf are computed.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)

@@ -1,9 +1,8 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
-corrected (docs/training/kmeans.md). Clusters are those of the `ivf` head: Auvolat et al.
-2015, Clustering is Efficient for Approximate Maximum Inner Product Search. The paper's nlist = 1 is
-a search of everything.
+corrected (docs/training/kmeans.md). The `ivf` head has the same clusters: Auvolat et al. 2015,
+Clustering is Efficient for Approximate Maximum Inner Product Search.
 
 Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 """
@@ -33,10 +32,7 @@ UNIFORM = 5  # |T| = 5 |S|, as in the paper
 
 
 class InvertedLists(Buckets):
-    """Rows by cluster: a RowIndex. An update clusters all rows again, as in the paper.
-
-    A row that moves between updates stays in its list: the loss recomputes its logit.
-    """
+    """Rows by cluster: a RowIndex. An update clusters all rows again, as in the paper."""
 
     def __init__(self, n_classes: int, n_lists: int, seed: int, *, normalized: bool) -> None:
         super().__init__(n_classes)
@@ -58,7 +54,7 @@ class InvertedLists(Buckets):
         self.rebuild(weight, bias)
 
     def probed(self, hidden_BD: Tensor, nprobe: int) -> Int32:
-        """int32 [B, nprobe]: the lists whose centroids have the largest logits."""
+        """Return the lists int32 [B, nprobe] with the largest logits of centroids."""
         hidden = hidden_BD.detach().to("cpu", torch.float32)
         centroids = torch.from_numpy(self.arrays["centroids"])
         scores_BC = hidden @ centroids.T + torch.from_numpy(self.arrays["biases"])

@@ -2,9 +2,9 @@
 
 Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. As published the
 loss is an unweighted softmax over the target and the classes that collide: other classes are never
-pushed away. Corrected, u uniform classes are always added, and each candidate is weighted by 1 over
-its expected number of occurrences, pi_j + u / (V - 1), from either source; pi_j is its probability
-of colliding, over the draw of the hash functions, with the rows as they were colliding.
+pushed away. Corrected, u uniform classes are added, and each candidate is weighted by 1 over its
+expected count, pi_j + u / (V - 1), pi_j being its probability of colliding over the draw of the
+hash functions, by the rows as they were hashed.
 
 Shape letters: B rows, D hidden size, V classes, L tables, E candidates of all rows, M targets of a
 row.
@@ -51,7 +51,7 @@ HashingName = Literal["simhash", "dwta"]
 
 @dataclass(kw_only=True, eq=False)
 class LNS(Proposal):
-    """The classes that collide with a query; of several targets a row, one is drawn a step."""
+    """The classes that collide with a query: one target of the row, or the context."""
 
     query: QueryName = option("label", "What is looked up: the target's row, or the context.")
     corrected: bool = option(
@@ -122,9 +122,9 @@ class LNS(Proposal):
     def _weighed(
         self, queries: np.ndarray, rows: np.ndarray, colliding: DrawnIds, uniform: DrawnIds
     ) -> RaggedCandidates:
-        """Both kinds of candidates, each with weight 1 / (pi_j + u / (V - 1)); duplicates count.
+        """Return both kinds of candidates, with weights 1 / (pi_j + u / (V - 1)).
 
-        If only a share of the colliding ones was kept, each stands for 1 / share of them.
+        A kept colliding class stands for 1 / share of them.
         """
         offsets, ids, places = _joined(colliding, uniform)
         chances_E = self.hashed.hashing.chances(queries, rows, offsets, ids)
@@ -135,17 +135,14 @@ class LNS(Proposal):
 
 
 def default_bits(n_classes: int) -> int:
-    """K = 9, or more for many classes: a bucket of SimHash then holds about BUCKET classes.
-
-    With larger buckets the candidates of a batch would be nearly all classes.
-    """
+    """Return K = 9, or more for many classes, so that a bucket holds about BUCKET classes."""
     return min(max(BITS, ceil(log2(n_classes / BUCKET))), LARGEST_BITS)
 
 
 def default_tables(bits: int) -> int:
-    """L = 50, less ten for each bit over 9, but at least 20.
+    """Return L = 50, less ten for each bit over 9, but at least 20.
 
-    At V = 200,000 a step with 20 tables of 13 bits takes half of the time of one with 50 of 9.
+    At V = 200,000 a step with 20 tables of 13 bits takes half the time of one with 50 of 9.
     """
     return min(max(TABLES - 10 * (bits - BITS), LEAST_TABLES), TABLES)
 
@@ -160,7 +157,7 @@ def _picked(targets_BM: Int64, rng: StepRng) -> Int64:
 
 
 def _distinct(targets_BM: Int64) -> Int64:
-    """The number of different targets of each row."""
+    """Count the distinct targets of each row."""
     ordered = np.sort(targets_BM, axis=1)
     first = np.diff(ordered, axis=1, prepend=-1) != 0
     count: Int64 = (first & (ordered >= 0)).sum(1)
@@ -168,7 +165,7 @@ def _distinct(targets_BM: Int64) -> Int64:
 
 
 def _joined(first: DrawnIds, second: DrawnIds) -> tuple[Int64, Int32, Int64]:
-    """CSR (offsets, ids) of both, the first ones first in each row, and the places of those."""
+    """Join both as CSR (offsets, ids), the first ones first; return their places too."""
     offsets = first.offsets + second.offsets
     places = np.arange(first.ids.size) + np.repeat(second.offsets[:-1], np.diff(first.offsets))
     others = np.arange(second.ids.size) + np.repeat(first.offsets[1:], np.diff(second.offsets))
@@ -178,7 +175,7 @@ def _joined(first: DrawnIds, second: DrawnIds) -> tuple[Int64, Int32, Int64]:
 
 
 def _as_published(colliding: DrawnIds, uniform: DrawnIds) -> RaggedCandidates:
-    """The colliding classes, unweighted; the uniform ones in rows where nothing collides."""
+    """Return the colliding classes, unweighted; uniform ones in rows without any."""
     empty_B = np.diff(colliding.offsets) == 0
     counts_B = np.diff(uniform.offsets) * empty_B
     taken = np.repeat(empty_B, np.diff(uniform.offsets))

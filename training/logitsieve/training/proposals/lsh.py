@@ -26,10 +26,7 @@ LEAST_BITS, MOST_BITS = 4, 14
 
 @dataclass(kw_only=True, eq=False)
 class LSH(SearchProposal):
-    """S: the k classes that most tables find. n_uniform: default sqrt V.
-
-    The target is always in S: without it the estimated probability of the target can exceed 1.
-    """
+    """S: the target, and the k classes that most tables find. n_uniform: default sqrt V."""
 
     tables: int = option(128, "Hash tables.", 1, LARGEST_TABLES)
     bits: int | None = option(
@@ -63,9 +60,6 @@ class LSH(SearchProposal):
 
 
 def default_bits(n_classes: int, tables: int, k: int) -> int:
-    """Return bits for which the buckets of a context unlike all classes hold about 4 k ids in all.
-
-    Counts of collisions choose k of them: with finer buckets most ids would collide once.
-    """
+    """Return bits by which the buckets of a context unlike all classes hold about 4 k ids."""
     bits = round(log2(max(n_classes * tables / (4 * k), 1)))
     return min(max(bits, LEAST_BITS), MOST_BITS)

@@ -1,4 +1,4 @@
-"""The base of all proposals: what a sampled softmax asks of the method that draws its negatives."""
+"""The base of all proposals: methods that draw the negatives of a sampled softmax."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from logitsieve.utils.options import check_ranges
 class Proposal(ABC):
     """A method that draws candidates; its options are the fields of a dataclass.
 
-    `SampledSoftmax` copies the proposal that it is given and starts the copy, so the same options
-    can be given to several losses. InvalidRequest for an option out of range.
+    `SampledSoftmax` copies the proposal and starts the copy. InvalidRequest for an option out of
+    range.
 
     index: the index of the rows of W that `propose` searches, if any; the loss keeps it up to date
-    and saves it. unservable: the name of what is trained if that is no softmax of h.w + b.
+    and saves it. unservable: the name of the trained model if it is no softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:
@@ -31,11 +31,10 @@ class Proposal(ABC):
         check_ranges(self)
 
     def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        """Prepare to draw for `classes`; `index`, if any, is made here and filled by the loss.
+        """Prepare to draw for `classes`, which may move or be exchanged by a tie.
 
-        classes: the weights as they are trained; they may move, or be exchanged by a tie. seed: of
-        hash functions and features; draws come from `rng` of `propose`. InvalidRequest for options
-        that do not fit.
+        `index`, if any, is made here and filled by the loss. seed: of hash functions and features.
+        InvalidRequest for options that do not fit.
         """
         self.classes, self.form = classes, form
 
@@ -47,6 +46,5 @@ class Proposal(ABC):
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
         """Return candidates for rows that have targets, and minus their log-expected counts.
 
-        hidden is detached, and normalised if the logits are. All randomness comes from `rng`, so a
-        run can be resumed. O(B M + E) memory, never [B, V] for a sub-linear method.
+        hidden is detached, and normalised if the logits are. All randomness comes from `rng`.
         """

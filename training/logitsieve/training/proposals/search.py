@@ -1,9 +1,8 @@
 """The classes that a search finds for a context, and a uniform sample of the rest.
 
-Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets and the classes that a
-search finds, T is uniform without replacement outside S (Levy, Chen, Ermon 2018, LSH Softmax,
-equation 4, with V - |S| for its C - k). The loss is log Z^ - x_t, and equations 5 and 6 are its
-gradient.
+The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets
+and the classes that a search finds, T is uniform without replacement outside S (Levy, Chen, Ermon
+2018, LSH Softmax, equations 4 to 6, with V - |S| for its C - k).
 
 Shape letters: B rows, D hidden size, V classes, M targets of a row, E candidates of all rows.
 """
@@ -35,7 +34,7 @@ from logitsieve.training.structures.tables import Scratch
 from logitsieve.utils.options import option
 
 Csr: TypeAlias = tuple[Int64, Int32]  # offsets [B+1] and ids of each row
-FEW_ROWS = 16  # up to which a set for each row costs less than one product with all of them
+FEW_ROWS = 16  # with no more rows a set for each costs less than one product with all
 
 
 class SetSizes(NamedTuple):
@@ -114,7 +113,7 @@ class UniformSampler:
     ) -> tuple[Int64, Int32, Float64]:
         """Return CSR (offsets, ids, log-weights): each row's ids and then `count` others.
 
-        The others are no targets of the row (padded by -1) either.
+        None of the others is a target of the row (padded by -1).
         """
         key, step = np.uint64(rng.key), np.uint64(rng.step)
         taken = self.scratch.zeros("taken", self.n_classes, np.uint8)
@@ -125,5 +124,5 @@ class UniformSampler:
 
 
 def sqrt_classes(n_classes: int, factor: float = 1.0) -> int:
-    """Return factor sqrt V, at least 1 and at most V: the papers' defaults are multiples of it."""
+    """Return factor sqrt V within 1 .. V: the papers' defaults are multiples of it."""
     return min(n_classes, max(1, round(factor * math.sqrt(n_classes))))

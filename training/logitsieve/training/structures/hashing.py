@@ -1,8 +1,7 @@
 """Hash families over the rows of W: SimHash with dense or structured hyperplanes, and DWTA.
 
-Rows are hashed as [w; b / beta; sqrt(M^2 - |[w; b / beta]|^2)] / M (heads/_base/reduction.py),
-contexts as [h; beta; 0]: beta is 1 here, and M the row's own norm unless the tables are for inner
-products.
+Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (heads/_base/reduction.py), contexts as
+[h; 1; 0]; M is the row's own norm unless the tables are for inner products.
 
 Shape letters: N vectors, D hidden size, X = D + 2, L tables, K hashes a table, E pairs of a query
 and a row.
@@ -47,29 +46,29 @@ class Hashing(ABC):
 
     @abstractmethod
     def codes(self, vectors_NX: Float32) -> Int32:
-        """Buckets int32 [N, L] of lifted vectors in each table."""
+        """Return buckets int32 [N, L] of lifted vectors."""
 
     @abstractmethod
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """The form of vectors [N, ...] that `agreements` takes."""
+        """Return vectors [N, ...] in the form that `agreements` takes."""
 
     @abstractmethod
     def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
-        """Fill the last argument, as `agreements` has it, for those before it."""
+        """Fill the last argument with `agreements` of the others."""
 
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
-        """float64 [E]: the probability that one random hash of a query and of a row agree.
+        """Return the probability [E] that one hash of a query and of a row agree.
 
-        queries and rows are as `kept` gives them; a query's rows are CSR.
+        queries and rows come from `kept`; a query's rows are CSR.
         """
         out = np.empty(ids.size)
         self.fill_agreements(queries, rows, offsets, ids, out)
         return out
 
     def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
-        """float64 [E]: the probability of a common bucket in any table, 1 - (1 - p^K)^L."""
+        """Return the probability [E] of a common bucket, 1 - (1 - p^K)^L."""
         common = self.agreements(queries, rows, offsets, ids) ** self.hashes
         with np.errstate(divide="ignore"):
             chances: Float64 = -np.expm1(self.tables * np.log1p(-common))
@@ -102,11 +101,7 @@ class SimHash(Hashing):
         return hash_vectors(vectors_NX, self.drawn, torch.get_num_threads())
 
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """The vectors at length 1.
-
-        A vector of zeros counts as one along the last coordinate, which is zero in all others: so
-        zeros share a bucket with each other, and with any other vector with probability 2^-bits.
-        """
+        """Return the vectors at length 1; one of zeros becomes the last axis, zero in others."""
         norms = np.linalg.norm(vectors_NX, axis=1, keepdims=True)
         kept: np.ndarray = vectors_NX / np.where(norms > 0, norms, 1)
         kept[norms[:, 0] == 0, -1] = 1
@@ -119,8 +114,8 @@ class SimHash(Hashing):
 class StructuredSimHash(SimHash):
     """SimHash with hyperplanes sqrt(P) H D1 H D2 H D3 (hadamard.py): O(X log X) for X products.
 
-    Hyperplanes of one block are orthogonal, not independent: agreements are those of SimHash, the
-    chance of a common bucket is that only nearly.
+    Hyperplanes of one block are orthogonal, not independent: agreements equal SimHash's, chances of
+    a common bucket nearly.
     """
 
     def _draw(self, dim: int, seed: int) -> np.ndarray:
@@ -140,8 +135,7 @@ class StructuredSimHash(SimHash):
 class DWTA(Hashing):
     """Largest coordinates of random windows (training/kernels/hash_codes.py), over w and h alone.
 
-    The probability of a common bucket is exact for vectors without zeros; a window of zeros borrows
-    the winner of another, and the probability is then that window's.
+    Probabilities are exact for vectors without zeros; a window of zeros borrows another's winner.
     """
 
     def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:

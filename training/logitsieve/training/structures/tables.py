@@ -1,9 +1,8 @@
 """Hash tables over the rows of W, which follow the rows as they are trained.
 
-`update` moves changed rows to other buckets, in constant time a table. Between updates the tables
-are stale: look-ups find classes by their old rows. Losses that recompute the logits of the
-candidates stay right; those that weigh by the probability of a collision need the rows as they were
-hashed, which `keep` stores.
+`update` moves changed rows to other buckets, in constant time a table. Between updates look-ups
+find classes by their old rows. A loss that weighs by the probability of a collision needs the rows
+as they were hashed: `keep` stores them.
 
 Shape letters: B rows of a batch, D hidden size, X = D + 2, V classes, L tables, C buckets a table,
 M targets of a row, U rows that changed.
@@ -34,16 +33,13 @@ from logitsieve.training.structures.hashing import Hashing
 
 
 class Scratch:
-    """Memory for kernels: arrays of zeros by name, one set for each calling thread.
-
-    Saves O(V) work in every step. No part of any state: a copy of a loss gets its own.
-    """
+    """Arrays of zeros for kernels, by name and thread: no part of any state."""
 
     def __init__(self) -> None:
         self._of_thread = local()
 
     def zeros(self, name: str, size: int, dtype: type[np.generic]) -> np.ndarray:
-        """The calling thread's array; kernels leave it as zeros unless its content is no matter."""
+        """Return the calling thread's array, which kernels leave as zeros or only overwrite."""
         arrays: dict[str, Any] = self._of_thread.__dict__
         if name not in arrays or arrays[name].size != size:
             arrays[name] = np.zeros(size, dtype)
@@ -80,10 +76,10 @@ class Buckets:
         *,
         fair: bool = False,
     ) -> tuple[Int64, Int32, Int64]:
-        """CSR (offsets, ids) of each row's classes, at most `limit`, and their number before [B].
+        """Return CSR (offsets, ids) of each row's classes, and their number before a limit [B].
 
-        Without the row's targets (padded by -1). Beyond `limit` those in most buckets are kept, or
-        a uniform sample if `fair`.
+        Targets (padded by -1) are left out. At most `limit` classes stay: the ones in most
+        buckets, or a uniform sample if `fair`.
         """
         seed, count = (np.uint64(random.key), np.uint64(random.step)), self.n_classes
         counts = self.scratch.zeros("counts", count, np.uint16)
@@ -94,7 +90,7 @@ class Buckets:
         return classes
 
     def look_up_batch(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
-        """At most `limit` ids: those in most pairs of a row and a bucket, no row's targets."""
+        """Return at most `limit` ids in most pairs of a row and a bucket, no row's targets."""
         sizes = {
             "votes": self.n_classes,
             "distinct": self.n_classes + 1,
@@ -165,11 +161,11 @@ class HashTables(Buckets):
         return self._numbered(self.hashing.codes(vectors)), vectors
 
     def of_classes(self, ids_B: Int64) -> Int32:
-        """Buckets int32 [B, L] that hold classes, by their rows as hashed."""
+        """Return the buckets int32 [B, L] of classes, by their rows as hashed."""
         return self._numbered(self.codes[ids_B])
 
     def state_dict(self) -> dict[str, Any]:
-        # Not the order inside buckets: nothing depends on it.
+        # The order inside buckets does not matter.
         state: dict[str, Any] = {
             "codes": torch.from_numpy(self.codes.astype(np.uint16).view(np.int16)),
             "largest": self.largest,
@@ -207,7 +203,7 @@ class HashTables(Buckets):
         return codes_BL + np.arange(self.hashing.tables, dtype=np.int32) * self.buckets
 
     def _lifted(self, weight_UD: Float32, bias_U: Float32) -> Float32:
-        """float32 [U, X] of length 1."""
+        """Return lifted rows float32 [U, X] of length 1."""
         norms = _norms(weight_UD, bias_U)
         norms = np.where(norms > 0, norms, 1)
         largest = np.full_like(norms, self.largest) if self.mips else norms
@@ -225,7 +221,7 @@ class HashTables(Buckets):
 
 
 def _read(weight: Tensor, bias: Tensor | None, rows: Tensor | slice) -> tuple[Float32, Float32]:
-    """Rows of weight [U, D] and bias [U] (zeros for none) as float32 on the CPU."""
+    """Return rows of weight [U, D] and bias [U] (zeros if None) as float32 on the CPU."""
     weight_UD = weight.detach()[rows].to("cpu", torch.float32).numpy()
     if bias is None:
         return weight_UD, np.zeros(len(weight_UD), np.float32)

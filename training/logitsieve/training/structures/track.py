@@ -1,8 +1,7 @@
 """Indexes of the rows of W, kept up to date with an optimizer.
 
-Rows with a gradient are dirty; they are indexed again once a period, all together: doing so after
-every step would cost many times the loss itself. This requires an optimizer that moves the rows
-with a gradient and no others; any other is refused by name.
+Rows with a gradient are dirty; they are indexed again once a period, as every step would cost many
+times the loss. Optimizers that move other rows are refused.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ _SPARSE = "sparse gradients (a head or a tied embedding with sparse=True)"
 
 
 class RowIndex(Protocol):
-    """An index over the rows of W: hash tables, a kernel tree, inverted lists.
-
-    weight [V, D] and bias [V, 1] (or None) are the parameters, detached.
-    """
+    """An index over the rows of W: weight [V, D] and bias [V, 1] (or None), detached."""
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Index all rows of W."""
@@ -40,10 +36,10 @@ class RowIndex(Protocol):
         """Index the rows that moved again: int64 [N], ascending, each once."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, ints, floats and dicts of them: all that a resumed run needs."""
+        """Return tensors, ints, floats and dicts of them, for a resumed run."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what state_dict returned; InvalidRequest if its shapes differ."""
+        """Load a state; InvalidRequest if its shapes differ."""
 
 
 @dataclass
@@ -57,7 +53,7 @@ class TrackingState:
     noted: int = 0  # ids in `dirty`, with duplicates
 
     def note(self, rows: Tensor, n_classes: int) -> None:
-        """Add rows; so that a long period holds no more than 2 V ids, duplicates are dropped."""
+        """Add rows; duplicates are dropped beyond 2 V ids."""
         self.dirty.append(rows)
         self.noted += len(rows)
         if self.noted > 2 * n_classes:
@@ -95,7 +91,7 @@ class Tracker:
     growth: float
 
     def after_step(self, *_: object) -> None:
-        """Note the rows that moved, and index them if the period is over: an optimizer's hook."""
+        """Note the rows that moved, and index them if the period is over."""
         state = self.state
         state.steps += 1
         for parameter in self.classes.parameters():
@@ -114,7 +110,7 @@ class Tracker:
 
 
 def check_trackable(optimizer: Optimizer, classes: ClassWeights) -> None:
-    """InvalidRequest unless it has all parameters of the classes and moves no other rows."""
+    """Raise InvalidRequest unless it has all the classes' parameters and moves no other rows."""
     name = type(optimizer).__name__
     if not classes.sparse:
         raise InvalidRequest("optimizer", f"{name} on dense gradients", _SPARSE)

@@ -23,14 +23,13 @@ from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 from logitsieve.training.structures.features import Features
 
 FEATURES_AT_ONCE = 1 << 22  # features held at a time while rows are added
-# Updates of the float32 sums before a rebuild. Each rounds a sum once: the error is then about 1e-5
-# of the sum.
+# Updates of the float32 sums before a rebuild: the error is then about 1e-5 of a sum.
 REBUILD_AFTER = 10_000
 
 
 @dataclass(frozen=True)
 class TreeQuery:
-    """phi [F] of a context, or a weighted sum of several; every class has at least mass `floor`."""
+    """phi [F] of contexts, a weighted sum; every class has at least the mass `floor`."""
 
     phi: Float32
     floor: float
@@ -39,8 +38,8 @@ class TreeQuery:
 class KernelTree:
     """Sums of phi over the classes below each branch: a RowIndex.
 
-    Keeps each row as it was added, to subtract it again: in half precision where rows are
-    normalised (phi is that of the rounded row, so nothing is lost).
+    Keeps each row as it was added, to subtract it again; normalised rows in half precision, and
+    phi is of the rounded row.
     """
 
     def __init__(
@@ -77,10 +76,7 @@ class KernelTree:
             add_to_paths(self.sums, leaves, self._phi_of_stored(host_rows) - before)
 
     def mixture(self, vectors: Tensor) -> TreeQuery:
-        """Return a query that draws from the mean of the distributions of contexts [B, D].
-
-        Their phi are added up, each divided by the mass of the root.
-        """
+        """Return a query that draws from the mean of the distributions of contexts [B, D]."""
         phi_BF = self.features(vectors.detach().cpu().float().contiguous().numpy())
         floor = self.features.floor
         masses_B = (phi_BF @ self.sums[0]).astype(np.float64)
@@ -98,7 +94,7 @@ class KernelTree:
         return leaves, log_q
 
     def members(self, leaves: Tensor) -> Tensor:
-        """Class ids [L', n] of leaves [L'], padded by V."""
+        """Return class ids [L', n] of leaves [L'], padded by V."""
         ids = leaves[:, None] * self.per_leaf + torch.arange(self.per_leaf, device=leaves.device)
         return ids.clamp_(max=self.classes)
 

@@ -69,9 +69,9 @@ class Vocabulary:
 
 
 def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
-    """Yield the words of each line that has any, split by white space, and `<eos>`.
+    """Yield the words of each line that has any, and `<eos>`.
 
-    InvalidRequest names `field` if the file cannot be read as UTF-8 text.
+    InvalidRequest names `field` if the file is no UTF-8 text.
     """
     try:
         with path.open("rb") as file:
@@ -112,8 +112,7 @@ class Corpus(NamedTuple):
 def encode(config: TrainConfig, progress: Progress = no_progress) -> Corpus:
     """Read the texts of a training as ids of the most frequent words of the text trained on.
 
-    Each word gets a number where it first occurs, to be exchanged for its id once the frequent
-    words are known, so a text is read once. Holds 8 bytes a word in memory.
+    A text is read once: words get numbers, then ids. Holds 8 bytes a word in memory.
     """
     if config.text is None:
         raise InvalidRequest("text", "nothing", "a text file, or --resume")

@@ -61,11 +61,11 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     to_be_served: bool = False,
 ) -> TrainingStatus:
-    """Train what is left of the run in `folder`, from its checkpoint on.
+    """Train the rest of the run in `folder`, from its checkpoint on.
 
-    `stop` is called before every step: once it returns True, all is saved and train returns. `show`
-    gets the status, always the same object, after each step and each validation. InvalidRequest if
-    the run is `to_be_served` and the loss trains no softmax of h.w + b.
+    `stop` is called before every step: once it is True, all is saved and train returns. `show` gets
+    the status, always the same object, after each step and each validation. InvalidRequest if the
+    run is `to_be_served` and the loss trains no softmax of h.w + b.
     """
     config = load_config(folder)
     trainer = Trainer(config, Corpus.open(folder))

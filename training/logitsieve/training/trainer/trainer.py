@@ -1,7 +1,6 @@
 """One training: model, loss, optimizers with their rates, position in the text, and their state.
 
-All that a step depends on is in the checkpoint or follows from the options and the step's number:
-on a CPU a resumed run equals, bit for bit, one that was never stopped.
+On a CPU a resumed run equals, bit for bit, one that was never stopped.
 
 Shape letters: B streams, T time steps, D hidden size, V vocabulary.
 """
@@ -108,7 +107,7 @@ class Trainer:
     def step(self) -> float:
         """Make one update; return its loss in nats a word.
 
-        TrainingFailed if a hidden state or the gradient is not finite; nothing is updated then.
+        TrainingFailed, before any update, if a hidden state or the gradient is not finite.
         """
         begun, status = time.monotonic(), self.status
         factor = lr_factor(self.config, status.steps, status.total)
@@ -136,7 +135,7 @@ class Trainer:
         return nats
 
     def _batch(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the next step; the streams of each epoch begin elsewhere."""
+        """Return inputs and targets of the next step; each epoch shifts the streams."""
         epoch, number = divmod(self.status.steps, self.status.per_epoch)
         if number == 0:
             self._state = None
@@ -176,7 +175,7 @@ class Trainer:
         return LanguageModel.of(on_cpu, normalized=exported.normalized_contexts)
 
     def save(self, file: Path) -> None:
-        """Replace a checkpoint at once: a process that dies leaves the last one."""
+        """Replace a checkpoint atomically."""
         state = {
             "status": asdict(self.status),
             "parts": [part.state_dict() for part in self._parts],
