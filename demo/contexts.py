@@ -1,4 +1,4 @@
-"""The contexts of the demo: what the language model hands to its softmax while it reads.
+"""The contexts of the demo: inputs of the softmax while the language model reads.
 
 Shape letters: N windows, T words of a window.
 """
@@ -31,17 +31,14 @@ class Texts(NamedTuple):
 
 
 def three_texts(paragraphs: list[str]) -> Texts:
-    """Runs of the held-out text go to its halves in turn, so that both are spread alike."""
+    """Split; runs of the held-out text go to its halves in turn."""
     fit, unseen = split(paragraphs)
     runs = [unseen[start : start + RUN] for start in range(0, len(unseen), RUN)]
     return Texts(fit, list(chain(*runs[::2])), list(chain(*runs[1::2])))
 
 
 def windows(vocabulary: Vocabulary, paragraphs: Sequence[str], most: int) -> Tensor:
-    """int64 [N, T]: windows evenly spread over the text, of some `most` words in all.
-
-    The last words of the text, which fill no window, are left out.
-    """
+    """Return windows int64 [N, T] spread evenly over the text, about `most` words in all."""
     ids = vocabulary.encode("".join(f"{paragraph}\n" for paragraph in paragraphs))
     return torch.cat(list(trainer.windows(np.array(ids, np.int32), most)))
 
@@ -49,7 +46,7 @@ def windows(vocabulary: Vocabulary, paragraphs: Sequence[str], most: int) -> Ten
 def capture_contexts(
     model: LanguageModel, windows_NT: Tensor, out: Path, progress: Progress
 ) -> None:
-    """Write the context of every word, N T in all, as `00000.npy` in the new folder `out`."""
+    """Write the context of every word as `00000.npy` in the new folder `out`."""
     total = windows_NT.numel()
     capture(
         model,

@@ -1,4 +1,4 @@
-"""Greedy and beam search: the LSTM runs here, and a Decoder, wherever it is, names the next words.
+"""Greedy and beam search: the LSTM runs here, and a Decoder names the next words.
 
 Shape letters: B rows of the LSTM, D hidden size, T words read at once.
 """
@@ -34,7 +34,7 @@ JOINS = (
 
 
 def readable(words: Iterable[str]) -> str:
-    """Text for a reader: `<eos>` is a line break, and punctuation is joined to its words."""
+    """Join words: `<eos>` is a line break, and punctuation is joined to its word."""
     text = " ".join(words)
     for pattern, replacement in JOINS:
         text = pattern.sub(replacement, text)
@@ -55,7 +55,7 @@ class Reader:
         return hidden_BTD[:, -1].numpy()
 
     def step(self, parents: Int32, tokens: Int32) -> Float32:
-        """Row r goes on from row parents[r] by tokens[r], as `beam_search` wants it."""
+        """Continue row parents[r] by tokens[r] as row r, for `beam_search`."""
         assert self._state is not None
         hidden_LBD, cell_LBD = (part[:, parents].contiguous() for part in self._state)
         self._state = hidden_LBD, cell_LBD
@@ -82,7 +82,7 @@ class Writer:
     words: int
 
     def compare(self, prompts: Sequence[str], beams: int) -> Iterator[Completion]:
-        """Each prompt by greedy search, then by beam search, with every head."""
+        """Yield each prompt by greedy search, then by beam search, with every head."""
         for prompt in prompts:
             ids = self.vocabulary.encode(prompt)
             shown = self._text(ids)
@@ -94,7 +94,7 @@ class Writer:
                 yield Completion(shown, search, by_head)
 
     def _greedy(self, prompt: Sequence[int], head: str) -> Sequence[int]:
-        """The best word, then the best after that, up to the end of the paragraph."""
+        """Return the best word, then the best after it, up to the end of the paragraph."""
         reader, ids = Reader(self.model), list[int]()
         hidden_BD = reader.read([prompt])
         while len(ids) < self.words and self._end not in ids:
@@ -104,7 +104,7 @@ class Writer:
         return ids
 
     def _beams(self, prompt: Sequence[int], head: str, beams: int) -> Sequence[int]:
-        """The likeliest completion; with the exact log Z, scores of all heads can be compared."""
+        """Return the likeliest completion, scored with the exact log Z for every head."""
         reader = Reader(self.model)
         result = beam_search(
             self.decoder,

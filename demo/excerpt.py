@@ -19,19 +19,19 @@ HELD_OUT_EVERY = 10
 
 
 def read_paragraphs(path: Path) -> list[str]:
-    """One paragraph a line, gzipped UTF-8; empty lines are left out."""
+    """Read gzipped UTF-8, a paragraph a line, without empty lines."""
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
         return [line.rstrip("\n") for line in file if line.strip()]
 
 
 def write_paragraphs(path: Path, paragraphs: list[str]) -> None:
-    """The form that `read_paragraphs` reads; the same paragraphs give the same bytes."""
+    """Write for `read_paragraphs`; equal paragraphs give equal bytes."""
     text = "".join(f"{paragraph}\n" for paragraph in paragraphs)
     path.write_bytes(gzip.compress(text.encode("utf-8"), compresslevel=9, mtime=0))
 
 
 def excerpt(paragraphs: list[str]) -> list[str]:
-    """A seventh of the paragraphs, each different one once."""
+    """Return a seventh of the paragraphs, each distinct one once."""
     runs = [paragraphs[start : start + RUN] for start in range(0, len(paragraphs), PERIOD)]
     last = runs[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
     del runs[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
@@ -39,7 +39,7 @@ def excerpt(paragraphs: list[str]) -> list[str]:
 
 
 def split(paragraphs: list[str]) -> tuple[list[str], list[str]]:
-    """The excerpt's part that may be trained on, and its last tenth, which is held out."""
+    """Split the excerpt into text to train on and its last tenth, which is held out."""
     end = len(paragraphs) - len(paragraphs) // HELD_OUT_EVERY
     return paragraphs[:end], paragraphs[end:]
 

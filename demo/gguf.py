@@ -57,7 +57,7 @@ class Options:
 
 @dataclass
 class Run:
-    """The continuation by one way, and the speed of each round."""
+    """One way's continuation, and the speed of each round."""
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
@@ -80,7 +80,7 @@ def main(**values: Any) -> None:
 
 
 def show(options: Options, console: Console) -> None:
-    """The stages, and what came of each."""
+    """Run the stages and print their results."""
     stages = Stages(console)
     path = model_file(options.model, options.cache)
     stages.done("fetch", f"{path}, {path.stat().st_size / 1e6:.0f} MB")
@@ -102,7 +102,7 @@ def show(options: Options, console: Console) -> None:
 
 
 def indexed(path: Path, threads: int, stages: Stages) -> Index:
-    """The index in the model's folder, made if it is not there."""
+    """Return the index in the model's folder; build it if it is missing."""
     folder = path.parent / "index" / "1"
     if not folder.exists():
         with stages.bars() as bars:
@@ -123,7 +123,7 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
 
 
 def race(context: LlamaContext, decoder: LocalDecoder, options: Options) -> dict[str, Run]:
-    """Each way's continuation; they take turns, and the first turn warms up."""
+    """Return each way's continuation; they take turns, and the first turn warms up."""
     held = [name for name, target in GRADES.items() if target["head"] in decoder.index.heads]
     runs = {name: Run() for name in (ALONE, *held)}
     for turn in range(options.rounds + 1):
@@ -143,7 +143,7 @@ def race(context: LlamaContext, decoder: LocalDecoder, options: Options) -> dict
 def writing(
     context: LlamaContext, decoder: LocalDecoder, name: str, options: Options
 ) -> Iterator[Generation]:
-    """The continuation by one way, to be iterated over."""
+    """Yield one way's continuation, to be iterated over."""
     asked = {"max_tokens": options.tokens, "ignore_end": True}
     if name == ALONE:
         yield generate(context, options.prompt, **asked)
@@ -153,7 +153,7 @@ def writing(
 
 
 def replayed(context: LlamaContext, prompt: str, ids: list[int]) -> Float32:
-    """The hidden states [tokens, D] from which the tokens were chosen."""
+    """Return the hidden states [tokens, D] that the tokens were chosen from."""
     context.forget()
     context.headless = True
     rows = [context.read(context.tokenize(prompt))]
@@ -163,7 +163,7 @@ def replayed(context: LlamaContext, prompt: str, ids: list[int]) -> Float32:
 
 
 def table(runs: Mapping[str, Run], right: Mapping[str, int]) -> Table:
-    """A row for each way; `right` tokens of each are the float64 argmax."""
+    """Return a table of the ways; `right` tokens of each are the float64 argmax."""
     alone = runs[ALONE]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("", "tokens/s", "", "rows a token", "float64 argmax", "proven"):

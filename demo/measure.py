@@ -1,4 +1,4 @@
-"""How right and how fast each head is: in process, in the server, and over gRPC.
+"""Precision and speed of each head: in process, in the server, and over gRPC.
 
 Shape letters: N contexts, D hidden size.
 """
@@ -44,7 +44,7 @@ class Numbers:
 def measure(
     index: Index, decoder: Decoder, label: str, hidden_ND: Float32, progress: Progress
 ) -> Numbers:
-    """All heads of `index`, in process and as `label` of a remote `decoder`."""
+    """Measure all heads of `index`, in process and as `label` of a remote `decoder`."""
     speed = {}
     for done, name in enumerate(HEADS, start=1):
         speed[name] = _speed(index, decoder, label, name, hidden_ND[:BLOCK])

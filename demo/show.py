@@ -42,12 +42,12 @@ class Stages:
         return perf_counter() - self._start
 
     def title(self, text: str) -> None:
-        """A ruled line."""
+        """Print a ruled line."""
         self.console.print()
         self.console.rule(Text(text, "bold"), align="left")
 
     def done(self, name: str, text: str) -> None:
-        """All since the stage before was `name`; `text` says what came of it."""
+        """Print that stage `name` is done, with its result and its seconds."""
         now = perf_counter()
         line = Table.grid(padding=(0, 2), expand=True)
         line.add_column(width=8, style="bold green")
@@ -59,7 +59,7 @@ class Stages:
 
     @contextmanager
     def bars(self) -> Iterator[Report]:
-        """A callback (step, done, total), drawn on a terminal until the stage ends."""
+        """Yield a callback (step, done, total), drawn on a terminal until the stage ends."""
         columns = TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn()
         hidden = not self.console.is_terminal
         with Progress(
@@ -76,7 +76,7 @@ class Stages:
 
 
 def index_line(index: Index, target: Mapping[str, float]) -> str:
-    """The size of the index, and whether its screen meets `target`, such as {"p1": 0.998}."""
+    """Return the size of the index, and if its screen meets `target`, such as {"p1": 0.998}."""
     calibration, screen = index.calibration or {}, index.manifest.heads["screen"].config
     point = next(each for each in calibration["points"] if each["head"]["name"] == "screen")
     low = {name: point["precision"][name.removeprefix("p")]["low"] for name in target}
@@ -93,7 +93,7 @@ def index_line(index: Index, target: Mapping[str, float]) -> str:
 
 
 def conditions(numbers: Numbers) -> str:
-    """The setting in which the numbers hold."""
+    """Return the setting of the measurement."""
     index, cpu = numbers.index, (numbers.index.calibration or {})["machine"]["cpu"]
     rows = numbers.precision["screen"].rows
     return (
@@ -104,7 +104,7 @@ def conditions(numbers: Numbers) -> str:
 
 
 def numbers_table(numbers: Numbers) -> Table:
-    """Times of each head with its speed-up over `exact`, and how precise it is."""
+    """Return times of each head with its speed-up over `exact`, and its precision."""
     exact, *others = HEADS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
@@ -130,7 +130,7 @@ def numbers_table(numbers: Numbers) -> Table:
 
 
 def completions_table(completions: Iterable[Completion]) -> Table:
-    """Each prompt completed by `exact`; the other heads' text where it differs."""
+    """Return each prompt's completion by `exact`, and the other heads' if it differs."""
     exact, *others = HEADS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("search", style="cyan", no_wrap=True)
@@ -145,7 +145,7 @@ def completions_table(completions: Iterable[Completion]) -> Table:
 
 
 def difference(exact: str, other: str) -> Text:
-    """ "same", or `other`, in another style from its first word that is not that of `exact`."""
+    """Return "same", or `other` with the words after the common beginning in a style."""
     if exact == other:
         return Text("same", "green")
     words, pairs = other.split(" "), zip(exact.split(" "), other.split(" "), strict=False)
@@ -155,7 +155,7 @@ def difference(exact: str, other: str) -> Text:
 
 
 def agreement(completions: Sequence[Completion]) -> str:
-    """How many completions of each head are the exact head's."""
+    """Return the number of completions of each head that equal the exact head's."""
     exact, *others = HEADS
     counts = {
         name: sum(each.by_head[name] == each.by_head[exact] for each in completions)
@@ -166,14 +166,14 @@ def agreement(completions: Sequence[Completion]) -> str:
 
 
 def wait_for_enter(console: Console, address: str, stdin: TextIO) -> None:
-    """Leave pages at `address` to be looked at, where a person at a terminal can end it."""
+    """Wait for Enter on a terminal, while pages at `address` can be looked at."""
     if console.is_terminal and stdin.isatty():
         console.print(f"\nSee it in a browser: {address} (Enter ends the demo)", soft_wrap=True)
         stdin.readline()
 
 
 def next_commands(index: Path) -> Iterator[Text]:
-    """Commands to try with the index <models>/<name>/<version>."""
+    """Yield commands to try with the index <models>/<name>/<version>."""
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
     query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"

@@ -1,6 +1,6 @@
-"""The best tokens by logits in float64: what answers are compared with.
+"""The best tokens by logits in float64, to compare answers with.
 
-Float32 products of every row leave the few whose error could hide the best one, and those are
+Float32 products of every row leave few rows that could be the best within their error: these are
 multiplied in float64.
 
 Shape letters: N contexts, D hidden size, V vocabulary.
@@ -20,7 +20,7 @@ ROWS = 8192  # of W, in a part
 
 
 def argmax(matrix: OutputMatrix, hidden: Float32) -> Int64:
-    """The ids [N] of the largest float64 logits W h, the lower of equal ones."""
+    """Return the ids [N] of the largest float64 logits W h, the lower of equal ones."""
     sizes = np.linalg.norm(hidden.astype(np.float64), axis=1)
     best, leaders = np.full(len(hidden), -np.inf), np.zeros(len(hidden), np.int64)
     for start in range(0, matrix.shape[0], ROWS):

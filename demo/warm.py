@@ -1,7 +1,7 @@
 """Compile the kernels that the builder and the server use: `python -m demo.warm FOLDER`.
 
-On a fresh machine that takes half a minute of one core, so the demo does it in a process of its
-own while the model reads; the machine code goes to the cache that all of them share.
+On a fresh machine that takes half a minute of one core: a process of its own does it while the
+model reads, and the machine code goes to the common cache.
 """
 
 import logging
@@ -16,7 +16,7 @@ import numpy as np
 
 @contextmanager
 def compiling(scratch: Path) -> Iterator[None]:
-    """Compile in the background; at the end of the block, what is left is waited for."""
+    """Compile in the background, until the end of the block or longer."""
     command = [sys.executable, "-m", "demo.warm", str(scratch / "warm" / "1")]
     with subprocess.Popen(command) as process:
         try:
@@ -27,7 +27,7 @@ def compiling(scratch: Path) -> Iterator[None]:
 
 
 def main(folder: Path) -> None:
-    """Build a tiny index and ask it everything that a server would."""
+    """Build a tiny index and warm it like a server."""
     from logitsieve.decoding import LocalDecoder
     from logitsieve.index_builder import BuildConfig, build
 

@@ -1,4 +1,4 @@
-"""The table of subcommands: help imports none of them, and errors become exit codes."""
+"""The table of subcommands, imported when called; errors become exit codes."""
 
 from __future__ import annotations
 
@@ -61,24 +61,20 @@ COMMANDS: dict[str, Entry] = {
 
 
 class LazyCommand(TyperCommand):
-    """A subcommand whose module, cli/<name>.py, is imported when it is called."""
+    """A subcommand; its module, cli/<name>.py, is imported when it is called."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the context of the real command, which the group then invokes.
-
-        The options are read before the extra is required: --help works without it. Help is plain
-        text, which reads well in 80 columns.
-        """
+        """Return the context of the real command; --help works without its extra."""
         command = import_module(f"logitsieve.cli.{self.name}").command
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         text = (getdoc(command) or "").replace("Example: ", "\b\nExample: ")
         single.command(self.name, help=text)(with_options(command, self._entry.from_file))
         context = get_command(single).make_context(*args, **kwargs)
-        if not context.resilient_parsing:  # completing asks for nothing to be run
+        if not context.resilient_parsing:  # completing runs no command
             require(self._entry.extra, *MODULES[self._entry.extra])
         return context
 

@@ -83,7 +83,7 @@ class BackgroundIndex:
     """
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:
-        """MissingExtra without what builds an index, OSError where the cache cannot be written."""
+        """Start the process; MissingExtra without the builder, OSError for a read-only cache."""
         require("builder", "numba", "torch", "faiss", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
         self.error = ""

@@ -26,7 +26,7 @@ ANY_DIRECTION = (
     " wider than for a model's own."
 )
 PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
-MUCH = 0.5  # share of rows left to the fallback above which a screen saves little
+LEFT_SHARE = 0.5  # of rows left to the fallback: above it a screen saves little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class BuildOptions:
     )
     target_precision: tuple[str, ...] = flag(
         (),
-        "Search for the cheapest screen whose P@1, P@5 (or p10) reach these.",
+        "Search for the cheapest screen with at least these P@1, P@5 (or p10).",
         metavar="p1=P,p5=P",
     )
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
@@ -69,7 +69,7 @@ class BuildOptions:
 def command(
     options: BuildOptions, config: BuildConfig = ALL_CORES, as_json: AsJson = False
 ) -> None:
-    """Turn a frozen softmax and the contexts it meets into an index.
+    """Turn a frozen softmax and the contexts that it meets into an index.
 
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
@@ -107,7 +107,7 @@ def command(
 
 
 def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float32 | None:
-    """Contexts of a GGUF model that reads the primer, where llama.cpp is installed; or None."""
+    """Return contexts of a GGUF model that reads the primer; None without llama.cpp."""
     from logitsieve.index import new_path
 
     if not is_gguf(options.weight):
@@ -135,7 +135,7 @@ def show(index: Index) -> None:
     print_files("On disk", _bytes(index), index.vocab_size * index.dim)
     screen = index.manifest.heads.get("screen")
     escalated = 0.0 if screen is None else screen.config.get("escalated", 0.0)
-    if escalated > MUCH:
+    if escalated > LEFT_SHARE:
         print(
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
         )

@@ -66,7 +66,7 @@ class CaptureOptions:
     )
 
     def check(self) -> None:
-        """InvalidRequest unless there is one source, and a text where it needs one."""
+        """Raise InvalidRequest unless there is one source, and a text if it needs one."""
         sources = {"module": self.module, "huggingface": self.huggingface, "gguf": self.gguf}
         given = [name for name, source in sources.items() if source is not None]
         if len(given) != 1:
@@ -78,7 +78,7 @@ class CaptureOptions:
             raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
 
     def run(self, config: CaptureConfig) -> dict[str, Any]:
-        """Capture from the source that is given; what `capture.json` holds."""
+        """Capture from the given source; return the contents of `capture.json`."""
         with executor_at(self.ray) as executor, bars("capture") as progress:
             more: dict[str, Any] = {"config": config, "progress": progress, "executor": executor}
             if self.gguf is not None:
@@ -97,7 +97,7 @@ class CaptureOptions:
         return capture_gguf(gguf, self.text, self.out, **read, **more)
 
     def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:
-        """The model, its batches, and what loads the model in another process."""
+        """Return the model, its batches, and a function that loads it in another process."""
         if self.module is not None:
             return *_call(self.module), partial(_model_of, str(Path(self.module).absolute()))
         from logitsieve.index_builder.capture.huggingface import load_model, open_folder
@@ -117,7 +117,7 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
     and returns it with an iterable of batches. Each batch is the model's argument,
     a tuple of its arguments, or a dict of keyword arguments.
 
-    A model whose logits are not W h + b is refused.
+    A model is refused unless its logits are W h + b.
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """

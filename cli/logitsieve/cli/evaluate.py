@@ -36,7 +36,7 @@ class EvaluateOptions:
 
 
 def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = False) -> None:
-    """Measure a head on contexts, and the exact softmax beside it.
+    """Measure a head on contexts, and the exact softmax with it.
 
     Example: logitsieve evaluate models/lm/1 --contexts heldout.npy --knob probes=2
     """
@@ -66,7 +66,7 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
 
 
 def _spread(contexts: Contexts, rows: int, stage: str, progress: Progress) -> Iterator[Float32]:
-    """Blocks of `rows` contexts that lie evenly over all, in their order."""
+    """Yield blocks of `rows` contexts spread evenly over all, in their order."""
     chosen = np.arange(rows) * contexts.rows // rows
     for start in range(0, rows, BLOCK_ROWS):
         yield contexts.take(chosen[start : start + BLOCK_ROWS])

@@ -19,7 +19,7 @@ from logitsieve.cli.output import print_json
 if TYPE_CHECKING:
     from logitsieve.client.llamacpp import Generation, LlamaContext
 
-WHOLE = ("top_k", "penalized")  # settings of --sample that are whole numbers
+WHOLE = ("top_k", "penalized", "seed")  # settings of --sample that are whole numbers
 SETTINGS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "penalized"),
@@ -43,7 +43,7 @@ class GenerateOptions:
         encoding="utf-8",
     )
     chat: bool = flag(
-        False, "The prompt is a user's message, put as the model's chat template has it.", "--chat"
+        False, "The prompt is a user's message, for the model's chat template.", "--chat"
     )
     system: str | None = flag(None, "The system's message before it, with --chat.")
     index: Path | None = flag(
@@ -91,7 +91,7 @@ class GenerateOptions:
     )
 
     def prompts(self) -> tuple[str, ...]:
-        """The texts to continue, a file's without its last line break."""
+        """Return the texts to continue, a file's without its last line break."""
         if bool(self.prompt) == (self.file is not None):
             got = "both --prompt and --file" if self.prompt else "nothing"
             raise InvalidRequest("prompt", got, "one of --prompt and --file")
@@ -103,12 +103,12 @@ class GenerateOptions:
             raise InvalidRequest("file", str(error), "a UTF-8 text file") from error
 
     def settings(self) -> dict[str, Any]:
-        """Keywords of `GenerationOptions`; InvalidRequest names `sample`."""
+        """Return keywords of `GenerationOptions`; InvalidRequest names `sample`."""
         given: dict[str, Any] = dict(numbers("sample", self.sample))
         for name, value in given.items():
             if name not in SETTINGS:
                 raise InvalidRequest("sample", repr(name), ", ".join(SETTINGS))
-            if name in (*WHOLE, "seed"):
+            if name in WHOLE:
                 if value != int(value):
                     raise InvalidRequest(f"sample.{name}", value, "a whole number")
                 given[name] = int(value)
@@ -126,10 +126,10 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     llama.cpp computes each token's hidden state; a head of the index chooses the token from it.
     Without an index llama.cpp computes all logits itself until one is made, by another process of
     low priority; the next text begins with that index. With --head dense llama.cpp computes them
-    throughout: the same tokens, but for its rounding, and the times to compare with. Greedy unless
-    --sample names a setting. The last line, on stderr, has tokens a second, of the head alone and
-    in all without the prompt, rows of the output matrix whose exact logit was computed, and tokens
-    proven to be the full softmax's.
+    throughout, for comparison: its rounding may change a token. Greedy unless --sample names a
+    setting. The last line, on stderr, has tokens a second, of the head alone and in all without the
+    prompt, rows of the output matrix that were computed exactly, and tokens proven to be the full
+    softmax's.
 
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """
@@ -167,7 +167,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
-    """Report if llama.cpp alone can answer, whose model bends its logits; a line says so."""
+    """Report, and print, if only llama.cpp can answer because the model bends its logits."""
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
     only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:
@@ -205,5 +205,5 @@ def _show(
 
 
 def _printable(text: str) -> str:
-    """The text without control characters, but for line breaks and tabs."""
+    """Escape control characters except line breaks and tabs."""
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)

@@ -1,4 +1,4 @@
-"""Command-line options: those of frozen dataclasses, those that several commands share, and files.
+"""Command-line options from frozen dataclasses, shared options, and options in files.
 
 A dataclass is the one list of names, types, defaults, ranges and help.
 """
@@ -31,22 +31,21 @@ RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one o
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-# What a file may hold for a field of another type than its own.
+# Types that a file may hold for a field of another type.
 IN_TOML: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
 def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """A field for an option of one command, or MISSING; `names` and `more` are typer.Option's."""
+    """Return a field for an option of one command; `names` and `more` are typer.Option's."""
     return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
 
 
 def with_options(command: Callable[..., None], from_file: bool = False) -> Callable[..., None]:
-    """The command with one option for each field of the dataclasses among its parameters.
+    """Return the command with one option for each field of the dataclasses among its parameters.
 
-    A field's metadata holds its "help" and, for numbers, "low" and "high", or is that of `flag`;
-    fields typed tuple[X, ...] become repeatable options. Defaults are the fields' own, or those of
-    the parameter's default. `from_file` adds --config, a TOML file whose keys are the names of the
-    fields; options of the command line win.
+    A field's metadata is from `flag` or holds "help" and, for numbers, "low" and "high". Fields
+    typed tuple[X, ...] become repeatable options. The parameter's default overrides the fields'
+    defaults. `from_file` adds --config, a TOML file with fields as keys; the command line wins.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}
@@ -81,7 +80,7 @@ FILE = inspect.Parameter("config", KEYWORD, default=None, annotation=Annotated[P
 
 
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
-    """The fields of `config` that a TOML file sets; InvalidRequest names what is wrong in it."""
+    """Return the fields of `config` that a TOML file sets; InvalidRequest names a wrong one."""
     try:
         options = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -99,7 +98,7 @@ def is_typed(option: str, context: typer.Context) -> bool:
 
 
 def _of_type(key: str, value: Any, hint: Any) -> Any:
-    """A value of TOML as the field has it; what a Literal allows is left to the dataclass."""
+    """Convert a value of TOML to the field's type; the dataclass checks a Literal."""
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise InvalidRequest(key, repr(value), "list")
@@ -132,7 +131,7 @@ def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]
 
 
 def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
-    """["probes=2", "p1=0.99,p5=0.9"] -> {"probes": 2.0, ...}; InvalidRequest names `field`."""
+    """Read ["probes=2", "p1=0.99,p5=0.9"] as numbers; InvalidRequest names `field`."""
     values: dict[str, float] = {}
     for pair in ",".join(pairs).split(",") if pairs else []:
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -147,12 +146,12 @@ def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
 
 
 def read_words(path: Path) -> list[str]:
-    """Words by id, the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
+    """Read words by id, the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
     return read_text("vocabulary", path, "a UTF-8 text file").removesuffix("\n").split("\n")
 
 
 def read_text(flag: str, path: Path, allowed: str) -> str:
-    """The text of a UTF-8 file; InvalidRequest names `flag`."""
+    """Read a UTF-8 file; InvalidRequest names `flag`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -160,10 +159,10 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
 
 
 def idle_cores() -> int:
-    """The number of cores on which nothing runs at the moment, or 1: a default for llama.cpp.
+    """Count the cores that are idle at the moment, 1 or more: a default for llama.cpp.
 
-    Its threads wait for each other in busy loops, hundreds of times a token: one that shares its
-    core with another program holds up all of them. All cores where Linux's /proc is not there.
+    Its threads wait for each other in busy loops, so one on a shared core slows all of them. All
+    cores without Linux's /proc.
     """
     try:
         runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
@@ -173,9 +172,9 @@ def idle_cores() -> int:
 
 
 def executor_at(address: str | None) -> AbstractContextManager[Executor | None]:
-    """An executor on the cluster of Ray at that address; None without one.
+    """Return an executor on the cluster of Ray at that address; None without an address.
 
-    MissingExtra without Ray, InvalidRequest where there is no cluster.
+    MissingExtra without Ray, InvalidRequest without a cluster.
     """
     if address is None:
         return nullcontext()

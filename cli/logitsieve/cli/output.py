@@ -28,7 +28,7 @@ from logitsieve.utils.options import StageLines, no_progress
 if TYPE_CHECKING:
     from logitsieve.training.trainer import TrainingStatus
 
-PIPED_WIDTH = 160  # columns for a pipe or a file, where nothing says how wide it is
+PIPED_WIDTH = 160  # columns for a pipe or a file
 
 
 def print_json(value: Any) -> None:
@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """The title and a table; cells are shown as they are, never as markup, numbers to the right."""
+    """Print the title and a table: cells without markup, numbers to the right."""
     print(*(shown(line) for line in title.split("\n")), sep="\n")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for number, column in enumerate(columns):
@@ -51,7 +51,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def shown(value: object) -> str:
-    """A cell: floats to four significant digits, absent values as a dash, no control characters."""
+    """Format a cell: floats to four digits, None as a dash, no control characters."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -61,7 +61,7 @@ def shown(value: object) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as text: 7.8 MiB."""
+    """Format bytes: 7.8 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -70,7 +70,7 @@ def size(count: float) -> str:
 
 
 def print_files(title: str, sizes: Mapping[str, int], numbers: int) -> None:
-    """A table of files by their bytes, beside W, which has so many `numbers` of four bytes."""
+    """Print the bytes of files, and their share of W, `numbers` of four bytes."""
     rows = [(file, size(n), f"{100 * n / (4 * numbers):.2f} %") for file, n in sizes.items()]
     print_table(title, ["file", "size", "of W"], rows)
 
@@ -110,7 +110,7 @@ class TrainDisplay:
 
     @staticmethod
     def perplexity(value: float) -> str:
-        """Two decimals, or the power of ten where it diverged."""
+        """Format with two decimals, or a power of ten after divergence."""
         return f"{value:.2f}" if value < 1e6 else f"{value:.2e}"
 
     def _update(self, stage: str, done: int, total: int, note: str) -> None:
@@ -128,7 +128,7 @@ def _display(*more: ProgressColumn) -> Progress:
 
 @contextmanager
 def bars(title: str = "logitsieve") -> Iterator[ProgressCallback]:
-    """A progress callback: bars on a terminal, else `StageLines` that begin with `title`."""
+    """Yield a progress callback: bars on a terminal, else `StageLines` with `title`."""
     with _display(_Speed()) as display:
         yield TrainDisplay(display, title).progress
 

@@ -24,7 +24,7 @@ def auto_of(index: Index) -> Auto:
 
 
 def print_points(index: Index, bounds: bool = False) -> None:
-    """Print a line for each operating point; nothing without a calibration.
+    """Print a line for each operating point, if the index was calibrated.
 
     With `bounds`, each P@k is followed by its lower 95 % bound in brackets.
     """
@@ -69,7 +69,7 @@ def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
 
 
 def _marks(auto: Auto) -> dict[Setting, str]:
-    """The batch sizes at which AUTO takes a point for the index's own target."""
+    """Return the batch sizes at which AUTO takes a point for the index's target."""
     marks: dict[Setting, list[str]] = {}
     for batch in auto.batches:
         marks.setdefault(auto.choose(batch, BEYOND, None), []).append(f"B={batch}")
@@ -77,7 +77,7 @@ def _marks(auto: Auto) -> dict[Setting, str]:
 
 
 def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Choice]:
-    """`Auto.choices`, each class of k by its name."""
+    """Return `Auto.choices` with names of the classes of k."""
     return [
         choice | {"k": "any" if precision is None else K_LABELS[choice["k"]]}
         for choice in auto.choices(precision, ks)
@@ -85,7 +85,7 @@ def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Ch
 
 
 def print_choices(title: str, taken: list[Choice]) -> None:
-    """Print a line for each class of k, with the point taken at each batch size."""
+    """Print the points taken at each batch size, a line for each class of k."""
     batches = list(dict.fromkeys(choice["rows"] for choice in taken))
     lines: dict[str, list[str]] = {}
     for choice in taken:
@@ -109,7 +109,7 @@ def goal(auto: Auto, precision: float | None) -> str:
 
 
 def without_contexts(calibration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """`calibration` for printing: the size of its contexts instead of their numbers."""
+    """Return a printable `calibration`: with the size of its contexts, not their numbers."""
     if calibration is None or "contexts" not in calibration:
         return None if calibration is None else dict(calibration)
     contexts = {name: calibration["contexts"][name] for name in ("rows", "dim")}

@@ -19,7 +19,7 @@ def command(
     keep: Annotated[int, typer.Option(min=1, help="Number of the highest versions to keep.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old versions of every model; keep the highest, and those that an alias names.
+    """Remove old versions of every model, except the highest and versions with an alias.
 
     A server that has one of them loaded keeps answering with it.
 
@@ -44,7 +44,7 @@ def command(
 
 
 def prune(model: Path, keep: int) -> list[Path]:
-    """Remove old versions of the folder `model`; their paths, the lowest version first."""
+    """Remove old versions of the folder `model`; return their paths, the lowest first."""
     from logitsieve.index.files import TEMPORARY
     from logitsieve.index.manifest import is_version
     from logitsieve.server.models.routes import locked, read_aliases

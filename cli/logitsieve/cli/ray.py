@@ -19,7 +19,7 @@ Action = Literal["up", "status", "down"]
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    address: str = flag("auto", "The Ray cluster: auto for that of this node, or host:port.")
+    address: str = flag("auto", "The Ray cluster: auto for this node's own, or host:port.")
     replicas: int = flag(1, "Processes that answer for each shard.", min=1)
     cpus: float = flag(1.0, "Processors that Ray reserves for each of them.", min=0)
     serve_on: str = flag(
@@ -42,7 +42,7 @@ def command(
     `up` runs every shard of --models and an ingress, a server with the options of `serve`, on each
     node that has the resource --serve-on. Again, it brings what runs to the folder and returns when
     new versions answer: those without a folder are closed. The folder has the same path on every
-    node. --threads are those of a replica.
+    node. --threads is for each replica.
 
     Example: logitsieve ray up --models models-4 --replicas 2 --serve-on ingress
     """

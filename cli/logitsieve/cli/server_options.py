@@ -25,15 +25,13 @@ class ServerOptions:
     )
     tls_cert: Path | None = flag(None, "PEM file of the client's certificate.")
     tls_key: Path | None = flag(None, "PEM file of the private key of --tls-cert.")
-    token_file: Path | None = flag(None, "File that holds nothing but a bearer token.")
+    token_file: Path | None = flag(None, "File with a bearer token alone.")
 
     def open(self, client: type[Client]) -> Client:
-        """A client with TLS if one of its options asks for it."""
+        """Return a client, with TLS if one of its options asks for it."""
         by_tls = self.tls or self.tls_ca or self.tls_cert or self.tls_key
         tls = Tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key) if by_tls else None
-        token = (
-            ""
-            if self.token_file is None
-            else read_text("token_file", self.token_file, "a file with a token")
-        )
+        token = ""
+        if self.token_file is not None:
+            token = read_text("token_file", self.token_file, "a file with a token")
         return client(self.address, timeout_s=self.timeout_s, tls=tls, token=token.strip())

@@ -87,7 +87,7 @@ def command(
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """A callback, true once SIGINT or SIGTERM came; a second signal ends the process."""
+    """Yield a callback, true after SIGINT or SIGTERM; a second signal ends the process."""
     signalled = Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -103,7 +103,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 
 def _refuse_changes(ctx: typer.Context, run: TrainConfig, config: TrainConfig) -> None:
-    """InvalidRequest if an option that was given with --resume differs from that of the run."""
+    """Raise InvalidRequest if an option with --resume differs from the run's own."""
     for name, value in vars(config).items():
         was = getattr(run, name)
         if is_typed(name, ctx) and value != was:

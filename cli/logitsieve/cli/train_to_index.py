@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from logitsieve.index import Index
     from logitsieve.training.trainer import LanguageModel
 
-CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders in that of the run
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # in the folder of the run
 
 
 @dataclass(frozen=True, kw_only=True)

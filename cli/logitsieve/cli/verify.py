@@ -17,7 +17,7 @@ AllRows = Annotated[
 def command(index: IndexFolder, all_rows: AllRows = False, as_json: AsJson = False) -> None:
     """Check every byte and every number of an index, and rows of its sketch against W.
 
-    Exit code 1 names the damaged file and the reason. Nothing is remembered: each call reads all.
+    Exit code 1 names the damaged file and the reason. Each call reads all.
 
     Example: logitsieve verify models/lm/1
     """
