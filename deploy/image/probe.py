@@ -1,4 +1,4 @@
-"""Exit with 0 where an HTTP page answers 200: probe.py http://127.0.0.1:9090/healthz.
+"""Exit with 0 if an HTTP page answers 200: probe.py http://127.0.0.1:9090/healthz.
 
 For health checks within the image, which has no curl. No proxy of the environment is asked.
 """
@@ -13,7 +13,7 @@ PATIENCE_S = 4.0
 
 
 def answers(url: str) -> bool:
-    """True if GET answers 200 within PATIENCE_S."""
+    """Return True if GET answers 200 within PATIENCE_S."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE_S)
     try:

@@ -11,7 +11,13 @@ import pytest
 
 from logitsieve.api.errors import MissingExtra
 from logitsieve.cli import background
-from logitsieve.cli.background import BackgroundIndex, cached_index, index_of_cache
+from logitsieve.cli.app import BAD_INPUT
+from logitsieve.cli.background import (
+    BackgroundIndex,
+    build_and_compile,
+    cached_index,
+    index_of_cache,
+)
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel
@@ -152,6 +158,14 @@ def test_without_what_builds_or_where_nothing_can_be_written(
     monkeypatch.setattr(background, "require", missing)
     assert index_of_cache(GgufModel(make_gguf()), threads=1) == (None, None)
     assert "pip install 'logitsieve[builder]'" in capsys.readouterr().err
+
+
+def test_the_process_ends_with_the_exit_code_of_build(tmp_path: Path) -> None:
+    assert background.BUILD[1:3] == ("-m", background.__name__)
+    out = tmp_path / "lm" / "1"
+    missing = ["build", "--weight", str(tmp_path / "none.npy"), "--out", str(out)]
+    assert build_and_compile(missing) == BAD_INPUT
+    assert not out.exists()
 
 
 @pytest.mark.system

@@ -6,10 +6,10 @@ b rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -151,7 +151,6 @@ class Quadratic(KernelProposal):
 class _FrequencyLoss(SampledSoftmax):
     """A loss of its own over shared draws by class_counts [V], or by `default_weights`."""
 
-    default_weights: ClassVar[Callable[[int], Tensor]]
     proposal: FrequencyProposal
 
     def __init__(
@@ -168,10 +167,12 @@ class _FrequencyLoss(SampledSoftmax):
         proposal = FrequencyProposal(weights, n_sampled=n_sampled)
         super().__init__(in_features, n_classes, proposal, seed=seed, **common)
         if self.classes.bias is not None:
-            nn.init.constant_(self.classes.bias, self.first_bias)
+            nn.init.constant_(self.classes.bias, self.first_bias(n_classes))
 
-    @property
-    def first_bias(self) -> float:
+    def default_weights(self, n_classes: int) -> Tensor:
+        return uniform_weights(n_classes)
+
+    def first_bias(self, n_classes: int) -> float:
         return 0.0
 
 
@@ -182,8 +183,6 @@ class ImportanceSoftmax(_FrequencyLoss):
     "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so the loss
     can be negative.
     """
-
-    default_weights = staticmethod(uniform_weights)
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         merged = merge_classes(targets, self.proposal.shared(self.random.next()))
@@ -201,11 +200,11 @@ class NCE(_FrequencyLoss):
     log-uniform by id, may be the target. Biases start at -log V, so that Z starts near 1.
     """
 
-    default_weights = staticmethod(log_uniform_weights)
+    def default_weights(self, n_classes: int) -> Tensor:
+        return log_uniform_weights(n_classes)
 
-    @property
-    def first_bias(self) -> float:
-        return -log(self.n_classes)
+    def first_bias(self, n_classes: int) -> float:
+        return -log(n_classes)
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         ids, log_m = self.proposal.shared(self.random.next()).ids, log(self.proposal.n_sampled)
