@@ -225,7 +225,8 @@ def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) 
 
 def turning_bytes(sketch: Arrays) -> float:
     """Bytes that are read to turn a context into the coordinates of a sketch."""
-    return float(sketch["directions"].nbytes + sketch["triangle"].nbytes / 2)
+    triangle = sketch["triangle"].nbytes / 2 if "triangle" in sketch else 0  # none with levels
+    return float(sketch["directions"].nbytes + triangle)
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:
