@@ -43,7 +43,7 @@ def speeds(way: str) -> str:
 
 
 def instructions(system_info: str) -> str:
-    """What llama.cpp says that it has, without what it lacks."""
+    """The features that llama.cpp reports, without those that it lacks."""
     return ", ".join(re.findall(r"(\w+) = 1", system_info))
 
 

@@ -28,8 +28,8 @@ from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
 
-# Mass kept needs all V logits of a row, and where answers are proven only the rows scanned are
-# counted: one context in so many is enough.
+# Mass kept needs all V logits of a row, and heads that prove their answers are judged by the rows
+# that they scan alone: one context in eight is enough for both.
 MASS_STRIDE = 8
 MASS_LOGITS = 1 << 22  # logits held at once for that
 BLOCKS = 20
