@@ -288,7 +288,7 @@ THEOREMS = [
     Theorem("norms of U and L", f"{SKETCH}.SUMMED", summed, 40, nearer_one),
     Theorem("skew", f"{SKETCH}.EXACT_STEPS", partial(skew, unit=sketch.UNIT64), inf),
     Theorem("norms", f"{SKETCH}.NORM_SPARE", norm, 1e6, nearer_one),
-    Theorem("stored norms", "index_builder.fit.certified.ROUNDED", stored, 1e5, nearer_one),
+    Theorem("stored norms", "kernels.sketch.encode.ROUNDED", stored, 1e5, nearer_one),
     Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
     Theorem("sums of codes", "heads.certified.WIDEST", whole_sums, 1.02, multiplied),
     Theorem("factors", f"{SKETCH}.NORMAL", normal, 8.6),

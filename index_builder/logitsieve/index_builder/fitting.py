@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -104,7 +105,7 @@ class BuildInputs:
         bound = bound_of(self.unseen)
         return lambda share_H: min(bound(share_H[text]) for text in self.texts)
 
-    @property
+    @cached_property
     def trial(self) -> Trial:
         """Held-out contexts at equal distances."""
         return Trial(self.heldout.sample(TIMED_ROWS), min(TIMED_K, self.vocab_size))

@@ -189,7 +189,7 @@ def _paying_screen(
     full = replace(prepared(), fitted=fitted, fallback=name, rest=judged.rest, target=target)
     lost = prospects._replace(rows=inputs.train.rows)
     try:
-        screen = fit_screen(replace(full, best_effort=named and inputs.best_effort))
+        screen = fit_screen(replace(full, best_effort=named and inputs.best_effort), costs)
     except TargetNotReached:
         if named:
             raise

@@ -18,9 +18,9 @@ from logitsieve.index_builder.fit.screen import (
     refuse_unprovable,
 )
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.screen.cascade import UNREACHED, ScreenCosts
+from logitsieve.index_builder.screen.cascade import ScreenCosts
 from logitsieve.index_builder.screen.partition import Partition
-from logitsieve.index_builder.screen.training import FittedScreen
+from logitsieve.index_builder.screen.training import UNREACHED, FittedScreen
 from tests.index_builder.clustered import escalated_hits, lowest, make_inputs
 
 CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)

@@ -13,13 +13,12 @@ from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs, same_text_bound
 from logitsieve.index_builder.screen.cascade import (
     PRECISE,
-    UNREACHED,
     PrecisionGoal,
     ScreenCosts,
     least_escalation,
 )
 from logitsieve.index_builder.screen.partition import Partition
-from logitsieve.index_builder.screen.training import plain_centroids
+from logitsieve.index_builder.screen.training import UNREACHED, plain_centroids
 from tests.index_builder.clustered import (
     escalated_hits,
     lowest,

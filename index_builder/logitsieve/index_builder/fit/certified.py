@@ -30,21 +30,19 @@ from logitsieve.index_builder.fitting import (
     sample_rows,
 )
 from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.encode import MOST, ROUNDED, SHARE
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
 START = (1, 1)  # places in these where the search begins
 TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
-MOST = 127  # the largest code
 LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
-SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
 SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
 MOMENT_ROWS = 1 << 15  # of W that its second moments are taken of
 RIDGE = 0.01  # of the identity in second moments whose trace is one
 SPAN_STEPS = 3  # towards the best span: what is outside is then within 1e-4 of the least
 LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
-ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
 
 
 class Widths(NamedTuple):

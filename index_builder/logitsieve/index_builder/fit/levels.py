@@ -31,7 +31,7 @@ from logitsieve.index_builder.fit.certified import (
     turn_all,
 )
 from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, square
-from logitsieve.index_builder.fitting import BuildInputs, FitResult, sample_rows
+from logitsieve.index_builder.fitting import DEPTH, SCATTERED, BuildInputs, FitResult, sample_rows
 from logitsieve.index_builder.workers import one_thread
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import floats_of, shorts_of, start_of, step_of
@@ -67,8 +67,6 @@ FIRST = 64  # coordinates in eight bits: fastest of 32 to 128 on two published m
 LEAST_DIM = 192  # of a row whose codes are much shorter than the row
 MOMENT_ROWS = 8192  # contexts that choose the basis
 JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate what is read
-DEPTH = 5
-SCATTERED = 2  # times as long as a byte in order takes one that is not
 
 
 def fit_levels(inputs: BuildInputs) -> FitResult | None:

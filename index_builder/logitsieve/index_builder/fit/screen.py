@@ -37,7 +37,6 @@ from logitsieve.index_builder.screen.cascade import (
     BYTES_A_TOKEN,
     EQUAL,
     TARGETS,
-    UNREACHED,
     PrecisionGoal,
     ScreenCosts,
 )
@@ -54,11 +53,12 @@ TRAINED = 4  # partitions trained at least, the fastest of the plain ones
 PROMISED = 0.01  # guard of a screen that promises a precision
 
 
-def fit_screen(inputs: FitInputs) -> FitResult:
+def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult:
     """A screen with the budget configured, or the cheapest that meets the target of `inputs`.
 
     Bytes decide, and times between what is near; so they do, where the index has a sketch without
-    levels, whether the screen bounds its candidates first.
+    levels, whether the screen bounds its candidates first. `costs` are those of `inputs`, if they
+    are known.
     """
     trial, softmax = inputs.trial, inputs.softmax
 
@@ -71,8 +71,11 @@ def fit_screen(inputs: FitInputs) -> FitResult:
     else:
         if inputs.config.guard is None:
             inputs = replace(inputs, config=replace(inputs.config, guard=PROMISED))
-        costs, us = costs_of(inputs), lambda fitted: trial.us(screen(fitted.result()))
-        result = Search(inputs, target, costs, us).run().result()
+
+        def us(fitted: FittedScreen) -> float:
+            return trial.us(screen(fitted.result()))
+
+        result = Search(inputs, target, costs or costs_of(inputs), us).run().result()
     sketch = inputs.fitted["certified"].arrays if "certified" in inputs.fitted else {}
     if "fine" not in sketch or "middle" in sketch:
         return result
@@ -185,7 +188,7 @@ class Search:
         for number, begin in enumerate(starts, start=1):
             plain = Partition(inputs, begin.centroids, begin.depth)
             screen = train_screen(inputs, plain, goal.plan)
-            if screen.plan.cost < UNREACHED:
+            if screen.plan.reached:
                 reached.append(screen)
             if nearest is None or screen.plan.cost < nearest.plan.cost:
                 nearest = screen

@@ -20,14 +20,13 @@ from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import EstimatedHead
 from logitsieve.index_builder.fitting import Bound
 from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
-from logitsieve.index_builder.screen.training import CascadePlan
+from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # what `estimated` promises
 PRECISE = 0.25  # candidates a row to which a budget is found
 SHRINK = 0.8  # of the budgets tried with escalation, each beside the one before
 LEAST = 0.06  # of all labels: the least budget tried with escalation
-UNREACHED = 1e9  # badness of a partition that misses the target with every label kept
 BYTES_A_TOKEN = 4  # of English text, about
 ROUNDED = 1e-9  # of a cost: far more than rounding a sum changes it
 
@@ -92,9 +91,7 @@ class PrecisionGoal:
             return best
         cost = UNREACHED + self.shortfall(partition, partition.knapsack.select(None))
         escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        return CascadePlan(
-            None, cost, escalate=partition.guarded, escalated=escalated, reached=False
-        )
+        return CascadePlan(None, cost, escalate=partition.guarded, escalated=escalated)
 
     def _plan(
         self, partition: Partition, probes: int, budget: float, limit: float

@@ -22,6 +22,8 @@ from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
 
+UNREACHED = 1e9  # cost of a partition that misses the target with every label kept
+
 
 class CascadePlan(NamedTuple):
     """The budget of a partition's lists, their cost, and the operating point of the head."""
@@ -31,7 +33,11 @@ class CascadePlan(NamedTuple):
     probes: int = 1
     escalate: float = -1.0
     escalated: float = 0.0  # share of the rows left to the fallback
-    reached: bool = True  # whether it meets a target
+
+    @property
+    def reached(self) -> bool:
+        """Whether it meets the target, if there is one."""
+        return self.cost < UNREACHED
 
 
 def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
