@@ -158,7 +158,7 @@ def test_the_help_needs_no_extra(programs: Path) -> None:
 def test_the_server_extra_opens_an_index(source: str, wheel: Path, tmp_path: Path) -> None:
     what = REPOSITORY if source == "checkout" else wheel
     programs = install(tmp_path, f"{what}[server]")
-    assert "exact" in run(programs / "logitsieve", "inspect", INDEX)
+    assert "escalate" in run(programs / "logitsieve", "inspect", INDEX)
     assert "--models" in run(programs / "logitsieve", "serve", "--help")
     run(programs / "python", "-c", "import torch", code=1)
 
