@@ -17,6 +17,7 @@ COPY core core
 COPY training training
 COPY index_builder index_builder
 COPY server server
+COPY console console
 COPY client client
 COPY cluster cluster
 COPY cli cli
@@ -24,7 +25,7 @@ RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
 # Compiled to bytecode here: where the root is read-only, no start could keep what it compiles.
 RUN python3 -m venv --without-pip /opt/logitsieve \
     && python3 -m pip --python /opt/logitsieve/bin/python install \
-        --compile --constraint constraints.txt "$(echo /dist/*.whl)[server${EXTRAS:+,$EXTRAS}]"
+        --compile --constraint constraints.txt "$(echo /dist/*.whl)[console${EXTRAS:+,$EXTRAS}]"
 COPY deploy/image/probe.py /opt/logitsieve/probe.py
 
 FROM builder AS gpu-builder

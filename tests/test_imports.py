@@ -32,6 +32,7 @@ DIRECT: dict[str, set[str]] = {
     "index_builder": {"decoding", "llamacpp"},
     "client": {"utils", "llamacpp", "v1"},
     "server": {"decoding", "gpu", "v1"},
+    "console": {"server"},
     "ray": {"server", "client", "index_builder"},
     "cli": {"ray", "training"},
 }
@@ -52,7 +53,7 @@ KERNEL_ROOMS = [
 ]
 # The rooms of `server`, each of which may import those before it and files beside them.
 SERVER_ROOMS = [
-    *("scheduling", "security", "models", "precision", "rpc", "kserve", "console", "app"),
+    *("scheduling", "security", "models", "precision", "rpc", "kserve", "http", "app"),
 ]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
@@ -63,12 +64,12 @@ CONFINED: dict[str, set[str]] = {
     "triton": {"gpu"},
     "transformers": {"index_builder", "client"},
     "faiss": {"index_builder"},
-    "grpc": {"client", "server", "v1"},
-    "starlette": {"server"},
+    "grpc": {"client", "server", "console", "v1"},
+    "starlette": {"server", "console"},
     "uvicorn": {"server"},
     "uvloop": {"server", "ray"},
     "ray": {"ray"},
-    "jinja2": {"llamacpp", "server"},
+    "jinja2": {"llamacpp", "console"},
     "typer": {"cli"},
     "rich": {"cli"},
     "threadpoolctl": {"index_builder"},

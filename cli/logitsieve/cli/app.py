@@ -24,10 +24,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "": (),
     "server": (
         *("numba", "prometheus_client", "grpc_health", "grpc_reflection"),
-        *("starlette", "uvicorn", "uvloop", "jinja2"),
+        *("starlette", "uvicorn", "uvloop"),
     ),
     "training": ("numba", "faiss", "torch"),
-    "llamacpp": ("numba", "gguf", "xllamacpp"),
+    "llamacpp": ("numba", "gguf", "jinja2", "xllamacpp"),
     "ray": ("numba", "prometheus_client", "ray", "fastapi"),
     "builder": ("numba", "faiss", "torch", "threadpoolctl"),
 }

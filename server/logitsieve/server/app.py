@@ -18,11 +18,8 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from logitsieve.api.errors import DeviceLost
 from logitsieve.gpu.open import gpu_device, gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
-from logitsieve.server.console.access import ConsoleAccess
-from logitsieve.server.console.api import Api
-from logitsieve.server.console.app import application, console
-from logitsieve.server.console.desk import Desk
-from logitsieve.server.console.listener import Listener
+from logitsieve.server.http.application import Console, ServerView, application, open_console
+from logitsieve.server.http.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
@@ -75,7 +72,7 @@ class Server:
         )
         self._decoder = DecoderService(config, repository, self._work, self.metrics, self._shadow)
         self._http: Listener | None = None
-        self._desk = Desk(lambda: repository.routes, self._work.admit)
+        self.console: Console | None = None
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
 
@@ -118,22 +115,30 @@ class Server:
         if self._admin is not None:
             self._admin.close()
         await asyncio.to_thread(self._shadow.stop)
-        await asyncio.to_thread(self._desk.close)
+        if self.console is not None:
+            await asyncio.to_thread(self.console.close)
         await asyncio.to_thread(self._work.close)
         if self._http is not None:
             await self._http.stop()
 
     async def _listen_http(self, tokens: Tokens | None) -> int:
-        config, shown = self.config, None
+        config = self.config
         # Without a console the port stays as scrapers and probes expect it, and so it does on
         # loopback, from where nothing travels.
         public = config.serves_console and not is_loopback(config.host)
         tls = http_tls(config) if public else None
         self.http_scheme = "http" if tls is None else "https"
-        if config.serves_console:
-            api = Api(self._desk, config, self.metrics.registry, lambda: self._ready)
-            shown = console(api, ConsoleAccess(tokens, secure=tls is not None))
-        self._http = Listener(application(self.metrics.text, lambda: self._ready, shown))
+        view = ServerView(
+            config=config,
+            routes=lambda: self.repository.routes,
+            admit=self._work.admit,
+            registry=self.metrics.registry,
+            ready=lambda: self._ready,
+            tokens=tokens,
+            secure=tls is not None,
+        )
+        self.console = open_console(view)
+        self._http = Listener(application(self.metrics.text, view.ready, self.console))
         return await self._http.start(config.host, config.metrics_port, tls)
 
     def _lose(self, error: DeviceLost) -> None:
@@ -230,7 +235,7 @@ def _announce(server: Server) -> None:
     grpc_at = address(host, server.port)
     http = f"{server.http_scheme}://{address(host, server.metrics_port)}"
     message, fields = f"gRPC at {grpc_at}, metrics at {http}/metrics", dict[str, Any]()
-    if server.config.serves_console:
+    if server.console is not None:
         message, fields = f"{message}, console at {http}/", {"console": f"{http}/"}
     fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics"}
     event(log, logging.INFO, "start", message, **fields)

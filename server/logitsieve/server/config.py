@@ -39,7 +39,7 @@ class ServeConfig:
     )
     console: bool | None = option(
         None,
-        "Whether the HTTP port serves the console; where neither is said, on loopback alone.",
+        "Serve the console; unless you say, only on loopback, if `[console]` is installed.",
     )
     admin: bool = option(True, "Whether there is an admin port.")
     admin_host: str = option("127.0.0.1", "Address the admin port binds.")

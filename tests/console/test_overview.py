@@ -3,10 +3,10 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from logitsieve.api.results import Answer
-from logitsieve.server.console.overview import live_facts, model_facts, overview_facts
+from logitsieve.console.overview import live_facts, model_facts, overview_facts
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.routes import Routes, Version
-from tests.server.console.conftest import KEPT
+from tests.console.conftest import KEPT
 from tests.synthetic import make_hidden
 
 

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from logitsieve.api.errors import InvalidRequest, RequestTooLarge
+from logitsieve.console import answers, points, why_not
+from logitsieve.console.desk import Desk
+from logitsieve.console.overview import overview_facts
+from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console import answers, points, why_not
-from logitsieve.server.console.desk import Desk
-from logitsieve.server.console.overview import overview_facts
-from logitsieve.server.console.questions import Question, read_context
+from logitsieve.server.http.application import ServerView
 
 MOST_JSON = 1 << 20  # bytes of a question
 
 Answering = Callable[[LocalDecoder, Any, Question, ServeConfig], dict[str, Any]]
 
 
-@dataclass(frozen=True, eq=False)
 class Api:
-    """The endpoints of one server: `registry` holds its counters, `ready` answers /readyz."""
+    """The endpoints of one server; `desk` computes their answers."""
 
-    desk: Desk
-    config: ServeConfig
-    registry: CollectorRegistry
-    ready: Callable[[], bool]
+    def __init__(self, desk: Desk, view: ServerView) -> None:
+        self._desk, self._view = desk, view
 
     def routes(self) -> list[Route]:
         get: dict[str, Callable[[Request], Awaitable[Any]]] = {
@@ -53,7 +49,7 @@ class Api:
         ]
 
     async def overview(self, request: Request) -> Any:
-        return overview_facts(self.desk.routes(), self.registry, self.ready())
+        return overview_facts(self._desk.routes(), self._view.registry, self._view.ready())
 
     async def points(self, request: Request) -> Any:
         return await self._on_model(request, points.points_facts)
@@ -68,12 +64,12 @@ class Api:
 
         def work(decoder: LocalDecoder) -> dict[str, Any]:
             hidden = read_context(decoder.index, question)
-            return answering(decoder, hidden, question, self.config)
+            return answering(decoder, hidden, question, self._view.config)
 
-        return await self.desk.run(work, question.get("model", ""))
+        return await self._desk.run(work, question.get("model", ""))
 
     async def _on_model(self, request: Request, work: Callable[[LocalDecoder], Any]) -> Any:
-        return await self.desk.run(work, request.query_params.get("model", ""))
+        return await self._desk.run(work, request.query_params.get("model", ""))
 
 
 def _as_json(endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Any]:

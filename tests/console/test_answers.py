@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.console.answers import draws, top
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.answers import draws, top
 from tests.oracle import logits64
 from tests.synthetic import make_hidden
 

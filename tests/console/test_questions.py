@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.decoding import LocalDecoder
-from logitsieve.server.console.answers import word_facts
-from logitsieve.server.console.questions import (
+from logitsieve.console.answers import word_facts
+from logitsieve.console.questions import (
     LONGEST,
     kept_contexts,
     kept_count,
@@ -16,7 +15,8 @@ from logitsieve.server.console.questions import (
     read_ids,
     read_word,
 )
-from tests.server.console.conftest import HOSTILE, KEPT
+from logitsieve.decoding import LocalDecoder
+from tests.console.conftest import HOSTILE, KEPT
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(KEPT)

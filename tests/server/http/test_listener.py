@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from logitsieve.server.console.app import application
-from logitsieve.server.console.listener import MAX_HEAD, MOST_RESTING, Listener
+from logitsieve.server.http.application import application
+from logitsieve.server.http.listener import MAX_HEAD, MOST_RESTING, Listener
 from tests.server.running import WAIT_S
 
 LARGE = b"x" * (32 << 20)  # more than sockets hold

@@ -1,31 +1,24 @@
-"""The application of the HTTP port: /metrics and the probes, and the console where it is served."""
+"""The console as an ASGI application: its pages, files and endpoints, and who may see them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
 
 from grpc import StatusCode
-from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import (
-    HTMLResponse,
-    JSONResponse,
-    PlainTextResponse,
-    RedirectResponse,
-    Response,
-)
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from logitsieve.api.errors import RequestTooLarge, ServiceError
-from logitsieve.server.console.access import MOST_FORM, ConsoleAccess
-from logitsieve.server.console.api import Api, read_body
-from logitsieve.server.console.pages import HEADERS, HERE, PAGES, Page, render
+from logitsieve.console.access import MOST_FORM, ConsoleAccess
+from logitsieve.console.api import Api, read_body
+from logitsieve.console.desk import ANSWER_S, Desk
+from logitsieve.console.pages import HEADERS, HERE, PAGES, Page, render
+from logitsieve.server.http.application import PLAIN, ServerView
 from logitsieve.server.rpc.status import to_status
 
 STATUSES = {
@@ -37,83 +30,25 @@ STATUSES = {
     StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
-PLAIN = ("/metrics", "/healthz", "/readyz")
 MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}
 OPEN = ("/sign-in", "/static/")  # seen without a token
 
 
-def application(
-    metrics: Callable[[], bytes],
-    ready: Callable[[], bool],
-    console: ASGIApp | None = None,
-) -> Starlette:
-    """`metrics()` is the text of a scrape; `ready()` whether requests are answered."""
-
-    async def scrape(request: Request) -> Response:
-        return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
-
-    async def alive(request: Request) -> Response:
-        return PlainTextResponse("alive\n")
-
-    async def is_ready(request: Request) -> Response:
-        return PlainTextResponse("ready\n") if ready() else PlainTextResponse("not ready\n", 503)
-
-    routes: list[Route | Mount] = [
-        *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True)),
-    ]
-    if console is not None:
-        routes.append(Mount("/", console))
-    return Starlette(routes=routes, exception_handlers={Exception: _incident})
-
-
-async def _incident(request: Request, error: Exception) -> Response:
-    """Log a failure of what is scraped or probed; uvicorn's own log is silent."""
-    return PlainTextResponse(f"{to_status(error).error.message}\n", 500)
-
-
-def console(api: Api, access: ConsoleAccess) -> ASGIApp:
-    """The console's pages, files and endpoints, for those that `access` lets pass."""
-
-    async def sign_in(request: Request) -> Response:
-        complaint = ""
-        if request.method == "POST":
-            reply = access.sign_in(await read_body(request, MOST_FORM))
-            if isinstance(reply, Response):
-                return reply
-            complaint = reply
-        elif not access.signs_in:
-            return RedirectResponse("/", HTTPStatus.SEE_OTHER)
-        text = render("sign-in", signs_in=False, title="Sign in", complaint=complaint)
-        return HTMLResponse(text, HTTPStatus.FORBIDDEN if complaint else HTTPStatus.OK)
-
-    async def sign_out(request: Request) -> Response:
-        return access.sign_out()
-
-    def show(page: Page) -> Route:
-        text = render(page.name, signs_in=access.signs_in, title=page.title)
-
-        async def shown(request: Request) -> Response:
-            return HTMLResponse(text)
-
-        return Route(page.path, shown)
-
-    router = Router(
-        routes=[
-            *map(show, PAGES),
-            *api.routes(),
-            Route("/sign-in", sign_in, methods=["GET", "POST"]),
-            Route("/sign-out", sign_out, methods=["POST"]),
-            Mount("/static", StaticFiles(directory=HERE / "static")),
-        ]
-    )
-    return _Guarded(router, access)
-
-
-class _Guarded:
+class Pages:
     """Checks who asks, before anything else is looked at, and sets the headers of every reply."""
 
-    def __init__(self, app: ASGIApp, access: ConsoleAccess) -> None:
-        self._app, self._access = app, access
+    def __init__(self, view: ServerView, answer_s: float = ANSWER_S) -> None:
+        self._access = ConsoleAccess(view.tokens, view.secure)
+        self._desk = Desk(view.routes, view.admit, answer_s)
+        self._router = Router(
+            routes=[
+                *map(self._page, PAGES),
+                *Api(self._desk, view).routes(),
+                Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
+                Route("/sign-out", self._sign_out, methods=["POST"]),
+                Mount("/static", StaticFiles(directory=HERE / "static")),
+            ]
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Never the path of `request.url`, which a Host header such as "x/static/?" is part of.
@@ -132,10 +67,37 @@ class _Guarded:
                 raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
             if not (self._access.signs_in and path.startswith(OPEN)):
                 self._access.check(request)
-            await self._app(scope, receive, send_with_headers)
+            await self._router(scope, receive, send_with_headers)
         except Exception as error:  # whatever it is, the browser must hear of it
             reply = _failure(request, error, self._access.signs_in)
             await reply(scope, receive, send_with_headers)
+
+    def close(self) -> None:
+        """Wait for the answer that is computing; those that wait are never computed."""
+        self._desk.close()
+
+    def _page(self, page: Page) -> Route:
+        text = render(page.name, signs_in=self._access.signs_in, title=page.title)
+
+        async def shown(request: Request) -> Response:
+            return HTMLResponse(text)
+
+        return Route(page.path, shown)
+
+    async def _sign_in(self, request: Request) -> Response:
+        complaint = ""
+        if request.method == "POST":
+            reply = self._access.sign_in(await read_body(request, MOST_FORM))
+            if isinstance(reply, Response):
+                return reply
+            complaint = reply
+        elif not self._access.signs_in:
+            return RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        text = render("sign-in", signs_in=False, title="Sign in", complaint=complaint)
+        return HTMLResponse(text, HTTPStatus.FORBIDDEN if complaint else HTTPStatus.OK)
+
+    async def _sign_out(self, request: Request) -> Response:
+        return self._access.sign_out()
 
 
 def _failure(request: Request, error: Exception, signs_in: bool) -> Response:

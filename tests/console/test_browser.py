@@ -11,17 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.access import ConsoleAccess
-from logitsieve.server.console.api import Api
-from logitsieve.server.console.app import application, console
-from logitsieve.server.console.desk import Desk
-from logitsieve.server.console.listener import Listener
+from logitsieve.server.http.listener import Listener
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
-from tests.server.console.conftest import HOSTILE
+from tests.console.conftest import HOSTILE, shown
 from tests.server.running import Loop, Running
 
 playwright = pytest.importorskip(
@@ -77,16 +71,13 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def listening(loop: Loop, routes: Routes, tokens: Tokens | None = None) -> Iterator[str]:
-    desk = Desk(lambda: routes, answer_s=60)  # kernels may be compiled meanwhile
-    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
-    shown = console(api, ConsoleAccess(tokens, secure=False))
-    listener = Listener(application(lambda: b"", lambda: True, shown), patience_s=60)
-    port = loop.run(listener.start("127.0.0.1", 0))
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        loop.run(listener.stop())
-        desk.close()
+    with shown(lambda: routes, tokens) as app:
+        listener = Listener(app, patience_s=60)
+        port = loop.run(listener.start("127.0.0.1", 0))
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            loop.run(listener.stop())
 
 
 @pytest.fixture(scope="module")

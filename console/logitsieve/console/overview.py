@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from logitsieve.api.decoder import DEFAULT_REQUEST
+from logitsieve.console.answers import Facts
+from logitsieve.console.questions import kept_count
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
-from logitsieve.server.console.answers import Facts
-from logitsieve.server.console.questions import kept_count
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
 from logitsieve.version import __version__

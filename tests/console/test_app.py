@@ -1,43 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.access import ConsoleAccess
-from logitsieve.server.console.api import Api
-from logitsieve.server.console.app import application, console
-from logitsieve.server.console.desk import Desk
-from logitsieve.server.console.pages import HEADERS, PAGES
+from logitsieve.console.pages import HEADERS, PAGES
 from logitsieve.server.models.routes import Routes
-
-
-def test_a_scrape_has_the_type_of_prometheus(port: TestClient) -> None:
-    reply = port.get("/metrics")
-    assert reply.text == "series 1\n"
-    assert reply.headers["content-type"].startswith("text/plain; version=")
-
-
-def test_alive_but_not_ready(port: TestClient) -> None:
-    assert (port.get("/healthz").status_code, port.get("/healthz").text) == (200, "alive\n")
-    assert (port.get("/readyz").status_code, port.get("/readyz").text) == (503, "not ready\n")
-
-
-def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> bytes:
-        raise ZeroDivisionError("a secret")
-
-    client = TestClient(application(fail, lambda: True), raise_server_exceptions=False)
-    reply = client.get("/metrics")
-    assert reply.status_code == 500
-    assert "secret" not in reply.text
-    assert reply.text.rpartition(" ")[2].strip() in caplog.text
-
-
-def test_no_console_without_one() -> None:
-    client = TestClient(application(lambda: b"", lambda: True))
-    assert client.get("/").status_code == client.get("/api/overview").status_code == 404
+from tests.console.conftest import shown
 
 
 @pytest.mark.parametrize("path", [*(page.path for page in PAGES), "/static/console.css", "/none"])
@@ -70,12 +38,8 @@ def test_a_defect_is_an_incident() -> None:
     def fail() -> Routes:
         raise ZeroDivisionError("a secret")
 
-    desk = Desk(fail)
-    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
-    shown = console(api, ConsoleAccess(None, secure=False))
-    client = TestClient(application(lambda: b"", lambda: True, shown), "http://localhost")
-    reply = client.get("/api/overview")
+    with shown(fail) as app:
+        reply = TestClient(app, "http://localhost").get("/api/overview")
     assert reply.status_code == 500
     assert "incident" in reply.text
     assert "secret" not in reply.text
-    desk.close()

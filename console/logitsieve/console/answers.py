@@ -12,11 +12,7 @@ import numpy as np
 from logitsieve.api.decoder import Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Answer, Float32
-from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.normalizers import default_normalizer
-from logitsieve.index import Index
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.questions import (
+from logitsieve.console.questions import (
     LONGEST,
     Question,
     read_constraints,
@@ -24,6 +20,10 @@ from logitsieve.server.console.questions import (
     read_target,
     read_whole,
 )
+from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.normalizers import default_normalizer
+from logitsieve.index import Index
+from logitsieve.server.config import ServeConfig
 
 Facts = dict[str, Any]  # of JSON
 

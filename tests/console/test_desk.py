@@ -7,15 +7,19 @@ import threading
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, ModelNotFound, Overloaded, Unavailable
+from logitsieve.console.desk import AT_ONCE, MOST_WAITING, Desk
 from logitsieve.decoding import LocalDecoder
-from logitsieve.server.console.desk import AT_ONCE, MOST_WAITING, Desk
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.precision.shadow import NICE
 from tests.server.running import WAIT_S
 
 
+def let_in(time_left_s: float | None) -> None:
+    pass
+
+
 def test_work_runs_at_a_lower_priority_and_under_a_lease(routes: Routes) -> None:
-    desk = Desk(lambda: routes)
+    desk = Desk(lambda: routes, let_in)
 
     def work(decoder: LocalDecoder) -> tuple[str, int]:
         return decoder.version, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -38,7 +42,7 @@ def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
         assert leaving.wait(WAIT_S)
 
     async def ask() -> list[object]:
-        desk = Desk(lambda: routes)
+        desk = Desk(lambda: routes, let_in)
         asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
         for _ in range(AT_ONCE):
             await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
@@ -67,7 +71,7 @@ def test_an_answer_that_takes_too_long(routes: Routes) -> None:
     leaving = threading.Event()
 
     async def ask() -> None:
-        desk = Desk(lambda: routes, answer_s=0.01)
+        desk = Desk(lambda: routes, let_in, answer_s=0.01)
         with pytest.raises(DeadlineExceeded):
             await desk.run(lambda decoder: leaving.wait(WAIT_S), "demo")
         leaving.set()

@@ -9,20 +9,20 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32
-from logitsieve.decoding import LocalDecoder
-from logitsieve.heads._base.head import Head
-from logitsieve.heads.certified import GRADES
-from logitsieve.index import Index
-from logitsieve.index.reader import read_contents
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.answers import Facts, answer_facts, word_facts
-from logitsieve.server.console.questions import (
+from logitsieve.console.answers import Facts, answer_facts, word_facts
+from logitsieve.console.questions import (
     Question,
     read_constraints,
     read_target,
     read_whole,
     read_word,
 )
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads._base.head import Head
+from logitsieve.heads.certified import GRADES
+from logitsieve.index import Index
+from logitsieve.index.reader import read_contents
+from logitsieve.server.config import ServeConfig
 
 
 def why_not(

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logitsieve.api.decoder import asked_precision
+from logitsieve.console.answers import Facts
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.evaluation.operating_points import KS, k_class
 from logitsieve.heads._base.head import checked_k
-from logitsieve.server.console.answers import Facts
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:

@@ -25,10 +25,7 @@ class Desk:
     """Runs work on loaded versions; `admit` refuses it where it would refuse a request."""
 
     def __init__(
-        self,
-        routes: Callable[[], Routes],
-        admit: Admit = lambda time_left_s: None,
-        answer_s: float = ANSWER_S,
+        self, routes: Callable[[], Routes], admit: Admit, answer_s: float = ANSWER_S
     ) -> None:
         self.routes, self._admit, self._answer_s = routes, admit, answer_s
         self._pool = ThreadPoolExecutor(AT_ONCE, "logitsieve-console", initializer=step_back)

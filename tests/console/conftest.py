@@ -1,23 +1,27 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from logitsieve.console.app import Pages
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import HeadEntry, open_index, write_index
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.access import ConsoleAccess
-from logitsieve.server.console.api import Api
-from logitsieve.server.console.app import application, console
-from logitsieve.server.console.desk import Desk
+from logitsieve.server.http.application import ServerView, application
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
+from logitsieve.server.security.secrets import Tokens
+from tests.server.conftest import loop as loop
+from tests.server.conftest import measured as measured
+from tests.server.conftest import measured_models as measured_models
 from tests.server.running import calibration, entries
 from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
 
@@ -102,14 +106,27 @@ def bare(routes: Routes) -> LocalDecoder:
     return routes.served("bare").whole
 
 
+@contextmanager
+def shown(
+    routes: Callable[[], Routes], tokens: Tokens | None = None, secure: bool = False
+) -> Iterator[Starlette]:
+    """The HTTP port's application with a console, without a server."""
+    view = ServerView(
+        config=ServeConfig(),
+        routes=routes,
+        admit=lambda time_left_s: None,
+        registry=CollectorRegistry(),
+        ready=lambda: False,
+        tokens=tokens,
+        secure=secure,
+    )
+    pages = Pages(view, answer_s=60)  # kernels may be compiled meanwhile
+    yield application(lambda: b"series 1\n", view.ready, pages)
+    pages.close()
+
+
 @pytest.fixture
 def port(routes: Routes) -> Iterator[TestClient]:
-    """A console without a server; requests are made in this process."""
-    desk = Desk(lambda: routes, answer_s=60)  # kernels may be compiled meanwhile
-    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
-    app = application(
-        lambda: b"series 1\n", lambda: False, console(api, ConsoleAccess(None, secure=False))
-    )
-    with TestClient(app, base_url="http://localhost", raise_server_exceptions=True) as client:
+    """A console; requests are made in this process."""
+    with shown(lambda: routes) as app, TestClient(app, "http://localhost") as client:
         yield client
-    desk.close()

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.console.points import chosen_facts, points_facts
 from logitsieve.decoding import LocalDecoder
-from logitsieve.server.console.points import chosen_facts, points_facts
 
 
 def test_points_and_their_frontier(demo: LocalDecoder) -> None:

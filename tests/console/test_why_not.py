@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.console.why_not import why_not
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.why_not import why_not
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(1)

@@ -4,16 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.access import COOKIE, ConsoleAccess
-from logitsieve.server.console.api import Api
-from logitsieve.server.console.app import application, console
-from logitsieve.server.console.desk import Desk
+from logitsieve.console.access import COOKIE
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
+from tests.console.conftest import shown
 
 SHOWN, READING, ADMIN = "console-token-0123", "reading-token-0123", "Zr8w-Lk3p.Yd6n_+/~=="
 
@@ -23,16 +19,8 @@ def guarded(tmp_path: Path, routes: Routes) -> Iterator[TestClient]:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"console:{SHOWN}\nread:{READING}\nadmin:{ADMIN}\n")
     tokens.chmod(0o600)
-    desk = Desk(lambda: routes)
-    api = Api(desk, ServeConfig(), registry=CollectorRegistry(), ready=lambda: True)
-    app = console(api, ConsoleAccess(Tokens(tokens), secure=True))
-    client = TestClient(
-        application(lambda: b"series 1\n", lambda: True, app),
-        base_url="https://decoder.example",
-        follow_redirects=False,
-    )
-    yield client
-    desk.close()
+    with shown(lambda: routes, Tokens(tokens), secure=True) as app:
+        yield TestClient(app, "https://decoder.example", follow_redirects=False)
 
 
 def test_without_a_token_there_is_the_sign_in_page_alone(guarded: TestClient) -> None:

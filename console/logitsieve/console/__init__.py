@@ -1,0 +1,18 @@
+"""Pages in a browser that show a server's models at work; the server finds them by entry point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitsieve.utils.environment import require
+
+if TYPE_CHECKING:
+    from logitsieve.server.http.application import Console, ServerView
+
+
+def open_console(view: ServerView) -> Console:
+    """Return the pages over a server, as an ASGI application; MissingExtra without Jinja."""
+    require("console", "jinja2")
+    from logitsieve.console.app import Pages
+
+    return Pages(view)

@@ -1,1 +1,0 @@
-"""The HTTP port: metrics, probes, and the console for people."""

@@ -1,0 +1,89 @@
+"""The application of the HTTP port: /metrics, the probes, and a console under /."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from logitsieve.api.errors import MissingExtra
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.models.routes import Routes
+from logitsieve.server.rpc.status import to_status
+from logitsieve.server.security.secrets import Tokens
+
+PLAIN = ("/metrics", "/healthz", "/readyz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerView:
+    """The parts of a server that a console shows and computes with."""
+
+    config: ServeConfig
+    routes: Callable[[], Routes]
+    admit: Callable[[float | None], object]  # raises what a request with these seconds left gets
+    registry: CollectorRegistry
+    ready: Callable[[], bool]
+    tokens: Tokens | None  # None: no sign-in
+    secure: bool  # the port speaks TLS
+
+
+class Console(Protocol):
+    """An ASGI application; `close` waits until it computes no more."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_console(view: ServerView) -> Console | None:
+    """Open the console that is installed, if `view.config` wants one.
+
+    Entry points of the group "logitsieve.console" are functions of a ServerView. MissingExtra if
+    there is none, unless the console is only on by default.
+    """
+    if not view.config.serves_console:
+        return None
+    try:
+        for point in entry_points(group="logitsieve.console"):
+            console: Console = point.load()(view)
+            return console
+        raise MissingExtra("logitsieve.console", "console")
+    except MissingExtra:
+        if view.config.console:
+            raise
+        return None
+
+
+def application(
+    metrics: Callable[[], bytes], ready: Callable[[], bool], console: Console | None = None
+) -> Starlette:
+    """`metrics()` is the text of a scrape; `ready()` whether requests are answered."""
+
+    async def scrape(request: Request) -> Response:
+        return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    async def alive(request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def is_ready(request: Request) -> Response:
+        return PlainTextResponse("ready\n") if ready() else PlainTextResponse("not ready\n", 503)
+
+    routes: list[Route | Mount] = [
+        *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True)),
+    ]
+    if console is not None:
+        routes.append(Mount("/", console))
+    return Starlette(routes=routes, exception_handlers={Exception: _incident})
+
+
+async def _incident(request: Request, error: Exception) -> Response:
+    """Log a failed scrape or probe; uvicorn's own log is silent."""
+    return PlainTextResponse(f"{to_status(error).error.message}\n", 500)

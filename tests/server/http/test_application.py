@@ -1,0 +1,95 @@
+"""The HTTP port without a console, and the console that the server finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.testclient import TestClient
+
+from logitsieve.api.errors import MissingExtra
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.http.application import ServerView, application, open_console
+from logitsieve.server.models.routes import Routes
+from tests.server.running import Loop, config_for, running
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(application(lambda: b"series 1\n", lambda: False))
+
+
+def test_a_scrape_has_the_type_of_prometheus(client: TestClient) -> None:
+    reply = client.get("/metrics")
+    assert reply.text == "series 1\n"
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+
+
+def test_alive_but_not_ready(client: TestClient) -> None:
+    assert (client.get("/healthz").status_code, client.get("/healthz").text) == (200, "alive\n")
+    assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "not ready\n")
+
+
+def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> bytes:
+        raise ZeroDivisionError("a secret")
+
+    client = TestClient(application(fail, lambda: True), raise_server_exceptions=False)
+    reply = client.get("/metrics")
+    assert reply.status_code == 500
+    assert "secret" not in reply.text
+    assert reply.text.rpartition(" ")[2].strip() in caplog.text
+
+
+def test_no_console_without_one() -> None:
+    client = TestClient(application(lambda: b"", lambda: True))
+    assert client.get("/").status_code == client.get("/api/overview").status_code == 404
+
+
+def view(console: bool | None) -> ServerView:
+    return ServerView(
+        config=ServeConfig(console=console),
+        routes=Routes,
+        admit=lambda time_left_s: None,
+        registry=CollectorRegistry(),
+        ready=lambda: True,
+        tokens=None,
+        secure=False,
+    )
+
+
+def test_a_console_is_found_by_its_entry_point() -> None:
+    for asked in (True, None):
+        console = open_console(view(asked))
+        assert console is not None
+        assert type(console).__module__.startswith("logitsieve.console.")
+        console.close()
+    assert open_console(view(False)) is None
+
+
+def without_jinja(name: str) -> object:
+    return None if name == "jinja2" else object()
+
+
+def test_a_server_without_the_extra_serves_all_but_a_console(
+    loop: Loop, models: Path, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logitsieve.utils.environment.find_spec", without_jinja)
+    with pytest.raises(MissingExtra, match=r"jinja2 is not installed: .*'logitsieve\[console\]'"):
+        open_console(view(True))
+    with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
+        assert run.server.console is None
+        assert run.server.http_scheme == "http"
+
+
+def test_an_old_installation_declares_no_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "logitsieve-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: logitsieve\nVersion: 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert open_console(view(None)) is None
+    with pytest.raises(MissingExtra, match=r"logitsieve\[console\]"):
+        open_console(view(True))
