@@ -1,8 +1,7 @@
 """Constraints on ids: banned, allowed, biased, or penalised as repeated.
 
-The answer is exact over the remaining ids. A logit x first becomes x / penalty if x > 0, else x *
-penalty (`repeated`), then x + bias (`biased`). Ids in `banned` or outside `allowed` are never
-answered.
+A logit x becomes x / penalty if x > 0, else x * penalty (`repeated`), then x + bias (`biased`). Ids
+in `banned` or outside `allowed` are never answered.
 
 Shape letters: B batch rows, V vocabulary.
 """
@@ -86,7 +85,6 @@ def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
 
 
 def _places(sets: IdSets, rows: Int64) -> tuple[Int32, Int64]:
-    """Return the offsets of the given rows alone, and the places of their ids in `sets.ids`."""
     lengths = np.diff(sets.offsets)[rows]
     offsets = _offsets(lengths)
     return offsets, np.arange(offsets[-1]) + np.repeat(sets.offsets[rows] - offsets[:-1], lengths)

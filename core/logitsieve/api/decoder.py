@@ -34,19 +34,19 @@ class Target(TypedDict, total=False):
 
     `model` is "name", "name@version" or "name:alias" (empty: the only one loaded).
 
-    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows: with
-    `min_precision` one that reaches that P@k, k rounded up to 1, 5 or 10; with `exact` one that
-    proves its answers; otherwise one that meets the target of the index's build or, without a
-    target, the faster of the default head and the proving heads. Beyond k = 10 only a proof meets a
-    `min_precision`. A named head answers at its stored knobs, overridden by `knobs`; `knobs`
-    without a name are the default head's. The answer names head and knobs.
+    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows: one that
+    reaches `min_precision` at k, rounded up to 1, 5 or 10; one that proves its answers (`exact`);
+    otherwise one that meets the target of the index's build or, without a target, the faster of the
+    default head and the proving heads. Beyond k = 10 only a proof meets a `min_precision`. A named
+    head answers at its stored knobs, overridden by `knobs`; `knobs` without a name are the default
+    head's.
 
     `normalizer` is the method for log Z. None: `topk` computes none; `score`, `beam_step` and
     `sample` choose one, which the answer names.
 
     `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
     it of the true one, before rounding to float32. It needs a `normalizer` that proves an interval;
-    None chooses `certified` if the index has it, else `exact`. `width` None is no limit.
+    None chooses `certified` if the index has it, else `exact`.
     """
 
     model: str
@@ -68,10 +68,9 @@ class SampleOptions(Target, total=False):
     probability of at least `top_p`, then ids at least `min_p` times as probable as the best.
     Temperature 0 answers the best id.
 
-    A draw depends on the row's seed (uint64 [B]), on `step` and on its number among the row's
-    draws, not on other rows or further draws. One number as `seeds` is spread over the rows, which
-    then draw independently: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws fresh
-    seeds. Equal arguments, version, head and knobs draw equal ids.
+    A draw depends on its row's seed (uint64 [B]), on `step` and on its number among the row's
+    draws. One number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64.
+    None draws fresh seeds. Equal arguments, version, head and knobs draw equal ids.
     """
 
     seeds: ArrayLike | None
@@ -130,10 +129,7 @@ def check_keywords(options: type, given: Mapping[str, Any]) -> None:
 
 
 def shows_keywords(options: type) -> Callable[[F], F]:
-    """Let help() and signature() list each keyword of `**kwargs: Unpack[options]`.
-
-    Returns the method itself with a `__signature__`, so calls cost no more.
-    """
+    """Let help() and signature() list each keyword of `**kwargs: Unpack[options]`."""
 
     def decorate(method: F) -> F:
         signature = inspect.signature(method)
@@ -229,7 +225,7 @@ class Decoder(Protocol):
         `hidden` has G x `beams_in` rows, group by group, one per hypothesis; `scores` None is 0. A
         continuation's score adds logit - log Z, with log Z over all V ids whatever the constraints;
         they may leave fewer than `beams_out` ids. A finished hypothesis continues as itself with
-        the first of `eos_ids`: its log Z is NaN, and its row of `hidden` only has to be finite.
+        the first of `eos_ids`: its log Z is NaN.
 
         Ranked by score / ((5 + length) / 6)^length_alpha, ties by parent, then logit, then id. If a
         proven interval of log Z leaves an order open, a narrower one settles it.

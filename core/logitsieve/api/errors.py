@@ -34,7 +34,6 @@ class LogitsieveError(Exception):
     """Root of the tree."""
 
     def __reduce__(self) -> tuple[Callable[..., LogitsieveError], tuple[Any, ...]]:
-        """Pickle by fields, for errors raised in other processes."""
         return _restored, (type(self), self.args, vars(self))
 
 

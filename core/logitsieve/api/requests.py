@@ -1,7 +1,5 @@
 """Check the arguments of `sample`, `score` and `beam_step`, except hidden.
 
-In-process and remote decoders do so before anything is computed or sent.
-
 Shape letters: B batch rows, T targets, G groups of beams.
 """
 
@@ -151,8 +149,7 @@ def spread_seed(seed: Any, rows: Any) -> Any:
     """Spread one seed over rows: seed + row * 0x9E3779B97F4A7C15 mod 2^64.
 
     `seed` [1], the row numbers [B] and the result [B] are int64 (bits of uint64), of NumPy or
-    PyTorch. Row 0 keeps the seed, so it draws the same alone. Different Philox keys give
-    independent draws.
+    PyTorch. Row 0 keeps the seed.
     """
     return seed + rows * SEED_STRIDE
 

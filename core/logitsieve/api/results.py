@@ -89,7 +89,7 @@ class Answer(NamedTuple):
 
     @property
     def chances(self) -> Float64:
-        """[B] the most that the chance of each row to be wrong can be: 0 where it is `exact`.
+        """Bound the chance of each row to be wrong, [B]: 0 if it is `exact`.
 
         It is over the random rotation of the index, for contexts that do not depend on it.
         """
@@ -101,7 +101,7 @@ ANSWER_COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_h
 
 
 def rounded_down(values: Float64) -> Float32:
-    """The largest float32 that is not above each value."""
+    """Return the largest float32 that is not above each value."""
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
         below = np.nextafter(nearest, np.float32(-np.inf))

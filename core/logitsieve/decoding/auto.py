@@ -1,8 +1,7 @@
 """AUTO: choose the operating point of a request that names no head.
 
 It is the fastest measured point that meets the request: its precision, a proof, or the index's
-target. Times are those of the measured batch size nearest to the request's rows. Proven points meet
-every request and `exact` is always measured, so no slower point than `exact` is taken.
+target. Times are those of the measured batch size nearest to the request's rows.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ Refuted = Callable[[OperatingPoint, Goal], bool]
 class Auto:
     """The choice among measured points. Immutable and thread-safe.
 
-    `target`, k -> precision, is that of the index's build, empty without one. Then `stored`, the
-    default head at its stored knobs, is precise enough.
+    `target`, k -> precision, is that of the index's build. Without one, `stored`, the default head
+    at its stored knobs, is precise enough.
     """
 
     def __init__(
@@ -121,8 +120,8 @@ class Auto:
 def _drawing_head(points: Sequence[OperatingPoint]) -> str:
     """Return the measured proving head of draws: `certified`, unless `exact` is faster.
 
-    Calibration times top k, not draws, so only one row a call is compared: that shows if bounds
-    rule out too few rows. "" if neither was measured.
+    Calibration times top k: one row a call shows if bounds rule out too few rows. "" if neither was
+    measured.
     """
     times = {
         head: min(times)
@@ -135,8 +134,8 @@ def _drawing_head(points: Sequence[OperatingPoint]) -> str:
 def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     """Return AUTO over the points of calibration.json, if there is one.
 
-    Points of unknown heads are dropped. A point is proven if its head proves its answers, whatever
-    the file says. IndexUnreadable names a fault of the file.
+    A point is proven if its head proves its answers, whatever the file says. IndexUnreadable names
+    a fault of the file.
     """
     points = []
     for point in read_points(index.measured["points"] if index.measured is not None else ()):
@@ -158,10 +157,7 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
 
 
 def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> PointRequest:
-    """Return a request for draws with a proving head, if it leaves the choice to AUTO.
-
-    AUTO still meets a requested precision.
-    """
+    """Return a request for draws with a proving head, if it leaves the choice to AUTO."""
     if not request.automatic or request.precision is not None:
         return request
     head = auto.drawing_head or ("certified" if "certified" in heads else "exact")

@@ -1,8 +1,7 @@
 """One step of a beam search over several groups at once, without state between steps.
 
-A pair's score is its hypothesis's plus logit - log Z. If the proven interval of log Z leaves the
-best pairs of a group or their order open, log Z of the group's rows is computed in float64, to some
-1e-12. A group that is still open is not exact.
+If the proven interval of log Z leaves the best pairs of a group or their order open, log Z of its
+rows is computed in float64, to some 1e-12. A group that is still open is not exact.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
@@ -80,7 +79,7 @@ def beam_step(
 ) -> BeamChoice:
     """Return the best continuations of the hypotheses at the query's rows.
 
-    log Z is over all V whatever the constraints. InvalidRequest names the field at fault.
+    InvalidRequest names the field at fault.
     """
     softmax, rows = query.index.softmax, len(query.hidden)
     check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
@@ -104,8 +103,8 @@ def choose_pairs(
 ) -> BeamChoice:
     """Return the best continuations from given lists and log Z of the `live` hypotheses.
 
-    `best` has the k best tokens of each, or counts [L] of them, in arrays of any layout. A group
-    that log Z's intervals leave open is not exact.
+    `best` has the k best tokens of each, or counts [L] of them. A group that log Z's intervals
+    leave open is not exact.
     """
     ids, logits = np.ascontiguousarray(best.ids), np.ascontiguousarray(best.logits)
     best = best._replace(ids=ids, logits=logits)  # kernels need contiguous arrays

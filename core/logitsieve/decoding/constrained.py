@@ -1,9 +1,9 @@
 """The best of what constraints leave, as exact as the head's own answer.
 
 With A the edited ids of a row, the best k are among the best k outside A, and A by its edited
-logits. The former are in topk(k + |A|), but mostly in much less: a head answers for a few more
-than k, and for twice as many while fewer than k are outside A. That number depends on the row
-alone, so that an answer does not depend on the other rows of its batch.
+logits. A head answers for a few more than k, and for twice as many while fewer than k are outside
+A. That number depends on the row alone, so that an answer does not depend on the other rows of its
+batch.
 
 Shape letters: B batch rows, D hidden size, K answers, V vocabulary.
 """
@@ -32,7 +32,7 @@ class BestLogits(NamedTuple):
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
-    """[B] k for every row; InvalidRequest names the row with the fewest, if fewer remain."""
+    """Return [B] k for every row; InvalidRequest names the row with the fewest, if fewer remain."""
     remaining = edits.remaining(vocab_size)
     row = int(np.argmin(remaining))
     if remaining[row] < k:
@@ -44,9 +44,9 @@ def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
 def best_edited(
     softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
 ) -> BestLogits:
-    """The wanted[r] <= V best ids of each row of hidden [B, D] under `edits`, K the most wanted.
+    """Return the wanted[r] <= V best ids of each row of hidden [B, D] under `edits`.
 
-    The rows of hidden are admissible, and as many ids as wanted remain.
+    The rows of hidden are admissible, and leave at least that many ids.
     """
     rows, width = len(hidden), int(wanted.max())
     offsets, ids, provenance = _of_head(softmax, head, hidden, wanted, edits)
@@ -60,7 +60,7 @@ def best_edited(
 
 
 def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> BestLogits:
-    """The k best ids of each row of hidden [B, D]."""
+    """Return the k best ids of each row of hidden [B, D]."""
     top = head.topk(hidden, k)
     offsets = np.arange(len(hidden) + 1, dtype=np.int64) * k
     logits = softmax.logits64(hidden, offsets, top.ids.ravel()).reshape(top.ids.shape)
@@ -70,9 +70,9 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
 def _of_head(
     softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
 ) -> tuple[Int64, Int32, Provenance]:
-    """The wanted best ids that are not edited, as CSR offsets and ids.
+    """Return the best unedited ids that are needed, as CSR offsets and ids.
 
-    The head is not called under an allow list, nor for rows where none is wanted.
+    The head is not called under an allow list, nor for rows that need none.
     """
     rows, size = len(hidden), softmax.vocab_size
     named = np.diff(edits.offsets)

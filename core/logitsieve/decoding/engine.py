@@ -1,4 +1,4 @@
-"""A decoder held at one operating point: everything that its answers share is made once."""
+"""A decoder held at one operating point."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ NO_LOG_Z = PrintedLogZ(None)
 class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
-    A `width` limits the interval of log Z, and needs a normalizer that proves one: where none is
-    named, that of `score`. InvalidRequest for one that proves nothing.
-
-    Immutable; any number of threads may call it. A device with a way of its own has a subclass.
+    A `width` limits the interval of log Z, and needs a normalizer that proves one (default: that of
+    `score`). InvalidRequest for one that proves nothing. Immutable; any number of threads may call
+    it.
     """
 
     takes_tensors: ClassVar[bool] = False  # whether tensors on the index's device get tensors
 
     @staticmethod
     def rows(index: Index, hidden: ArrayLike) -> Float32:
-        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
         return ready_hidden(hidden, index.dim)
 
     def __init__(
@@ -112,11 +111,10 @@ class Engine:
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """logit - log Z of `targets` [B, T] for each row of `hidden` [B, D]; -inf where p is 0.
+        """Return logit - log Z of `targets` [B, T] for each row of `hidden` [B, D]; -inf if p = 0.
 
         p is 0 for ids that constraints forbid and, under "candidates", for ids that the head does
-        not look at. "lowrank" has a preview's logit for those. A row's `scanned` are its targets,
-        whatever the normalizer computes.
+        not look at. "lowrank" has a preview's logit for those. A row's `scanned` are its targets.
         """
         started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)
         check_ids(targets, self._index.vocab_size, "targets")
@@ -130,7 +128,7 @@ class Engine:
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
-        """Draws for each row of `hidden` [B, D]."""
+        """Draw for each row of `hidden` [B, D]."""
         started = perf_counter_ns()
         draws = sample(self._query(hidden, constraints), sampling, self._normalizer)
         answer = self.answer(started, draws.provenance, draws.normalizer, draws.log_z)
@@ -145,7 +143,7 @@ class Engine:
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
-        """The best continuations of the hypotheses that stand at the rows of `hidden` [B, D]."""
+        """Return the best continuations of the hypotheses at the rows of `hidden` [B, D]."""
         started, normalizer = perf_counter_ns(), self._stepping
         query = Query(self._index, self.answering, hidden, width=self.width)
         step = beam_step(query, beams, constraints, normalizer)

@@ -1,7 +1,4 @@
-"""Decoders in this process; the service uses them too, so both agree bit for bit.
-
-Shape letters: B batch rows, D hidden size.
-"""
+"""Decoders in this process; the service uses them too, so both agree bit for bit."""
 
 from __future__ import annotations
 
@@ -205,7 +202,7 @@ class LocalDecoder(CheckedDecoder):
         )
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Compile every kernel that a request may need, so that none has to wait."""
+        """Compile every kernel that a request may need."""
         self.index.warm(progress)
         zeros = np.zeros((1, self.index.dim), np.float32)
         unbiased = Constraints(biased=[0], bias=[0.0])

@@ -19,7 +19,7 @@ from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
 
 class PrintedLogZ(NamedTuple):
-    """log Z as answers have it, float32 [B]."""
+    """log Z in float32 [B]; bounds stay valid."""
 
     value: Float32 | None
     low: Float32 | None = None  # it is proven to lie between these
@@ -37,13 +37,13 @@ class LogZ(NamedTuple):
 
     @classmethod
     def estimate(cls, value: Float64, scale: float, error: Float64 | None = None) -> LogZ:
-        """An estimate [B] of which nothing is proven."""
+        """Make an estimate [B] without bounds."""
         fields = np.empty((len(value), FIELDS))
         fields[:, TOP], fields[:, VALUE] = 0.0, value
         return cls(fields, scale, False, error).unbounded()
 
     def unbounded(self) -> LogZ:
-        """The same as an estimate of which nothing is proven."""
+        """Withdraw the bounds."""
         self.fields[:, LOW], self.fields[:, HIGH] = -np.inf, np.inf
         return self._replace(bounded=False)
 
@@ -54,11 +54,11 @@ class LogZ(NamedTuple):
 
     @property
     def spans(self) -> Float64:
-        """[B] nats between the ends of the interval, as they are stored."""
+        """[B] the width of the interval, nats."""
         return np.asarray(self.fields[:, HIGH] - self.fields[:, LOW])
 
     def printed(self) -> PrintedLogZ:
-        """In float32: what is proven is still true of what is printed."""
+        """Round to float32, bounds outward."""
         printed = np.empty((3, len(self.fields)), np.float32)
         print_log_z(self.fields, self.scale, printed)
         low, high = printed[1:] if self.bounded else (None, None)
@@ -66,12 +66,12 @@ class LogZ(NamedTuple):
         return PrintedLogZ(printed[0], low, high, error)
 
     def raised(self, logits: Float64, ids: Int32) -> LogZ:
-        """At least the log Z of the row's different `ids` [B, M], whose logits those are."""
+        """Raise log Z to at least that of the row's distinct `ids` [B, M] with these logits."""
         raise_log_z(logits, ids, self.fields, self.scale)
         return self
 
     def log_probs(self, logits: Float64, ids: Int32) -> tuple[Float32, Bool]:
-        """float32 log-probabilities of ids [B, M], and [B] whether those of a row are proven."""
+        """Return float32 log-probabilities of ids [B, M], and [B] True for proven rows."""
         log_probs, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
         print_log_probs(logits, ids, self.fields, self.scale, log_probs, exact)
         return log_probs, exact

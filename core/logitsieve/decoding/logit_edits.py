@@ -118,10 +118,7 @@ def target_logits(
 
 
 def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int) -> ListedLogits:
-    """Merge the candidates' unedited logits with all edited ones.
-
-    An allow list leaves only the latter.
-    """
+    """Merge the candidates' unedited logits with all edited ones."""
     offsets, ids, logits = candidates.offsets, candidates.ids, candidates.logits
     if edits is None:
         return ListedLogits(offsets, ids, logits.astype(np.float64))

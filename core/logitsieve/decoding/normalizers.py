@@ -1,8 +1,7 @@
 """Normalizers: log Z per row, which turns exact logits into log-probabilities.
 
 log Z is the logarithm of the sum of e^{scale x} over all logits x, or those that edits leave;
-`scale` is 1 / temperature. NORMALIZERS is the only list, by the names in requests, manifests and
-metrics.
+`scale` is 1 / temperature.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, T targets, S rows of W that a head scans.
 """
@@ -102,8 +101,7 @@ class Normalizer(ABC):
 class _Candidates(Normalizer):
     """log sum exp over the S rows that the head scanned: the softmax of the papers' beam search.
 
-    Other tokens have p = 0, and log Z is a lower bound of the full one. O(S) per row on top of the
-    scan.
+    Other tokens have p = 0, and log Z is a lower bound of the full one.
     """
 
     name = "candidates"
@@ -125,8 +123,7 @@ class _Candidates(Normalizer):
 class _LowRank(Normalizer):
     """log sum exp over exact logits of scanned rows and previews of all others; O(V R) a row.
 
-    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3. R is the width of the index's
-    `svd` head, or of the answering one, if it is that.
+    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3.
     """
 
     name, reads = "lowrank", "svd"
@@ -164,7 +161,7 @@ class _Sampled(Normalizer):
     """An estimate from the S rows that the head scans and l ids sampled from all others.
 
     Levy, Chan, Ermon 2018, LSH Softmax, equation 4; l = 10 V / S. The sample depends on the row of
-    hidden alone; `error` is its standard error of log Z.
+    hidden alone.
     """
 
     name = "sampled"

@@ -2,9 +2,8 @@
 
 With `top_k` or an allow list the remaining ids are listed first, and drawn from by Gumbel's trick.
 Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all logits that filters
-leave (`exact`), by the same noise over proven bounds (`certified`), or while most noise is never
-computed (any other head; only this is not exact and knows no filters, for which `certified` or
-`exact` draws instead).
+leave (`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads; not
+exact, and without filters, for which `certified` or `exact` draws instead).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
 """
@@ -165,7 +164,7 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     """Return the ids that top-k, top-p and min-p leave of each row; one id at temperature 0.
 
     By Hugging Face's definitions and order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
-    (min-p). Top-k leaves exactly k, ties by the lower id. Without top-k all ids are listed.
+    (min-p). Top-k leaves exactly k, ties by the lower id.
     """
     rows, softmax = len(query.hidden), query.index.softmax
     edits = unedited(rows) if query.edits is None else query.edits
@@ -182,5 +181,4 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
 
 
 def _within(best: BestLogits, lengths: Int64) -> Bool:
-    """Return the mask [B, K] of the first lengths[r] places of each row."""
     return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])

@@ -72,8 +72,7 @@ class ShardedDecoder(CheckedDecoder):
 
     InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. An
     unreachable shard raises ShardUnavailable (`missing` "refuse"), or is left out ("answer"):
-    `answer.rows_missing` names its rows, and no row is `exact`. docs/shards.md compares the answers
-    with the whole softmax's.
+    `answer.rows_missing` names its rows, and no row is `exact`. See docs/shards.md.
     """
 
     def __init__(
@@ -246,10 +245,7 @@ class ShardedEngine:
 
 
 def check_finite(hidden: Float32) -> None:
-    """InvalidRequest for the first row of hidden [B, D] that is not finite.
-
-    A shard would number rows among those that it is asked.
-    """
+    """InvalidRequest for the first row of hidden [B, D] that is not finite."""
     if not (finite := np.isfinite(hidden).all(axis=1)).all():
         refuse_row(int(finite.argmin()))
 

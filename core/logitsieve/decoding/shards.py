@@ -170,10 +170,7 @@ class Part(NamedTuple):
 
 
 def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
-    """Return logits by log-probabilities and log Z, and a bound on each row's error.
-
-    log Z, and the one in the log-probabilities, lie in the proven interval.
-    """
+    """Return logits by log-probabilities and log Z, and a bound on each row's error."""
     value, low, high = _log_z_of(answer).T
     printed = 4 * HALF_PLACE * np.abs(log_probs).max(axis=1)
     return log_probs + value[:, None], 2 * (high - low) + printed
@@ -226,7 +223,7 @@ def log_z_of(found: Found) -> LogZ:
 def best_of(found: Found, k: int) -> Found:
     """Return the k best [B, K] of merged lists, ties in the order of the shards.
 
-    Rounding is monotonic: a row is inexact only if equal logits of two shards leave it open.
+    A row is inexact only if equal logits of two shards leave it open.
     """
     rows, shards, width = found.ids.shape
     lists: list[Any] = [each.reshape(rows, shards * width) for each in found[:2]]
