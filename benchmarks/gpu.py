@@ -28,7 +28,7 @@ from benchmarks.race.synthetic import generate
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import device_named, name_of
 from logitsieve.gpu.gpu_engine import GpuBackend
-from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads import HEADS, Softmax, make_heads
 from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.fit.svd import preview_arrays
@@ -76,12 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def make(shape: str, dtype: str, device: torch.device, options: argparse.Namespace) -> Measured:
     """Make W with the statistics of a language model, stored as `dtype`, and heads over it."""
     made = generate(*map(int, shape.split("x")))
-    softmax, backend = Softmax(narrowed(made.weight, dtype), made.bias), GpuBackend(device)
-    exact: Any = backend.make_heads(HEADS, softmax, {}, {}, 1)["exact"]
+    softmax = Softmax(narrowed(made.weight, dtype), made.bias)
+    registry, on_device = GpuBackend(device).adapted(HEADS, softmax)
+    exact: Any = make_heads(registry, on_device, {}, {}, 1)["exact"]
     fit = torch.from_numpy(made.fit[: options.contexts]).to(device)
     parts = {"screen": lists(exact, fit, options.clusters), "svd": preview_arrays(softmax, RANK)}
     knobs: dict[str, dict[str, float]] = {"exact": {}, "screen": {}, "svd": {}}
-    return Measured(softmax, backend.make_heads(HEADS, softmax, parts, knobs, 1), made.test)
+    return Measured(softmax, make_heads(registry, on_device, parts, knobs, 1), made.test)
 
 
 def lists(exact: Any, fit: Tensor, clusters: int) -> Arrays:

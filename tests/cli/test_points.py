@@ -16,7 +16,6 @@ def point(head: str, us: float, mean: float, low: float, **knobs: float) -> dict
         "head": {"name": head, "knobs": knobs},
         "rows": 1,
         "us_per_row": us,
-        "precision_at": {"1": mean},
         "precision": {"1": precision},
         "uneven": False,
         "candidates": 7.0,

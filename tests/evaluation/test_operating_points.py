@@ -50,7 +50,6 @@ def entry(rows: int, us: float, **changes: Any) -> dict[str, Any]:
         "head": {"name": "screen", "knobs": {"probes": 2.0}},
         "rows": rows,
         "us_per_row": us,
-        "precision_at": {"1": 0.98},
         "precision": {"1": {"mean": 0.98, "low": 0.97}},
         "mass_kept": 0.9,
         "candidates": 30.0,

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from logitsieve.gpu.device import device_named
 from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.gpu.matrix import DeviceMatrix
-from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads import HEADS, Softmax, make_heads
 from logitsieve.heads._base.head import Head
 from logitsieve.utils.floats import narrowed
 from tests.synthetic import ARRAYS
@@ -41,7 +41,8 @@ def make_gpu_heads(softmax: Softmax, knobs: dict[str, dict[str, float]], fallbac
     """Make heads on the device over the arrays of tests/synthetic.py, by the names in `knobs`."""
     kinds = {name: HEADS[name].part for name in knobs}
     parts = {part.name: ARRAYS[name](softmax) for name, part in kinds.items() if part}
-    return GpuBackend(DEVICE).make_heads(HEADS, softmax, parts, knobs, 1, fallback)
+    registry, on_device = GpuBackend(DEVICE).adapted(HEADS, softmax)
+    return make_heads(registry, on_device, parts, knobs, 1, fallback)
 
 
 def make_gpu_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> Head:

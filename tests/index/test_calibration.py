@@ -19,7 +19,6 @@ def point(head: str = "exact") -> dict[str, Any]:
         "head": {"name": head, "knobs": {"probes": 1.0}},
         "rows": 1,
         "us_per_row": 2.5,
-        "precision_at": {"1": 1.0},
         "precision": {"1": {"mean": 1.0, "low": 0.9}},
         "uneven": False,
         "candidates": 7.0,
@@ -92,8 +91,8 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "points[1].precision.1.mean: got '1'": lambda c: c["points"][1]["precision"]["1"].update(
         mean="1"
     ),
-    "points[1].precision_at: got []": lambda c: c["points"][1].update(precision_at=[]),
-    "points[1].precision_at: got 'p1'": lambda c: c["points"][1].update(precision_at={"p1": 1}),
+    "points[1].precision: got []": lambda c: c["points"][1].update(precision=[]),
+    "points[1].precision: got 'p1'": lambda c: c["points"][1].update(precision={"p1": 1}),
     "points[1].precision.1.low: got 1.5": lambda c: c["points"][1]["precision"]["1"].update(
         low=1.5
     ),

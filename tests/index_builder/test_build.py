@@ -86,11 +86,10 @@ def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path
     for point in points:
         assert point["us_per_row"] > 0
         assert 0 < point["mass_kept"] <= 1 + 1e-6
-        assert point["precision_at"].keys() == {"1", "5", "10"}
-        low = {k: precision["low"] for k, precision in point["precision"].items()}
-        assert all(low[k] <= point["precision_at"][k] for k in low)
+        assert point["precision"].keys() == {"1", "5", "10"}
+        assert all(each["low"] <= each["mean"] for each in point["precision"].values())
     assert points[0]["proven"]
-    assert points[0]["precision_at"]["5"] == 1
+    assert points[0]["precision"]["5"]["mean"] == 1
     assert points[0]["candidates"] == V
     assert points[3]["proven"]
     assert points[6]["candidates"] < V
@@ -194,7 +193,7 @@ def test_misses_of_a_head_without_a_target_are_warned_of(
     index = build(**arguments(softmax, out=tmp_path / "lm" / "1", config=poor))
     points = (index.calibration or {})["points"]
     point = next(p for p in points if p["head"]["name"] == "screen")
-    assert point["precision_at"]["1"] < 0.95
+    assert point["precision"]["1"]["mean"] < 0.95
     assert "the head screen, which answers by default, finds the best id of " in caplog.text
     caplog.clear()
     build(**arguments(softmax, out=tmp_path / "lm" / "2", heads=("exact", "certified")))

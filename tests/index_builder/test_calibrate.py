@@ -46,8 +46,8 @@ def test_precision_is_the_share_of_the_exact_ids(heads: dict[str, Head]) -> None
     (point,) = bench.entries("screen", screen, {1: 2.0})
     hidden = HELDOUT.sample(120)
     right = screen.topk(hidden, 1).ids == heads["exact"].topk(hidden, 1).ids
-    assert point["precision_at"]["1"] == pytest.approx(right.mean())
-    assert point["precision"]["1"]["low"] <= point["precision_at"]["1"]
+    assert point["precision"]["1"]["mean"] == pytest.approx(right.mean())
+    assert point["precision"]["1"]["low"] <= point["precision"]["1"]["mean"]
     assert (point["rows"], point["us_per_row"], point["proven"]) == (1, 2.0, False)
 
 

@@ -98,7 +98,7 @@ def test_without_time_only_stored_settings_are_measured(index: Path) -> None:
 def test_a_wider_setting_is_no_less_precise(index: Path) -> None:
     _, calibration = tuned(index)
     by_probes = {
-        knobs["probes"]: point["precision_at"]["5"]
+        knobs["probes"]: point["precision"]["5"]["mean"]
         for point in calibration["points"]
         if (knobs := point["head"]["knobs"]) and "probes" in knobs and len(knobs) == 1
     }

@@ -1,6 +1,10 @@
 """Precision@k, coverage, mass kept and rows scanned of a head, judged by the exact one.
 
-papers/001, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the exact top-k.
+papers/001, section 4.2: P@k =
+
+A_k n S_k
+
+/ k, A_k the answer and S_k the exact top-k.
 
 Shape letters: N rows, B rows of a block, K answers.
 """
@@ -55,7 +59,7 @@ PROVEN = Precision(mean=1.0, low=1.0, worst=1.0, best=1.0, uneven=False)
 
 
 def summarize(share_N: Float64) -> Precision:
-    """The precision of N >= 1 rows in their order; `share_N` is the share right in each."""
+    """Return the precision of N >= 1 rows in their order; `share_N` is the share right in each."""
     blocks = block_means(share_N)
     mean, worst = float(share_N.mean()), float(blocks.min())
     sigma = math.sqrt(max(mean * (1 - mean), 0.0) * len(blocks) / len(share_N))
@@ -69,7 +73,7 @@ def summarize(share_N: Float64) -> Precision:
 
 
 def block_means(share_N: Float64) -> Float64:
-    """Means of up to BLOCKS contiguous blocks of nearly equal size."""
+    """Return the means of up to BLOCKS contiguous blocks of nearly equal size."""
     rows, count = len(share_N), max(1, min(BLOCKS, len(share_N) // LEAST_BLOCK_ROWS))
     bounds = np.arange(count + 1) * rows // count
     means: Float64 = np.add.reduceat(share_N, bounds[:-1]) / np.diff(bounds)
@@ -77,11 +81,11 @@ def block_means(share_N: Float64) -> Float64:
 
 
 def lower_bound(share_N: Float64) -> float:
-    """The one-sided lower 95 % confidence bound of the mean of N rows.
+    """Return the one-sided lower 95 % confidence bound of the mean of N rows.
 
-    Student's t over the means of contiguous blocks, whose neighbouring rows resemble each other
-    (batch means; Law and Kelton, "Simulation Modeling and Analysis"), never above Wilson's interval
-    for independent rows (Wilson, JASA 22, 1927): blocks without a single miss have no variance.
+    Student's t over the means of contiguous blocks (batch means; Law and Kelton, "Simulation
+    Modeling and Analysis"), never above Wilson's interval for independent rows (Wilson, JASA 22,
+    1927): blocks without a single miss have no variance.
     """
     mean, blocks = float(share_N.mean()), block_means(share_N)
     low = wilson(mean, len(share_N))
@@ -92,14 +96,14 @@ def lower_bound(share_N: Float64) -> float:
 
 
 def wilson(mean: float, rows: int) -> float:
-    """Wilson's lower bound for `rows` independent rows."""
+    """Return Wilson's lower bound for `rows` independent rows."""
     z2 = Z95 * Z95
     spread = Z95 * math.sqrt(max(mean * (1 - mean), 0.0) / rows + z2 / (4 * rows * rows))
     return max(0.0, (mean + z2 / (2 * rows) - spread) / (1 + z2 / rows))
 
 
 def student95(freedom: int) -> float:
-    """Student's one-sided 95 % point for `freedom` >= 4, right to 0.003.
+    """Return Student's one-sided 95 % point for `freedom` >= 4, right to 0.003.
 
     The expansion in 1 / freedom: Abramowitz and Stegun, 26.7.5.
     """
@@ -166,15 +170,14 @@ class Each(Protocol):
 
 
 def in_turn(call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]) -> Iterator[R]:
-    """An `Each` that makes one call after the other."""
+    """Make one call after the other."""
     return (call(head, *block) for block in blocks)
 
 
 class Judge:
     """Judges heads on some contexts, with the exact answers computed once.
 
-    `blocks()` gives the contexts in the order of their text, the same at every call; about 100
-    bytes of truth are kept for each.
+    `blocks()` gives the contexts in the order of their text, the same at every call.
     """
 
     def __init__(
@@ -221,7 +224,7 @@ class Counts(NamedTuple):
 
 
 def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
-    """The fields of a `Truth`."""
+    """Return the fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
     log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, ESTIMATE]
@@ -247,7 +250,6 @@ def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_trut
 
 
 def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
-    """Return the figures of all blocks; those of a head that proves its answers are known."""
     if not counts:
         raise ValueError("blocks: none to evaluate on")
     ks = list(counts[0].scanned)
@@ -274,10 +276,9 @@ def _judged(ks: Sequence[int], counts: Sequence[Counts]) -> dict[str, Any]:
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:
-    """float64 [B]: how many of the k answers belong to the exact top-k.
+    """Return [B] how many of the k answers belong to the exact top-k.
 
-    An id whose logit equals the k-th exact one belongs too: which of the tied ids the exact top-k
-    holds is a convention. `truth` may hold more than k.
+    An id with a logit equal to the k-th exact one belongs too. `truth` may hold more than k.
     """
     ordered = np.sort(answer.ids, axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
@@ -288,7 +289,7 @@ def hits(answer: TopK, truth: TopK, k: int) -> Float64:
 
 
 def log_mass(head: Judged, rows: Float32, k: int, vocab_size: int) -> Float64:
-    """float64 [B]: log sum exp over each row's candidates, a few rows at once to bound memory."""
+    """Return [B] log sum exp over each row's candidates, a few rows at once to bound memory."""
     step = max(1, MASS_LOGITS // vocab_size)
     starts = range(0, len(rows), step)
     parts = (head.candidates(rows[start : start + step], k) for start in starts)

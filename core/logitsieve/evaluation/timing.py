@@ -34,9 +34,9 @@ def us_per_row(
 ) -> float:
     """Return microseconds a row: the mean over batches of `batch` rows from `hidden` [N, D].
 
-    Rows differ in cost, so the mean counts, not the median. A batch counts by the least of its
-    REPEATS calls, since load only adds. If `calls` allows fewer batches, they are spread over
-    `hidden`; too few rows are repeated. After `limit_ns` only the first LEAST_CALLS calls begin.
+    A batch counts by the least of its REPEATS calls, since load only adds. If `calls` allows fewer
+    batches, they are spread over `hidden`; too few rows are repeated. After `limit_ns` only the
+    first LEAST_CALLS calls begin.
     """
     if len(hidden) < batch:
         hidden = np.resize(hidden, (batch, hidden.shape[1]))

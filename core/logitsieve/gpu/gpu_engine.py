@@ -22,9 +22,7 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.device import name_of, to_device, to_host
 from logitsieve.gpu.heads import GPU_HEADS
 from logitsieve.gpu.heads.base import DeviceSoftmax
-from logitsieve.heads import make_heads
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
-from logitsieve.heads._base.spec import Arrays
 from logitsieve.index import Index
 
 Reply = TypeVar("Reply")
@@ -75,22 +73,14 @@ class GpuBackend:
     def __init__(self, device: torch.device) -> None:
         self.name, self._device = name_of(device), device
 
-    def make_heads(
-        self,
-        registry: Mapping[str, type[Head]],
-        softmax: Softmax,
-        parts: Mapping[str, Arrays],
-        knobs: Mapping[str, Mapping[str, float]],
-        threads: int,
-        fallback: str = "",
-    ) -> dict[str, Head]:
-        """Make `exact` and those heads of `knobs` that run on a GPU, in the registry's order."""
-        kinds: dict[str, type[Head]] = {
+    def adapted(
+        self, registry: Mapping[str, type[Head]], softmax: Softmax
+    ) -> tuple[dict[str, type[Head]], Softmax]:
+        """Return the heads of a registry that run on a GPU, and the softmax there."""
+        heads: dict[str, type[Head]] = {
             name: GPU_HEADS[name] for name in registry if name in GPU_HEADS
         }
-        return make_heads(
-            kinds, DeviceSoftmax(softmax, self._device), parts, knobs, threads, fallback
-        )
+        return heads, DeviceSoftmax(softmax, self._device)
 
     def logits(self, exact: Any, hidden: Any, ids_BM: Any) -> Tensor | None:
         """Return float32 [B, M], -inf for an id outside of V; None unless both are tensors."""

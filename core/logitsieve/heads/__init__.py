@@ -37,7 +37,7 @@ def make_heads(
     threads: int,
     fallback: str = "",
 ) -> dict[str, Head]:
-    """`exact` and the heads that `knobs` names, in the order of the registry.
+    """Make `exact` and the heads that `knobs` names, in the order of the registry.
 
     Rows that a head cannot answer go to the last head before it that proves its answers, or to
     `fallback` if that comes before it and its chance of a wrong answer is known.

@@ -1,9 +1,8 @@
 """Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
 
-No paper; docs/certified.md derives and proves the bound. Every logit gets an upper bound from the
-int8 codes of some coordinates of its row; rows whose bound is below k exact logits are
-dropped, all others are computed. Time O(P D + V F), the V F on bytes, and few exact logits; memory
-F + T + 16 bytes a row. The proof holds for any context; only the speed depends on it.
+docs/certified.md derives and proves the bound. Every logit gets an upper bound from the int8 codes
+of some coordinates of its row; rows with a bound below k exact logits are dropped, all others are
+computed. Time O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinates.
 """
@@ -81,7 +80,8 @@ def _check_arrays(arrays: Arrays) -> None:
         raise ValueError(f"directions has {count} rows, allowed: {allowed}")
     for name in ONE_LEVEL if levels else MORE_LEVELS:
         if name in arrays:
-            raise ValueError(f"holds a tensor {name!r}, as the levels of earlier versions did")
+            other = "as the levels of earlier versions did" if levels else "which needs levels"
+            raise ValueError(f"holds a tensor {name!r}, {other}")
     for name in MORE_LEVELS if levels else ONE_LEVEL:
         if name not in arrays:
             raise ValueError(f"holds no tensor {name!r}")
@@ -126,7 +126,6 @@ def _check_levels(arrays: Arrays) -> None:
 
 
 def _check_order(arrays: Arrays) -> None:
-    """ValueError for an id that comes twice."""
     if "order" in arrays:
         all_different(arrays, ids="order")
 
@@ -151,10 +150,10 @@ SKETCH = PartSpec(
 
 
 class CertifiedHead(KernelHead):
-    """Bounds every row of W, and computes those whose bound leaves a doubt.
+    """Bounds every row of W, and computes those that may be among the best.
 
-    The arrays are trusted to be a sketch of this softmax. `open_index` has compared a sample of
-    their rows with it, `verify_index(all_rows=True)` all of them: index/sketch_rows.py.
+    The arrays are trusted to be a sketch of this softmax: `open_index` has compared a sample of
+    their rows with it, `verify_index(all_rows=True)` all of them.
     """
 
     name: ClassVar[str] = "certified"
@@ -174,10 +173,7 @@ class CertifiedHead(KernelHead):
         return super()._answer_checked(hidden, rows, k)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """The rows that `topk` computes; `upper` is a proven bound of all other logits.
-
-        It is infinite where the head proves nothing.
-        """
+        """Return the rows that `topk` computes; `upper` bounds all others, +inf without proof."""
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         bad, *candidates = certified_candidates(self._address, hidden, k)
         refuse_first([bad])
@@ -186,7 +182,7 @@ class CertifiedHead(KernelHead):
         return Candidates(*candidates)
 
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
-        """Bounds of every logit of one row of hidden [D], exact for those `topk` computes for k."""
+        """Bound every logit of one row of hidden [D], exactly for those `topk` computes."""
         hidden = ready_hidden(hidden, self._dim)[:1]
         candidates = self.candidates(hidden, k)
         bounds = np.empty((2, self._vocab_size), np.float32)
@@ -209,7 +205,7 @@ class CertifiedHead(KernelHead):
         """Return [B, 4] an estimate of log Z of all e^{scale x}, and proven bounds of it.
 
         They are at most `width` nats apart, except in rows that would need too many logits: these
-        get all of them, in float32 if that suffices.
+        are computed from all logits, in float32 if that suffices.
         """
         if len(hidden) > self._most or (self._most == FEW and width < NARROW):
             return self._dense_log_z(hidden, scale, edits, width)
@@ -225,7 +221,7 @@ class CertifiedHead(KernelHead):
     def _dense_log_z(
         self, hidden: Float32, scale: float, edits: Edits | None, width: float
     ) -> Float64:
-        """The same by all logits: of plain rows in float32 if that may suffice, else in float64."""
+        """Find log Z by all logits: unedited rows in float32 if that suffices, else in float64."""
         log_z, off = np.empty((len(hidden), FIELDS)), self._exact.quick_slack(hidden)
         plain = (scale == 1.0) & (LIGHT * off <= width)
         if edits is not None:
@@ -238,10 +234,9 @@ class CertifiedHead(KernelHead):
         return log_z
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """The draws of head `exact` for each row of hidden [B, D], and an interval of log Z.
+        """Return the draws of head `exact` for each row of hidden [B, D], and an interval of log Z.
 
-        A row on which the sketch says too little gets all logits, and so do all rows where that
-        takes less time than that many draws.
+        A row with too wide bounds gets all logits, and so do all rows if that takes less time.
         """
         by_all = options.samples * PRODUCTS_A_DRAW >= self._vocab_size * self._dim
         if by_all or len(hidden) > self._most:
@@ -254,7 +249,7 @@ class CertifiedHead(KernelHead):
         return drawn
 
     def _draw_by_bounds(self, hidden: Float32, options: DrawOptions) -> tuple[Drawn, Bool]:
-        """Return the draws, and [B] False for the rows that need all logits: these are unset."""
+        """Return the draws, and [B] False for rows that need all logits; these are unset."""
         rows = len(hidden)
         samples, seeds, step, scale, edits, top_p, min_p, width, first_id = options
         drawn = Drawn(
@@ -275,14 +270,13 @@ class CertifiedHead(KernelHead):
 
     @cached_property
     def _places(self) -> Int32:
-        """[V] where the sketch's order has each row of W."""
+        """[V] the place of each row of W in the sketch's order."""
         order = self._ordered["order"]
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)
         return places
 
     def warm(self) -> None:
-        """Call each kernel once but those of `bounds`, which no request needs."""
         super().warm()
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
         self.draw(zeros, DrawOptions(1, seeds))
@@ -290,10 +284,10 @@ class CertifiedHead(KernelHead):
 
 
 class AssuredHead(CertifiedHead):
-    """The same by bounds of which each may fail: a top k is wrong with a chance of 1e-15 at most.
+    """Like `certified` with bounds that may fail: a top k is wrong with a chance of at most 1e-15.
 
     The chance is over the random rotation of the index, for contexts that do not depend on it:
-    docs/levels.md. The sketch has levels. Draws, bounds and log Z are those of `certified`.
+    docs/levels.md. Draws, bounds and log Z are those of `certified`.
     """
 
     name: ClassVar[str] = "assured"
@@ -302,7 +296,7 @@ class AssuredHead(CertifiedHead):
 
 
 class EstimatedHead(AssuredHead):
-    """The same, wrong with a chance of 1e-3 at most."""
+    """Like `assured`, wrong with a chance of at most 1e-3."""
 
     name: ClassVar[str] = "estimated"
     chance: ClassVar[float] = 1e-3

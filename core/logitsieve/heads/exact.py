@@ -1,7 +1,7 @@
 """The exact head: all of W h + b with a running selection, the oracle of all other heads.
 
-No paper. Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size, V
-vocabulary, K answers.
+Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size, V vocabulary, K
+answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExactHead(KernelHead):
         self._kernel = dense_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Return all V rows of W; no row is outside, so `upper` is -inf."""
+        """Return all V rows of W."""
         hidden, rows, _ = ready_request(hidden, k, self._dim, self._vocab_size)
         vocab_size = self._vocab_size
         offsets = np.arange(rows + 1, dtype=np.int64) * vocab_size
@@ -45,7 +45,7 @@ class ExactHead(KernelHead):
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
-        """Return [B, 4] log Z of all e^{scale x}: `top`, the rest, and its bounds."""
+        """Return [B, 4] log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH."""
         rows = len(hidden)
         log_z = np.empty((rows, FIELDS))
         options = scale, *(edits or no_edits(rows)), log_z
@@ -58,7 +58,7 @@ class ExactHead(KernelHead):
         return self.best_with_log_z(hidden, 0)[2]
 
     def quick_slack(self, hidden: Float32) -> Float64:
-        """[B] about how far a float32 dot may be from the exact logit, in nats."""
+        """Estimate the error of a float32 dot, [B] nats."""
         largest = self._softmax.descriptor[LARGEST_NORM].view(np.float64)
         norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
         return np.asarray(self._dim * UNIT32 * largest * norms)
@@ -83,7 +83,6 @@ class ExactHead(KernelHead):
         return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))
 
     def warm(self) -> None:
-        """Call each kernel once, except that of `candidates`."""
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
         self.topk(zeros, 1)
         self._softmax.logits(zeros, np.zeros(2, np.int64), np.empty(0, np.int32))

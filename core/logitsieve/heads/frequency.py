@@ -1,8 +1,7 @@
 """A static list: every query scans the rows that are most often among the best.
 
-Zhao et al. 2025, FR-Spec; the head of Grave et al. 2017, adaptive softmax, is such a list too.
-
-Time O(n D) a row; memory V ids. Shape letters: D hidden size, V vocabulary.
+Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids. Shape letters: D hidden size, V
+vocabulary.
 """
 
 from __future__ import annotations

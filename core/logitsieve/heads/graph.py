@@ -2,7 +2,7 @@
 
 Zhang, Wang, Liu, Gao, He 2018, Navigating with Graph Representations for Fast and Scalable Decoding
 of Neural Language Models (FGD): inner products become distances, and a small-world graph (HNSW,
-faiss) finds the nearest rows. Exact logits come from W, so faiss stores 8 bits.
+faiss) finds the nearest rows.
 
 Time O(ef M D) a row and about log V; memory V (D + 8 M) bytes. Shape letters: B batch rows, D
 hidden size, E the size of faiss's vectors, V vocabulary, K answers, M links.
@@ -81,7 +81,7 @@ def queries(hidden: Float32) -> Float32:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit faiss to the calling thread, by its per-thread setting, and restore that."""
+    """Limit faiss to the calling thread, by its per-thread setting."""
     faiss = _faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -107,6 +107,5 @@ def _read(graph: np.ndarray, softmax: Softmax) -> Any:
 
 @cache
 def _faiss() -> Any:
-    """Import faiss, which has few types; or MissingExtra."""
     require("faiss", "faiss")
     return import_module("faiss")

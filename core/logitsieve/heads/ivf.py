@@ -18,7 +18,6 @@ from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_differ
 
 
 def _is_partition(arrays: Arrays) -> None:
-    """ValueError unless every row is in one list and no list is empty."""
     no_empty_lists(arrays)
     all_different(arrays)
 

@@ -20,9 +20,9 @@ from logitsieve.kernels.sketch.sketch import sketch_descriptor
 class ScreenHead(ClusteredHead):
     """Looks at the candidate lists of the `probes` best clusters of each row.
 
-    A row whose cosine to its best centroid is below `escalate` is answered by the fallback: what is
-    far from every context that was fitted is what the lists miss. Not in the paper. Where the part
-    has `reaches`, each cluster has a threshold of its own: `escalate` times its reach.
+    A row with a cosine to its best centroid below `escalate` is answered by the fallback: it is far
+    from every fitted context. Not in the paper. If the part has `reaches`, they are factors of
+    `escalate` for each cluster.
     """
 
     name: ClassVar[str] = "screen"

@@ -55,7 +55,6 @@ class SvdHead(SelectingHead):
         self._select = preview_select.entry()
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return the same number of rows for each."""
         rows, count = hidden.shape[0], int(self.knobs["candidates"])
         selected = np.empty((rows, count), np.int32)
         self._select(hidden, *self._preview(), selected)

@@ -74,7 +74,7 @@ def fsync_folder(path: Path) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a new folder that is renamed to `out` when the block ends, or removed if it raises.
 
-    Missing parents are made, and removed again on an error. InvalidRequest if `out` exists by then.
+    Missing parents are made. InvalidRequest if `out` exists by then.
     """
     missing = [path for path in out.parents if not path.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -99,8 +99,8 @@ class Index:
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
         """Compute exact logits W[ids] . h + b, [B, M], of ids [B, M] for each row of `hidden`.
 
-        On a GPU, tensors are answered with a tensor, -inf for ids outside the vocabulary.
-        InvalidRequest names `hidden` or `ids`.
+        On a GPU, tensors are answered with a tensor, -inf for unknown ids. InvalidRequest names
+        `hidden` or `ids`.
         """
         if self.backend is not None:
             logits: Float32 | None = self.backend.logits(self.head("exact"), hidden, ids_BM)
@@ -160,7 +160,7 @@ def open_index(
 
     `verify="full"` hashes every file, reads every number and compares a sample of the sketch's rows
     with the matrix. The result is remembered next to the compiled kernels in `kernel_cache` by
-    inode, size and times. "sizes" trusts the numbers and hashes only parts that faiss reads.
+    inode, size and times. "sizes" trusts the numbers.
 
     `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there. IndexUnreadable
     names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or DeviceLost.
@@ -187,8 +187,8 @@ def verify_index(
 ) -> list[str]:
     """Check everything, remember nothing, and return the names of the checked files.
 
-    `all_rows` compares every row of the sketch with the matrix, in time O(V D^2): then everything
-    that `certified` proves follows from the files. Raises like `open_index`.
+    `all_rows` compares every row of the sketch with the matrix, in time O(V D^2). Raises like
+    `open_index`.
     """
     contents = read_contents(path)
     with as_unreadable(contents.path / MANIFEST_FILE):
@@ -209,11 +209,13 @@ def assemble(
     with as_unreadable(contents.path / MANIFEST_FILE):
         check_heads(contents.manifest, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
-    make = make_heads if backend is None else backend.make_heads
     # Earlier builders name none: the last head that proves its answers.
     fallback = str(contents.manifest.config.get("fallback", ""))
     try:
-        heads = make(registry, contents.softmax, contents.parts, knobs, threads, fallback=fallback)
+        softmax = contents.softmax
+        if backend is not None:
+            registry, softmax = backend.adapted(registry, softmax)
+        heads = make_heads(registry, softmax, contents.parts, knobs, threads, fallback)
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
         raise unreadable(contents.path, error) from error
     return Index(contents, heads, threads, device, backend)

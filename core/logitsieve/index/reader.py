@@ -132,7 +132,6 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
 
 
 def _check_matrix(file: Path, part: TensorFile, manifest: Manifest) -> None:
-    """IndexUnreadable unless the weight is stored as the manifest says."""
     kind, code, shape = KINDS[manifest.dtype], part.codes["weight"], part.tensors["weight"].shape
     if code != ("U8" if kind.blocks else kind.code):
         needed = f"needed: {manifest.dtype}, the manifest's dtype"

@@ -1,11 +1,11 @@
-"""The check that rows of a sketch are those of its matrix: what `certified` proves rests on that.
+"""The check that rows of a sketch are those of its matrix: `certified`'s proofs rest on it.
 
 docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' for
-which they hold proves the bound of its row, so it does not matter how the sketch was made. The same
-w' prove its `norms`, which bound what the estimates of all rows together are off by.
+which they hold proves the bound of its row, however the sketch was made. The same w' prove its
+`norms`, which bound the error of the estimates of all rows together.
 
-Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block, F coordinates coded,
-G groups.
+Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block, F coordinates coded, G
+groups.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ NORMS = tuple(
 
 
 class _Coding(NamedTuple):
-    """Rows of one coding in float64, and the limits that they are to keep to.
+    """Rows of one coding in float64, and their limits.
 
-    A level of the tail has norms of its errors and no other limits, but for its longest codes.
+    A level of the tail is limited by the norms of its errors and by its longest codes.
     """
 
     name: str
@@ -62,16 +62,16 @@ class _Coding(NamedTuple):
     first: int = 0
 
     def coded(self, turned: Float64) -> Float64:
-        """The coordinates of rows that these codes are of."""
+        """Return the coordinates that these codes encode."""
         return turned[:, self.first : self.first + self.codes.shape[1]]
 
     def errors(self, turned: Float64) -> Float64:
-        """[R, F] what codes leave of them."""
+        """Return [R, F] coordinates minus codes."""
         return self.coded(turned) - self.codes * self.scales[:, None]
 
 
 class Residuals(NamedTuple):
-    """Rows over their stretch less what coordinates express, and lower bounds of its size."""
+    """Rows over their stretch minus their coordinates' part, and bounds of its size."""
 
     rows: Float64  # [R, D]
     outside: Float64  # [R] at least the norm of each
@@ -79,9 +79,9 @@ class Residuals(NamedTuple):
 
 
 class Solver(NamedTuple):
-    """Coordinates of rows over their stretch, and what these leave of the rows.
+    """Coordinates of rows over their stretch, and their residuals.
 
-    With levels there is no stretch, and L U is U, whose inverse leaves nothing but rounding.
+    With levels there is no stretch, L U is U, and its inverse leaves only rounding.
     """
 
     basis: Float64  # L U [P, D], over the stretch
@@ -91,7 +91,7 @@ class Solver(NamedTuple):
     square: bool = False  # with levels
 
     def residuals(self, rows: Float64, turned: Float64, roundings: float = 1) -> Residuals:
-        """Residuals of rows [R, D] over their stretch that have the coordinates `turned` [R, P]."""
+        """Return residuals of rows [R, D] over their stretch with coordinates `turned` [R, P]."""
         others = rows - turned @ self.basis
         rounding = roundings * self.rounding * np.linalg.norm(turned, axis=1)
         outside = np.linalg.norm(others, axis=1) + rounding
@@ -103,24 +103,20 @@ class Solver(NamedTuple):
 
 
 def solve(arrays: Arrays) -> Solver:
-    """The solver of a sketch's coordinates; ValueError if it has none."""
-    span = span_of(arrays)
-    if "triangle" not in arrays:
-        try:
-            inverse = np.asarray(np.linalg.inv(span.directions), np.float64)
-        except np.linalg.LinAlgError as error:
-            raise ValueError("directions has no inverse") from error
-        rounding = 4 * (len(inverse) + 4) * float(np.finfo(np.float64).eps) * span.size
-        return Solver(span.directions, inverse, span, rounding, square=True)
-    triangle = arrays["triangle"].astype(np.float64)
-    if np.triu(triangle, 1).any():
+    """Return the solver of a sketch's coordinates; ValueError if it has none."""
+    span, square = span_of(arrays), "triangle" not in arrays
+    matrix = span.directions if square else arrays["triangle"].astype(np.float64)
+    if not square and np.triu(matrix, 1).any():
         raise ValueError("triangle is not zero above its diagonal")
     try:
-        inverse = np.asarray(np.linalg.inv(triangle), np.float64)
+        inverse = np.asarray(np.linalg.inv(matrix), np.float64)
     except np.linalg.LinAlgError as error:
-        raise ValueError("triangle has no inverse") from error
-    rounding = 4 * (len(triangle) + 4) * float(np.finfo(np.float64).eps) * span.gain * span.size
-    return Solver(triangle @ span.directions, span.directions.T @ inverse, span, rounding)
+        raise ValueError(f"{'directions' if square else 'triangle'} has no inverse") from error
+    gain = 1.0 if square else span.gain
+    rounding = 4 * (len(inverse) + 4) * float(np.finfo(np.float64).eps) * gain * span.size
+    if square:
+        return Solver(matrix, inverse, span, rounding, square)
+    return Solver(matrix @ span.directions, span.directions.T @ inverse, span, rounding, square)
 
 
 def sampled_rows(digest: str, vocab_size: int) -> Int64:
@@ -137,56 +133,58 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
 
     The arrays are checked as a part. `report` gets the rows done. Time O(P^2 D + P D rows).
     """
-    limits, V = sketch["limits"], softmax.vocab_size
+    limits = sketch["limits"]
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
-    places = places_of(sketch, V)
     if "middle" not in sketch:
-        _check_biases(softmax.bias, sketch, places)
-    solver, stretch = solve(sketch), _stretch(sketch)
-    grams, left = grams_of(sketch, solver), float(limits[4])
+        _check_biases(softmax.bias, sketch, places_of(sketch, softmax.vocab_size))
+    solver, left = solve(sketch), float(limits[4])
+    grams = grams_of(sketch, solver)
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
-        for start in range(0, len(rows), BLOCK_ROWS):
-            block = rows[start : start + BLOCK_ROWS]
-            weight = softmax.rows(block).astype(np.float64) / stretch
-            codings = list(_codings(sketch, block, places[block]))
-            turned, residuals = _coordinates(weight, solver, left)
+        for block, weight, turned, residuals, codings in _blocks(softmax, sketch, solver, rows):
             _check_block(weight, turned, residuals, solver, left, codings, block)
             grams.add(turned, residuals, codings)
             report(len(block))
         _check_norms(sketch["norms"], grams.norms())
 
 
+def _blocks(
+    softmax: Softmax, sketch: Arrays, solver: Solver, rows: Int64
+) -> Iterator[tuple[Int64, Float64, Float64, Residuals, list[_Coding]]]:
+    """Yield ids, rows over their stretch, coordinates, residuals and codings, a block at a time."""
+    stretch = sketch["stretch"].astype(np.float64) if "stretch" in sketch else 1.0
+    places, left = places_of(sketch, softmax.vocab_size), float(sketch["limits"][4])
+    for start in range(0, len(rows), BLOCK_ROWS):
+        block = rows[start : start + BLOCK_ROWS]
+        weight = softmax.rows(block).astype(np.float64) / stretch
+        codings = list(_codings(sketch, block, places[block]))
+        yield block, weight, *_coordinates(weight, solver, left), codings
+
+
 def places_of(sketch: Arrays, vocab_size: int) -> Int64:
-    """[V] the place of each row of W in the sketch."""
+    """Return [V] the place of each row of W in the sketch."""
     places = np.arange(vocab_size)
     if "order" in sketch:
         places[sketch["order"]] = np.arange(vocab_size)
     return places
 
 
-def _stretch(sketch: Arrays) -> Float64 | float:
-    return sketch["stretch"].astype(np.float64) if "stretch" in sketch else 1.0
-
-
 def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
-    """[6] the `norms` that a sketch of all other arrays stores, with room for its check.
+    """Return the `norms` [6] for a sketch's other arrays, with a margin for the check.
 
     `report` gets the rows done. Time O(V (P D + D^2)).
     """
-    stretch, left = _stretch(sketch), float(sketch["limits"][4])
-    solver, places = solve(sketch), places_of(sketch, softmax.vocab_size)
+    solver = solve(sketch)
     grams = grams_of(sketch, solver)
-    for start in range(0, softmax.vocab_size, BLOCK_ROWS):
-        rows = np.arange(start, min(start + BLOCK_ROWS, softmax.vocab_size))
-        weight = softmax.rows(rows).astype(np.float64) / stretch
-        grams.add(*_coordinates(weight, solver, left), _codings(sketch, rows, places[rows]))
-        report(len(rows))
+    every = np.arange(softmax.vocab_size)
+    for block, _, turned, residuals, codings in _blocks(softmax, sketch, solver, every):
+        grams.add(turned, residuals, codings)
+        report(len(block))
     return with_room(grams)
 
 
 def with_room(grams: Grams | LevelGrams) -> Float64:
-    """The norms of Gram matrices as a sketch stores them."""
+    """Return the norms of Gram matrices as a sketch stores them."""
     share, floor = ROOM
     return grams.norms(roundings=2) * share + floor * grams.length
 
@@ -219,9 +217,9 @@ class Grams:
         return float(np.sqrt(np.trace(self._turned_PP))) * SUMMED
 
     def norms(self, roundings: float = 1) -> Float64:
-        """[6] as NORMS has them: at least the spectral norms of three matrices for each coding.
+        """Return upper bounds of the spectral norms NORMS, [6].
 
-        Of its errors, of its coordinates, and of what it leaves out.
+        For each coding: of its errors, of its coordinates, and of its rest.
         """
         norms, turned_PP = [], self._turned_PP
         # Each residual is off by so much of the norm of its coordinates.
@@ -234,9 +232,9 @@ class Grams:
 
 
 class LevelGrams:
-    """The same with levels: Gram matrices of tails, of what two levels leave, of first coordinates.
+    """Gram matrices with levels: of tails, of first coordinates and of the errors of both.
 
-    They are products in float32, whose rounding `SHORT_SPARE` bounds: norms grow by a percent.
+    They are products in float32; `SHORT_SPARE` bounds their rounding.
     """
 
     def __init__(self) -> None:
@@ -261,8 +259,10 @@ class LevelGrams:
         return float(np.sqrt(self._squares)) * (1 + SHORT_SPARE)
 
     def norms(self, roundings: float = 1) -> Float64:
-        """[6]: the errors of the first coordinates; the longer of these and of coded tails; and
-        what the level leaves. Of the second level, then of the last."""
+        """Return [6]: for the second level, then the last, three norms.
+
+        Errors of the first coordinates; the longer of these and of coded tails; the level's errors.
+        """
         # A check may sum up in another order: what the builder stores has room for both.
         first, errors, tail, *left = (
             _spectral_norm(gram, roundings * SHORT_SPARE) for gram in self._grams.values()
@@ -285,7 +285,7 @@ def _product(rows: np.ndarray) -> Float64:
 
 
 def _spectral_norm(gram: Float64, spare: float = GRAM_SPARE) -> float:
-    """At least the largest singular value of a matrix with this Gram matrix, but for rounding."""
+    """Bound the largest singular value of a matrix with this Gram matrix, from above."""
     if not gram.size:
         return 0.0
     if not np.isfinite(gram).all():
@@ -311,7 +311,7 @@ def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:
 
 
 def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
-    """All codings of these rows, which lie at `places` of `coarse`."""
+    """Yield all codings of these rows, which lie at `places` of `coarse`."""
     if "middle" in sketch:
         yield from _levels(sketch, places)
         return
@@ -328,7 +328,7 @@ def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
 def _coarse(
     sketch: Arrays, places: Int64, width: int, extras: int
 ) -> tuple[Float64, tuple[Float64, ...]]:
-    """Codes [R, F] and so many float32 numbers [R] of the rows at these places of `coarse`."""
+    """Return codes [R, F] and `extras` numbers [R] of the rows at these places of `coarse`."""
     groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
     quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
     codes = quads[lane[0], :, lane[1]].reshape(len(places), width).astype(np.float64) - MIDDLE
@@ -340,7 +340,7 @@ def _coarse(
 
 
 def _levels(sketch: Arrays, places: Int64) -> Iterator[_Coding]:
-    """The first coordinates in eight bits, then the levels of the tail."""
+    """Yield the first coordinates in eight bits, then the levels of the tail."""
     widths, limits = widths_of(sketch), sketch["limits"].tolist()
     F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
     taken = {"coarse": sketch["coarse"][groups], "middle": sketch["middle"][groups]}
@@ -363,18 +363,18 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[_Coding]:
 
 
 def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
-    """The odd whole numbers that the first `bits` bits of four-bit codes stand for."""
+    """Return the odd whole numbers that the first `bits` bits of four-bit codes mean."""
     return np.asarray(2.0 * (codes_RT >> (4 - bits)) - ((1 << bits) - 1), np.float64)
 
 
 def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:
-    """uint8 [R, W] the bits of one row each of sixteen: kernels/simd/tables.py has their order."""
+    """Return uint8 [R, W] the bits of one row of each sixteen, in the order of simd/tables.py."""
     bytes_of = planes.reshape(len(planes), -1, LANES)[np.arange(len(planes)), :, lanes]
     return np.unpackbits(bytes_of, axis=1, bitorder="little")
 
 
 def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64, Residuals]:
-    """w' [R, P] in float64, in float32 where its residual is above `left` otherwise."""
+    """Return w' [R, P] in float64, rounded to float32 if its residual is above `left`."""
     turned = weight @ solver.inverse
     residuals = solver.residuals(weight, turned)
     far = ~(residuals.within <= left)
@@ -393,10 +393,7 @@ def _check_block(
     codings: list[_Coding],
     rows: Int64,
 ) -> None:
-    """ValueError unless every row keeps to the limits, by its coordinates or these in float32.
-
-    The second matter where all of W is so small that float32 has few bits for it.
-    """
+    """ValueError unless every row keeps to the limits, by its coordinates or these in float32."""
     wrong = np.logical_or.reduce([*_broken(turned, residuals, solver, left, codings).values()])
     if not wrong.any():
         return
@@ -411,7 +408,7 @@ def _check_block(
 def _broken(
     turned: Float64, residuals: Residuals, solver: Solver, left: float, codings: list[_Coding]
 ) -> dict[str, Bool]:
-    """[R] for each inequality, by its name: the rows of which it is not sure."""
+    """Return [R] True for each inequality, by its name, if it may fail for a row."""
     # w' may move by what the residual leaves of `left`.
     span = solver.span
     spare = np.maximum(left - residuals.within, 0) / (3 * (1 + span.gain) * (1 + span.skew))

@@ -33,8 +33,8 @@ def split_index(
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
     `out` is a new folder <name>/<version>. Shards hold consecutive rows, equally many up to
-    multiples of 256, the vocabulary, and the heads that bound all rows: SHARD_HEADS. The source is
-    verified first. InvalidRequest names the argument, IndexUnreadable a file.
+    multiples of 256, the vocabulary, and SHARD_HEADS. The source is verified first. InvalidRequest
+    names the argument, IndexUnreadable a file.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -87,10 +87,7 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
 
 
 def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
-    """Return the sketch of some rows of W, in the same relative order.
-
-    `limits` and `norms` hold for all rows, so for some; the basis stays the same.
-    """
+    """Return the sketch of some rows of W, in the same relative order; its limits hold for them."""
     if "middle" in sketch:  # in the order of ids, and shards begin with whole groups
         groups = slice(rows.start // LANES, -(-rows.stop // LANES))
         parts = {"coarse": groups, "middle": groups, "fine": rows}
@@ -108,7 +105,7 @@ def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
 def _regrouped(groups: np.ndarray, places: Int64, codes: int) -> np.ndarray:
     """Regroup the rows at these places by 16, padded as docs/index-format.md says.
 
-    Both codes of 16 rows and their float32 numbers lie by fours of bytes.
+    Codes of 16 rows and their float32 numbers lie by fours of bytes.
     """
     fields = groups.reshape(len(groups), -1, LANES, 4)
     rows = np.zeros((-(-len(places) // LANES) * LANES, fields.shape[1], 4), np.uint8)

@@ -38,8 +38,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
 class TensorFile:
     """A mapped file: read-only arrays that share its pages, and the strings of its header.
 
-    `codes` are the tensors' types in the header, `content` the complete file, `status` its status
-    when mapped.
+    `codes` are the tensors' types in the header, `content` the complete file.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -51,7 +50,7 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class Span:
-    """One header entry: the place of a tensor, in bytes after the header."""
+    """The place of a tensor, in bytes after the header."""
 
     name: str
     code: str
@@ -74,8 +73,8 @@ def pieces(
 ) -> Iterator[Any]:
     """Yield the bytes of the file in buffers of at most MAX_WRITE bytes, without a copy.
 
-    Tensors are sorted by name. They are C-contiguous, non-empty, of a type in DTYPES, and no name
-    begins with "_". `codes` names types that numpy cannot tell: BF16 bits are U16 otherwise.
+    Tensors are C-contiguous, non-empty, of a type in DTYPES, and no name begins with "_". `codes`
+    names types that numpy cannot tell: BF16 bits are U16 otherwise.
     """
     header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
     body: list[np.ndarray] = []
@@ -127,8 +126,8 @@ def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
 def read_header(mapped: mmap.mmap, foreign: bool = False) -> tuple[int, list[Span], dict[str, str]]:
     """Return (first byte of the data, tensors by their place, strings of the header).
 
-    ValueError unless every byte is accounted for and, except in a `foreign` file, every tensor is
-    laid out as `pieces` does it.
+    ValueError unless every byte is accounted for and, except in a `foreign` file, laid out as by
+    `pieces`.
     """
     begin = 8 + _header_length(mapped, foreign)
     try:
@@ -197,7 +196,7 @@ def _are_counts(values: object) -> bool:
 
 
 def _check_layout(spans: list[Span], begin: int, size: int) -> None:
-    """Check that sorted spans have no holes, no overlaps, and fill the file."""
+    """ValueError unless sorted spans fill the file without holes or overlaps."""
     position = 0
     for span in spans:
         if span.start != position:

@@ -1,8 +1,4 @@
-"""The full check: every byte against its digest, every number against its range or the matrix.
-
-Hashing a gigabyte takes most of a second: two threads share the work, and a result is remembered by
-the status of each file.
-"""
+"""The full check: every byte against its digest, every number against its range or the matrix."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ def verify_contents(
     """Check everything the digest covers; IndexUnreadable names the first file at fault.
 
     A sample of the sketch's rows, or `all_rows`, is compared with the matrix. `progress` gets
-    ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
+    ("verify", bytes done, bytes in all), then ("rows", ...).
     """
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))
@@ -76,7 +72,6 @@ def checked_rows(contents: Contents, all_rows: bool) -> Int64:
 
 
 def _check_sketch(contents: Contents, rows: Int64, report: Report) -> None:
-    """IndexUnreadable names the first of these rows that the sketch does not bound."""
     try:
         check_rows(contents.softmax, contents.parts[SKETCH.name], rows, report)
     except ValueError as error:
@@ -179,11 +174,7 @@ def fingerprint(contents: Contents) -> str:
 
 
 class VerifiedMemory:
-    """Fingerprints of indexes that passed, in `folder`/verified.json; loss means verifying again.
-
-    Write access to the folder decides trust: it belongs to the user, like the compiled kernels next
-    to it.
-    """
+    """Fingerprints of indexes that passed, in `folder`/verified.json."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "verified.json"

@@ -1,8 +1,4 @@
-"""Write an index completely or not at all; an existing one never changes.
-
-Files are made durable in a temporary folder, the manifest last; one rename publishes them. A
-version with new measurements shares the files of the other.
-"""
+"""Write an index completely or not at all; an existing one never changes."""
 
 from __future__ import annotations
 
@@ -61,9 +57,8 @@ def write_index(
     with the name of each finished step. `finite` names parts with numbers that the caller has
     checked. `shard` describes the full softmax of a shard.
 
-    Equal arguments give equal files, except for `calibration`, which depends on the machine.
-    InvalidRequest names the argument, also if the written files fail the full check: W must have
-    the hash `softmax.sha256`.
+    Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
+    also if the written files fail the full check.
     """
     out = new_path(out)
     arrays = _checked_parts(softmax, parts, finite)
@@ -99,8 +94,8 @@ def link_index(
 ) -> Path:
     """Write the index `source` as `out` with other measurements, and return `out`.
 
-    Manifest and digest stay the same. Files are hard links or, on another file system, copies with
-    checked digests. `checkpoint` as in `write_index`.
+    Manifest and digest stay the same. Files are hard links or, on another file system, checked
+    copies.
     """
     out, source = new_path(out), Path(source)
     measured = _plain("calibration", calibration)
@@ -243,7 +238,6 @@ def _plain_head(name: str, head: HeadEntry) -> HeadEntry:
 
 
 def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
-    """Run the reader's checks on a manifest with made-up sizes, before anything is written."""
     stand_ins = {name: FileEntry(f"{name}.safetensors", 1, "0" * 64) for name in parts}
     try:
         check_heads(Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes()), HEADS)

@@ -173,7 +173,7 @@ def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
 def _warn_of_misses(index: Index) -> None:
     """Warn if the default head, built without a target, misses too many best ids."""
     for point in (index.calibration or {}).get("points", ()):
-        p1 = point["precision_at"].get("1", 1.0)
+        p1 = point["precision"].get("1", {"mean": 1.0})["mean"]
         if point["head"]["name"] == index.default_head and p1 < LEAST_P1:
             said = (
                 "%s: the head %s, which answers by default, finds the best id of %.1f %% of the "

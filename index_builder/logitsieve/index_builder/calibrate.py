@@ -71,7 +71,6 @@ class Bench:
         timed = max(k for k in judged.scanned if k <= TIMED_K)
         point = {
             "head": {"name": name, "knobs": dict(head.knobs)},
-            "precision_at": {str(k): precision.mean for k, precision in judged.precision.items()},
             "precision": {str(k): asdict(precision) for k, precision in judged.precision.items()},
             "uneven": any(precision.uneven for precision in judged.precision.values()),
             "candidates": judged.scanned[timed],

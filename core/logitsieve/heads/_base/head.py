@@ -35,9 +35,8 @@ FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.boo
 class Softmax:
     """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
 
-    `matrix` is W as it was given, in a float type or in blocks; floats may be given as an array,
-    bfloat16 as its bits, uint16. Whatever it is, logits are those of its float32 values, which
-    kernels compute row by row where they need them.
+    `matrix` is W in a float type or in blocks; floats may be given as an array, bfloat16 as its
+    bits, uint16. Logits are those of its float32 values, which kernels compute row by row.
     """
 
     def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
@@ -59,14 +58,14 @@ class Softmax:
         return self.matrix.dim
 
     def rows(self, rows: slice | Int64) -> Float32:
-        """float32 [R, D] of these rows."""
+        """Return these rows as float32 [R, D]."""
         return decoded(self.matrix[rows])
 
     @cached_property
     def weight(self) -> Float32:
-        """float32 [V, D], kept from the first use on: 4 V D bytes, unless `stored` is that.
+        """float32 [V, D], kept after the first use: 4 V D bytes, unless `stored` is that.
 
-        For those who build and judge an index; heads read `stored`.
+        For building and judging an index; heads read `stored`.
         """
         values = decoded(self.matrix)
         if values is not self.stored:
@@ -75,19 +74,16 @@ class Softmax:
 
     @cached_property
     def sha256(self) -> str:
-        """The identity of the numbers (hex), as docs/index-format.md defines it, hashed once.
-
-        Where `stored` is written to afterwards, it is that of what it held at the first use.
-        """
+        """The identity of the numbers (hex), as docs/index-format.md defines it, hashed once."""
         return softmax_sha256(self.matrix, self.bias)
 
     @cached_property
     def descriptor(self) -> Int64:
-        """The matrix as the kernels take it, by the address of this array."""
+        """The matrix for kernels, which take this array's address."""
         return matrix_descriptor(self.matrix, self.bias)
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
-        """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
+        """Compute exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
 
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
@@ -100,15 +96,12 @@ class Softmax:
         self.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
 
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
-        """`logits64` rounded to float32, as answers have them."""
+        """Round `logits64` to float32, as in answers."""
         return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
 def begin_sha256(kind: str, shape: tuple[int, int]) -> hashlib._Hash:
-    """The hash of a matrix [V, D], before the bytes of its rows and of its bias.
-
-    It has "F32 V D\\n" (or F16, Q8_0, ...): equal numbers in another shape are another matrix.
-    """
+    """Begin the hash of a matrix [V, D] with "F32 V D\\n" (or F16, Q8_0, ...)."""
     rows, dim = shape
     return hashlib.sha256(f"{kind} {rows} {dim}\n".encode())
 
@@ -118,7 +111,7 @@ def softmax_sha256(
     bias: np.ndarray,
     report: Callable[[int], None] = lambda _: None,
 ) -> str:
-    """The identity of a matrix as it is stored, and its bias; `report` gets the bytes hashed."""
+    """Return the identity of a stored matrix and its bias; `report` gets the bytes hashed."""
     matrix = StoredMatrix.of(weight)
     digest = begin_sha256(matrix.kind, matrix.shape)
     for array in (matrix.data, bias):
@@ -132,7 +125,7 @@ def softmax_sha256(
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A query-time setting: what it trades, the values it may take, and those worth trying."""
+    """A query-time setting: what it trades, its range, and values worth trying."""
 
     help: str
     default: float
@@ -154,7 +147,7 @@ class Head(Protocol):
 
     @property
     def knobs(self) -> Mapping[str, float]:
-        """The operating point: every knob's present value."""
+        """The operating point: every knob's value."""
 
     @property
     def fallback_chance(self) -> float:
@@ -170,22 +163,22 @@ class Head(Protocol):
         threads: int,
         knobs: Mapping[str, float],
     ) -> Self:
-        """A head over its part's `arrays`; rows it cannot answer go to `fallback`.
+        """Make a head over its part's `arrays`; rows it cannot answer go to `fallback`.
 
         Borrowed arrays are named "<part>.<array>".
         """
 
     def with_knobs(self, **knobs: float) -> Self:
-        """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
+        """Return the head at another operating point; InvalidKnob if unknown or out of range."""
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
+        """Return the k best tokens of each row of `hidden` [B, D] or [D]; or InvalidRequest."""
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Every row of W this head would look at to answer `topk`, with exact logits."""
+        """Return every row of W that `topk` would look at, with exact logits."""
 
     def warm(self) -> None:
-        """Compile (or load) every kernel this head uses, so that no request waits for it."""
+        """Compile (or load) every kernel of this head."""
 
 
 def require_array(
@@ -203,7 +196,7 @@ def require_array(
 
 
 def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
-    """`hidden` as float32 [B, D], C-contiguous; not copied, nor looked at twice, if it is that."""
+    """Convert `hidden` to C-contiguous float32 [B, D]; no copy if it is that."""
     if type(hidden) is np.ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
         shape = hidden.shape
         if len(shape) == 2 and shape[1] == dim and shape[0]:
@@ -212,7 +205,7 @@ def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
 
 
 def checked_k(k: Any, vocab_size: int) -> int:
-    """`k` as an int in 1 .. V; InvalidRequest otherwise."""
+    """Return `k` as an int in 1 .. V; InvalidRequest otherwise."""
     if type(k) is not int:
         try:
             if isinstance(k, bool | np.bool_):
@@ -226,10 +219,10 @@ def checked_k(k: Any, vocab_size: int) -> int:
 
 
 def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
-    """`hidden` as `ready_hidden` makes it, its rows, and `k` as `checked_k` does.
+    """Return `hidden` as from `ready_hidden`, its rows, and `k` as from `checked_k`.
 
-    A request that needs no change is looked at here, not in functions of their own: each adds a
-    microsecond or more to a call whose code is no longer in the cache.
+    A request that needs no change is checked here, not in other functions: each would add a
+    microsecond or more to a call with cold code.
     """
     if type(hidden) is ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
         shape = hidden.shape
@@ -243,7 +236,7 @@ def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple
 def checked_knobs(
     table: Mapping[str, Knob], current: Mapping[str, float], changed: Mapping[str, float]
 ) -> dict[str, float]:
-    """The whole operating point after a change; InvalidKnob if unknown or out of range."""
+    """Return the operating point after a change; InvalidKnob if unknown or out of range."""
     point = {name: _number(knob, current.get(name, knob.default)) for name, knob in table.items()}
     for name, value in changed.items():
         if name not in table:
@@ -264,7 +257,7 @@ def _number(knob: Knob, value: float) -> float:
 
 
 def require_part(part: PartSpec | None, arrays: Arrays, softmax: Softmax) -> None:
-    """InvalidRequest unless the arrays are as `part` says, and laid out as kernels read them."""
+    """InvalidRequest unless the arrays fit `part`, C-contiguous."""
     assert part is not None, "a head with arrays names their part"
     try:
         check_structure(part, arrays, softmax.vocab_size, softmax.dim)
@@ -276,13 +269,13 @@ def require_part(part: PartSpec | None, arrays: Arrays, softmax: Softmax) -> Non
 
 
 def refuse_row(row: int) -> None:
-    """Raise InvalidRequest for a row of hidden that a kernel would not answer."""
+    """Raise InvalidRequest for a row of hidden that kernels refuse."""
     allowed = "finite values, ||h|| max||w|| + max|b| <= 1e38"
     raise InvalidRequest(f"hidden[{row}]", "NaN, infinity or a norm too large", allowed)
 
 
 def refuse_first(results: Sequence[int]) -> None:
-    """InvalidRequest for the first row of hidden that a slice of rows would not answer, if any."""
+    """InvalidRequest for the first refused row among slices' results, if any."""
     for bad in results:
         if bad >= 0:
             refuse_row(bad)
@@ -293,7 +286,7 @@ def no_edits(rows: int) -> Edits:
 
 
 def edits_of_rows(edits: Edits, rows: Int64) -> Edits:
-    """The edits of the given rows, in that order."""
+    """Select the edits of rows, in that order."""
     offsets, ids, values = edits
     lengths = np.diff(offsets)[rows]
     ends = offsets_of(lengths)
@@ -302,5 +295,5 @@ def edits_of_rows(edits: Edits, rows: Int64) -> Edits:
 
 
 def offsets_of(lengths: Int64) -> Int64:
-    """CSR offsets of rows that long."""
+    """Return the CSR offsets of rows of these lengths."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

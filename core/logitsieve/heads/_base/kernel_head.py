@@ -1,7 +1,7 @@
 """The bases of heads: one kernel answers rows of hidden from one descriptor.
 
-A head that does not bound or compute all rows of W selects them (SelectingHead), or routes to
-lists of them (ClusteredHead).
+A head that does not bound or compute all rows of W selects them (SelectingHead), or routes to lists
+of them (ClusteredHead).
 
 Shape letters: B batch rows, K answers.
 """
@@ -49,7 +49,7 @@ TopKernel = Callable[..., int]
 class KernelHead(ABC):
     """Answers by `_kernel`, called with the address of `_descriptor`.
 
-    A subclass sets `_kernel` in `_prepare`, and its descriptor there or, where that depends on the
+    A subclass sets `_kernel` in `_prepare`, and its descriptor there or, if it depends on the
     knobs, in `_apply_knobs`. Rows that the kernel leaves unanswered go to the fallback.
     """
 
@@ -81,14 +81,13 @@ class KernelHead(ABC):
         self._set_knobs(checked_knobs(self.knob_table, {}, knobs or {}))
 
     def _prepare(self) -> None:
-        """Make what all operating points share."""
         self._describe(self._softmax.descriptor)
 
     @classmethod
     def clamp_knobs(
         cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
     ) -> dict[str, float]:
-        """The knobs within their `limits`."""
+        """Return the knobs within their `limits`."""
         most = {name: limit(arrays, softmax) for name, limit in cls.limits.items()}
         return {name: min(value, most.get(name, value)) for name, value in knobs.items()}
 
@@ -105,7 +104,7 @@ class KernelHead(ABC):
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
-        """InvalidRequest unless the arrays are as `part` says; the constructor takes `options`."""
+        """Check the arrays (InvalidRequest) and make a head; the constructor takes `options`."""
         if cls.part:
             require_part(cls.part, arrays, softmax)
         return cls(softmax, arrays, **options)
@@ -116,12 +115,11 @@ class KernelHead(ABC):
         return other
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best rows of W that the head looks at, for each row of hidden."""
+        """Return the k best rows of W that the head looks at, for each row of hidden."""
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
         return self._answer_checked(hidden, rows, k)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
-        """The same for a request that has been checked."""
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
         scanned, exact, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
         if self.proves:
@@ -141,7 +139,7 @@ class KernelHead(ABC):
         return max(refused) if refused else sum(results)
 
     def _answer_rest(self, status: int, hidden: Float32, k: int, top: TopK) -> None:
-        """Refuse a bad row, or let the fallback answer, in place, the rows without an answer."""
+        """Refuse a bad row, or let the fallback answer rows without an answer, in place."""
         if status < 0:
             refuse_row(-1 - status)
         assert self._fallback
@@ -152,10 +150,10 @@ class KernelHead(ABC):
 
     @abstractmethod
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Every row of W that `topk` would look at, with exact logits."""
+        """Return every row of W that `topk` would look at, with exact logits."""
 
     def _fill_short(self, listed: Candidates, hidden: Float32, k: int) -> Candidates:
-        """`listed`, or the fallback's candidates where a row has fewer than k."""
+        """Replace rows with fewer than k by the fallback's candidates."""
         short = np.diff(listed.offsets) < k
         if not short.any():
             return listed
@@ -170,11 +168,11 @@ class KernelHead(ABC):
 
 
 class SelectingHead(KernelHead):
-    """Selects some rows of W for each query, whose exact logits then decide."""
+    """Selects some rows of W for each query, and decides by their exact logits."""
 
     @abstractmethod
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """CSR (offsets [B+1], distinct ids) of the rows to look at; fewer than k a row is allowed.
+        """Return CSR (offsets [B+1], distinct ids) of the rows to look at, possibly fewer than k.
 
         Rows of hidden that are not finite may get any ids. Called by several threads at once.
         """
@@ -187,7 +185,6 @@ class SelectingHead(KernelHead):
         return int(listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start))
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """The selected rows; `upper` is +inf: nothing is proven."""
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         offsets, ids = self.select(hidden, k)
         listed = unproven(offsets, ids, self._softmax.logits(hidden, offsets, ids))
@@ -228,11 +225,10 @@ class ClusteredHead(KernelHead):
         return self._softmax.descriptor
 
     def _sketch(self) -> Int64 | None:
-        """Descriptor of the sketch that lists are scanned through; None: all logits are exact."""
+        """Return the descriptor of a sketch to scan lists through; None: all logits are exact."""
         return None
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """The rows of W that `topk` would look at; `upper` is +inf: nothing is proven."""
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         status, offsets, ids, logits = screen_candidates(self._address, hidden, k, True)
         if status < 0:
@@ -242,12 +238,12 @@ class ClusteredHead(KernelHead):
 
 
 def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
-    """Candidates that prove nothing of other rows: `upper` is +inf."""
+    """Make candidates with `upper` +inf."""
     return Candidates(offsets, ids, logits, np.full(len(offsets) - 1, np.inf, np.float32))
 
 
 def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:
-    """`listed` with the marked rows taken from `other`, which has just those."""
+    """Take the marked rows from `other`, which has only those."""
     lengths = np.diff(listed.offsets)
     keep = np.repeat(~rows, lengths)
     source = np.empty(rows.size, np.int64)  # where each row's ids start in [kept, other]

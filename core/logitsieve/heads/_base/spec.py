@@ -25,7 +25,7 @@ class TensorSpec:
 
     `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
     addresses, so every new head checks them, and that `factors` are finite and positive. Verifying
-    an index also checks that `reals` are finite. `codes` are not checked.
+    an index also checks that `reals` are finite.
     """
 
     dtype: str  # numpy's name, or "bfloat16"; several by " or "
