@@ -14,7 +14,7 @@ from logitsieve.gpu.device import device_named
 from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.gpu.matrix import DeviceMatrix
 from logitsieve.heads import HEADS, Softmax, make_heads
-from logitsieve.heads._base.head import Head
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.utils.floats import narrowed
 from tests.synthetic import ARRAYS
 

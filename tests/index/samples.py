@@ -15,7 +15,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import ScreenHead
-from logitsieve.heads._base.head import Head, Knob, Softmax
+from logitsieve.heads._base.head import Knob, Softmax
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import PartSpec
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
@@ -195,4 +196,4 @@ class FakeExact(FakeHead):
     part: ClassVar[PartSpec | None] = None
 
 
-FAKES: dict[str, type[Head]] = {"exact": FakeExact, "screen": FakeHead}
+FAKES: Any = {"exact": FakeExact, "screen": FakeHead}

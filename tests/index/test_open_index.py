@@ -11,7 +11,8 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
-from logitsieve.heads._base.head import Head, Softmax
+from logitsieve.heads._base.head import Softmax
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import HeadEntry, open_index, verify_index, write_index
 from logitsieve.index.index import assemble
 from logitsieve.index.reader import PARTS, read_contents

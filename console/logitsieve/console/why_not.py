@@ -18,7 +18,7 @@ from logitsieve.console.questions import (
     read_word,
 )
 from logitsieve.decoding import LocalDecoder
-from logitsieve.heads._base.head import Head
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index
 from logitsieve.index.reader import read_contents

@@ -10,13 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpac
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import (
-    ArrayLike,
-    BeamStepReply,
-    SampleReply,
-    ScoreReply,
-    TopKReply,
-)
+from logitsieve.api.results import ArrayLike, BeamStepReply, SampleReply, ScoreReply, TopKReply
 
 AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
 

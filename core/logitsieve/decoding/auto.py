@@ -16,7 +16,8 @@ from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads import HEADS
-from logitsieve.heads._base.head import Head, checked_k
+from logitsieve.heads._base.head import checked_k
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE

@@ -18,14 +18,7 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
-from logitsieve.api.results import (
-    Bool,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    Provenance,
-)
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
 from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids, edits_of

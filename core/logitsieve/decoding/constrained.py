@@ -17,7 +17,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.logit_edits import Edits, among, keys_of
-from logitsieve.heads._base.head import Head, Softmax, offsets_of
+from logitsieve.heads._base.head import Softmax, offsets_of
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
 HEADROOM = 8  # ids beyond k that a head answers at first, where as many are edited

@@ -35,7 +35,8 @@ from logitsieve.decoding.normalizers import (
     find_normalizer,
 )
 from logitsieve.decoding.sampler import sample
-from logitsieve.heads._base.head import Head, checked_k, ready_hidden
+from logitsieve.heads._base.head import checked_k, ready_hidden
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 
 NO_LOG_Z = PrintedLogZ(None)

@@ -35,7 +35,7 @@ from logitsieve.api.results import (
 from logitsieve.decoding.auto import Auto, proving_draws, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.heads._base.head import Head
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 
 # Clients use a handful of engines, and a stream of new knobs must not grow memory.

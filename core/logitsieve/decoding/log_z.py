@@ -10,11 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32
-from logitsieve.kernels.sampling.printing import (
-    print_log_probs,
-    print_log_z,
-    raise_log_z,
-)
+from logitsieve.kernels.sampling.printing import print_log_probs, print_log_z, raise_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
 

@@ -28,7 +28,7 @@ from logitsieve.decoding.logit_edits import (
     target_logits,
 )
 from logitsieve.heads._base.draw_options import Drawn, DrawOptions
-from logitsieve.heads._base.head import Head
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.svd import SvdHead

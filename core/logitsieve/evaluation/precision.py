@@ -18,15 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from logitsieve.api.results import (
-    ArrayLike,
-    Bool,
-    Candidates,
-    Float32,
-    Float64,
-    Int32,
-    TopK,
-)
+from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, Float64, Int32, TopK
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.utils.hidden import as_hidden
 

@@ -22,7 +22,8 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.device import name_of, to_device, to_host
 from logitsieve.gpu.heads import GPU_HEADS
 from logitsieve.gpu.heads.base import DeviceSoftmax
-from logitsieve.heads._base.head import Head, Softmax, ready_hidden
+from logitsieve.heads._base.head import Softmax, ready_hidden
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 
 Reply = TypeVar("Reply")

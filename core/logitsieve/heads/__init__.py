@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logitsieve.heads._base.head import Head, Softmax
+from logitsieve.heads._base.head import Softmax
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.certified import AssuredHead, CertifiedHead, EstimatedHead
 from logitsieve.heads.exact import ExactHead

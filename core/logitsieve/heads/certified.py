@@ -34,7 +34,7 @@ from logitsieve.heads._base.head import (
     ready_request,
     refuse_first,
 )
-from logitsieve.heads._base.kernel_head import KernelHead
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
@@ -149,7 +149,7 @@ SKETCH = PartSpec(
 )
 
 
-class CertifiedHead(KernelHead):
+class CertifiedHead(Head):
     """Bounds every row of W, and computes those that may be among the best.
 
     The arrays are trusted to be a sketch of this softmax: `open_index` has compared a sample of
@@ -253,9 +253,7 @@ class CertifiedHead(KernelHead):
         rows = len(hidden)
         samples, seeds, step, scale, edits, top_p, min_p, width, first_id = options
         drawn = Drawn(
-            np.empty((rows, samples), np.int32),
-            np.empty((rows, FIELDS)),
-            np.empty(rows, np.int32),
+            np.empty((rows, samples), np.int32), np.empty((rows, FIELDS)), np.empty(rows, np.int32)
         )
         found = np.empty(rows, np.bool_)
         asked = seeds, step, scale, top_p, min_p, width, first_id, self._places

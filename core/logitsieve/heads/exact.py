@@ -14,7 +14,7 @@ import numpy as np
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32
 from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
-from logitsieve.heads._base.kernel_head import KernelHead
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
@@ -24,7 +24,7 @@ from logitsieve.kernels.topk.exact import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS
 
 
-class ExactHead(KernelHead):
+class ExactHead(Head):
     """Looks at every row of W."""
 
     name: ClassVar[str] = "exact"

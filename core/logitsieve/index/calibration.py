@@ -105,11 +105,7 @@ _POINT = {
     "candidates": _NUMBER,
     "mass_kept": _NUMBER,
 }
-_CALIBRATION = {
-    "machine": {_TEXT: _TEXT, "cpu": _TEXT},
-    "heldout_rows": _COUNT,
-    "points": [_POINT],
-}
+_CALIBRATION = {"machine": {_TEXT: _TEXT, "cpu": _TEXT}, "heldout_rows": _COUNT, "points": [_POINT]}
 
 
 def _contexts(where: str, value: Any) -> None:

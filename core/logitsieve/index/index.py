@@ -16,7 +16,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads import HEADS, make_heads
-from logitsieve.heads._base.head import Head, Softmax, ready_hidden
+from logitsieve.heads._base.head import Softmax, ready_hidden
+from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index.calibration import check_calibration
 from logitsieve.index.files import as_unreadable, unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE, Manifest
@@ -199,11 +200,7 @@ def verify_index(
 
 
 def assemble(
-    contents: Contents,
-    registry: Registry,
-    threads: int,
-    device: str = "cpu",
-    backend: Any = None,
+    contents: Contents, registry: Registry, threads: int, device: str = "cpu", backend: Any = None
 ) -> Index:
     """Build every head of the manifest that `registry` has and the device runs."""
     with as_unreadable(contents.path / MANIFEST_FILE):

@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import (
-    Annotated,
-    Any,
-    NamedTuple,
-    TypeAlias,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable

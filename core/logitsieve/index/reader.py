@@ -17,14 +17,9 @@ import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable, InvalidKnob
 from logitsieve.heads import HEADS
-from logitsieve.heads._base.head import Head, Softmax, checked_knobs
-from logitsieve.heads._base.spec import (
-    SOFTMAX,
-    SOFTMAX_BLOCKS,
-    Arrays,
-    PartSpec,
-    check_structure,
-)
+from logitsieve.heads._base.head import Softmax, checked_knobs
+from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads._base.spec import SOFTMAX, SOFTMAX_BLOCKS, Arrays, PartSpec, check_structure
 from logitsieve.index.files import as_unreadable, read_small, regular, unreadable
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,

@@ -79,9 +79,7 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
         config=manifest.config,
         seeds=manifest.seeds,
         shard=ShardOf(
-            first=rows.start,
-            vocab_size=manifest.vocab_size,
-            softmax_sha256=manifest.softmax_sha256,
+            first=rows.start, vocab_size=manifest.vocab_size, softmax_sha256=manifest.softmax_sha256
         ),
     )
 

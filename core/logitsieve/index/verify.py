@@ -21,14 +21,7 @@ from logitsieve.heads._base.spec import Arrays, check_values
 from logitsieve.heads.certified import SKETCH
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
-from logitsieve.index.reader import (
-    PARTS,
-    Contents,
-    Report,
-    check_digest,
-    read_vocabulary,
-    spec_of,
-)
+from logitsieve.index.reader import PARTS, Contents, Report, check_digest, read_vocabulary, spec_of
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress

@@ -18,12 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.llamacpp.parameters import (
-    ContextLayout,
-    LlamaParameters,
-    ModelLayout,
-    TensorLayout,
-)
+from logitsieve.llamacpp.parameters import ContextLayout, LlamaParameters, ModelLayout, TensorLayout
 from logitsieve.utils.environment import require
 
 WHEEL = "xllamacpp"

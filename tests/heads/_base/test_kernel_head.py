@@ -12,7 +12,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import KernelHead, replace_rows, unproven
+from logitsieve.heads._base.kernel_head import Head, replace_rows, unproven
 from logitsieve.heads._base.spec import Arrays
 from tests.synthetic import make_hidden, make_softmax
 
@@ -21,7 +21,7 @@ EXACT = ExactHead(SOFTMAX)
 NOT_FINITE = 1e30  # what this kernel refuses
 
 
-class FirstRows(KernelHead):
+class FirstRows(Head):
     """Answers with ids 0, 1, ..., but for rows of hidden that begin below `least`."""
 
     name: ClassVar[str] = "first"

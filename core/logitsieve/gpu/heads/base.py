@@ -22,7 +22,7 @@ from logitsieve.gpu.device import computing, timed, to_device, to_host
 from logitsieve.gpu.matrix import DeviceMatrix
 from logitsieve.gpu.ranking import Ranked, joined
 from logitsieve.heads._base.head import Softmax, checked_k, ready_request, refuse_row
-from logitsieve.heads._base.kernel_head import KernelHead
+from logitsieve.heads._base.kernel_head import Head
 
 
 class DeviceSoftmax(Softmax):
@@ -34,7 +34,7 @@ class DeviceSoftmax(Softmax):
         self.on_device = DeviceMatrix(softmax, device)
 
 
-class DeviceHead(KernelHead):
+class DeviceHead(Head):
     """Answers arrays in arrays, and tensors on its device in tensors there."""
 
     _softmax: DeviceSoftmax

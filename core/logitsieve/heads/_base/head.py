@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from operator import index
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
+from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.topk.csr import csr_logits
@@ -133,52 +133,6 @@ class Knob:
     high: float = 2**31 - 1
     whole: bool = True  # whole numbers only
     tried: tuple[float, ...] = ()  # by `tune` and the benchmarks
-
-
-class Head(Protocol):
-    """A way to find the largest logits. Immutable; any number of threads may call one head."""
-
-    name: ClassVar[str]
-    knob_table: ClassVar[Mapping[str, Knob]]
-    proves: ClassVar[bool]  # whether its own answers are proven exact
-    chance: ClassVar[float]  # of a wrong top k of a row, at most: 0 if it proves, 1 if unknown
-    part: ClassVar[PartSpec | None]  # the arrays it is made from
-    borrows: ClassVar[tuple[str, ...]]  # parts of other heads that it uses where the index has them
-
-    @property
-    def knobs(self) -> Mapping[str, float]:
-        """The operating point: every knob's value."""
-
-    @property
-    def fallback_chance(self) -> float:
-        """The `chance` of the head that answers the rows which this one leaves."""
-
-    @classmethod
-    def from_arrays(
-        cls,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head | None,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> Self:
-        """Make a head over its part's `arrays`; rows it cannot answer go to `fallback`.
-
-        Borrowed arrays are named "<part>.<array>".
-        """
-
-    def with_knobs(self, **knobs: float) -> Self:
-        """Return the head at another operating point; InvalidKnob if unknown or out of range."""
-
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """Return the k best tokens of each row of `hidden` [B, D] or [D]; or InvalidRequest."""
-
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Return every row of W that `topk` would look at, with exact logits."""
-
-    def warm(self) -> None:
-        """Compile (or load) every kernel of this head."""
 
 
 def require_array(

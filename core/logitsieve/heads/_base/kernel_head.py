@@ -21,7 +21,6 @@ from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
     INT32,
-    Head,
     Knob,
     Softmax,
     checked_knobs,
@@ -46,20 +45,21 @@ Limits = Mapping[str, Callable[[Arrays, Softmax], int]]
 TopKernel = Callable[..., int]
 
 
-class KernelHead(ABC):
-    """Answers by `_kernel`, called with the address of `_descriptor`.
+class Head(ABC):
+    """A way to find the largest logits. Immutable; any number of threads may call it.
 
-    A subclass sets `_kernel` in `_prepare`, and its descriptor there or, if it depends on the
-    knobs, in `_apply_knobs`. Rows that the kernel leaves unanswered go to the fallback.
+    Answers by `_kernel`, called with the address of `_descriptor`. A subclass sets `_kernel` in
+    `_prepare`, and its descriptor there or, if it depends on the knobs, in `_apply_knobs`. Rows
+    that the kernel leaves unanswered go to the fallback.
     """
 
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]] = {}
     limits: ClassVar[Limits] = {}
-    part: ClassVar[PartSpec | None] = None
-    proves: ClassVar[bool] = False
-    chance: ClassVar[float] = 1.0
-    borrows: ClassVar[tuple[str, ...]] = ()
+    part: ClassVar[PartSpec | None] = None  # the arrays it is made from
+    proves: ClassVar[bool] = False  # its own answers are proven exact
+    chance: ClassVar[float] = 1.0  # bound on a wrong top k of a row: 0 if it proves, 1 if unknown
+    borrows: ClassVar[tuple[str, ...]] = ()  # parts of other heads that it uses if they are there
 
     _kernel: TopKernel
 
@@ -104,18 +104,22 @@ class KernelHead(ABC):
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
-        """Check the arrays (InvalidRequest) and make a head; the constructor takes `options`."""
+        """Make a head over its part's `arrays` with the constructor's `options`.
+
+        Borrowed arrays are named "<part>.<array>". InvalidRequest unless the arrays fit `part`.
+        """
         if cls.part:
             require_part(cls.part, arrays, softmax)
         return cls(softmax, arrays, **options)
 
     def with_knobs(self, **knobs: float) -> Self:
+        """Return the head at another operating point; InvalidKnob if unknown or out of range."""
         other = copy(self)
         other._set_knobs(checked_knobs(self.knob_table, self.knobs, knobs))
         return other
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """Return the k best rows of W that the head looks at, for each row of hidden."""
+        """Return the k best tokens of each row of `hidden` [B, D] or [D]; or InvalidRequest."""
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
         return self._answer_checked(hidden, rows, k)
 
@@ -167,7 +171,7 @@ class KernelHead(ABC):
         self.candidates(zeros, 1)
 
 
-class SelectingHead(KernelHead):
+class SelectingHead(Head):
     """Selects some rows of W for each query, and decides by their exact logits."""
 
     @abstractmethod
@@ -191,7 +195,7 @@ class SelectingHead(KernelHead):
         return self._fill_short(listed, hidden, k)
 
 
-class ClusteredHead(KernelHead):
+class ClusteredHead(Head):
     """Looks at the lists of each row's best clusters, as many as its knob `probed` says.
 
     Time O(C D + S D) a row with C clusters and S rows scanned; memory C D floats and the lists.
