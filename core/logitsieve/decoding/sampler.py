@@ -1,6 +1,7 @@
 """Draw from the softmax, at sub-linear cost if a head allows it.
 
-With `top_k` or an allow list the remaining ids are listed first, and drawn from by Gumbel's trick.
+With `top_k`, an allow list or `min_p` the remaining ids are listed first, and drawn from by
+Gumbel's trick.
 Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all logits that filters
 leave (`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads; not
 exact, and without filters, for which `certified` or `exact` draws instead).
@@ -33,10 +34,12 @@ from logitsieve.heads._base.head import offsets_of, refuse_first
 from logitsieve.heads.certified import GRADES, WIDEST_LOG_Z
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.sampling.nucleus import cut_lists, list_sample
+from logitsieve.kernels.sampling.nucleus import cut_best, cut_lists, list_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
+LISTED = ("exact", *GRADES)  # heads that find the best ids in less time than they bound all
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
+BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
 
 
 class Draws(NamedTuple):
@@ -67,17 +70,39 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     """
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0 or how.temperature == 0.0:
-        return _from_lists(query, how)
-    return _from_all(query._replace(scale=1.0 / how.temperature), how, normalizer)
+        return _from_lists(query, how, shortlist(query, how), allow_list)
+    query = query._replace(scale=1.0 / how.temperature)
+    if how.min_p >= LEAST_MIN_P and query.head.name in LISTED and query.index.vocab_size > BEST:
+        return _from_best(query, how)
+    return _from_all(query, how, normalizer)
 
 
 def _filtered(how: Sampling) -> bool:
     return how.top_p < 1.0 or how.min_p > 0.0
 
 
-def _from_lists(query: Query, how: Sampling) -> Draws:
-    """log Z has bounds only under an allow list: otherwise any head may have made the lists."""
-    lists, rows = shortlist(query, how), len(query.hidden)
+def _from_best(query: Query, how: Sampling) -> Draws:
+    """Draw from the BEST ids where all that filters leave are among them, else from all."""
+    lists, known = best_left(query, how)
+    draws, rest = _from_lists(query, how, lists, query.head.chance == 0.0), np.flatnonzero(~known)
+    if rest.size:
+        others = _from_all(query.rows(rest), how._replace(seeds=how.seeds[rest]), None)
+        scanned = others.provenance.scanned + draws.provenance.scanned[rest]
+        np.minimum(scanned, query.index.vocab_size, out=others.provenance.scanned)
+        for each, other in (
+            (draws[:2], others[:2]),
+            (draws.provenance[:3], others.provenance[:3]),
+            (draws.log_z[:3], others.log_z[:3]),
+        ):
+            for values, replaced in zip(each, other, strict=True):
+                if values is not None:
+                    values[rest] = replaced
+    return draws
+
+
+def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
+    """Draw from lists; `bounded` if they are proven to hold all that is drawn from."""
+    rows = len(query.hidden)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     noise = how.seeds, how.step, scale
@@ -85,7 +110,7 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
     list_sample(lists.offsets, ids, lists.logits, *noise, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
     allow_list = query.edits is not None and query.edits.allow_list
-    log_z, chosen = LogZ(fields, scale, allow_list), lists.offsets[:-1, None] + places
+    log_z, chosen = LogZ(fields, scale, bounded), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]
     log_probs, _ = log_z.log_probs(lists.logits[chosen], ids)
     return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.printed())
@@ -166,16 +191,34 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     By Hugging Face's definitions and order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
     (min-p). Top-k leaves exactly k, ties by the lower id.
     """
-    rows, softmax = len(query.hidden), query.index.softmax
-    edits = unedited(rows) if query.edits is None else query.edits
-    wanted = edits.remaining(softmax.vocab_size)
-    most = 1 if how.temperature == 0.0 else how.top_k
+    best, wanted = _best(query, 1 if how.temperature == 0.0 else how.top_k)
+    lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
+    logits = best.logits[_within(best, wanted)]
+    cut_lists(offsets_of(wanted), logits, scale, how.top_p, how.min_p, lengths)
+    return _cut(best, lengths)
+
+
+def best_left(query: Query, how: Sampling) -> tuple[Shortlist, Bool]:
+    """Return the ids that top-p and min-p leave of all V, and [B] False where it takes more ids.
+
+    Those rows have one id here.
+    """
+    best, wanted = _best(query, BEST)
+    lengths, logits = np.empty(len(wanted), np.int64), best.logits[_within(best, wanted)]
+    cut_best(offsets_of(wanted), logits, query.scale, how.top_p, how.min_p, lengths)
+    return _cut(best, np.maximum(lengths, 1)), lengths > 0
+
+
+def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
+    """Return the best ids that edits leave, and [B] how many: up to `most`, all if it is 0."""
+    edits = unedited(len(query.hidden)) if query.edits is None else query.edits
+    wanted = edits.remaining(query.index.vocab_size)
     if most > 0:
         wanted = np.minimum(wanted, most)
-    best = best_edited(softmax, query.head, query.hidden, wanted, edits)
-    lengths, scale = np.empty(rows, np.int64), 1.0 / (how.temperature or 1.0)
-    offsets, logits = offsets_of(wanted), best.logits[_within(best, wanted)]
-    cut_lists(offsets, logits, scale, how.top_p, how.min_p, lengths)
+    return best_edited(query.index.softmax, query.head, query.hidden, wanted, edits), wanted
+
+
+def _cut(best: BestLogits, lengths: Int64) -> Shortlist:
     kept = _within(best, lengths)
     return Shortlist(offsets_of(lengths), best.ids[kept], best.logits[kept], best.provenance)
 

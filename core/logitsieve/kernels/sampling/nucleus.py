@@ -17,6 +17,8 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import SPARE, may_be_within, noise_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
+CLOSE = 1e-9  # of a weight or a mass: more than two ways to add them up differ by
+
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
 def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
@@ -33,6 +35,32 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
             mass += weight
             length += 1
         lengths[row] = length
+
+
+@kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
+def cut_best(offsets, logits, inverse, top_p, min_p, lengths):
+    """Fill lengths [B]: how many of all ids top-p and min-p leave, of lists of the best of them.
+
+    -1 if a list does not tell: if all of it may remain, or an id is too close to an edge. Mass that
+    is not on the list can only move the edge of top-p further down.
+    """
+    for row in range(lengths.size):
+        first, count = offsets[row], offsets[row + 1] - offsets[row]
+        total, mass, length = 0.0, 0.0, 0
+        for i in range(count):
+            total += exp((logits[first + i] - logits[first]) * inverse)
+        lengths[row] = -1
+        while length < count:
+            weight = exp((logits[first + length] - logits[first]) * inverse)
+            if weight < min_p * (1.0 - CLOSE):
+                lengths[row] = length
+                break
+            if weight < min_p * (1.0 + CLOSE):
+                break
+            if top_p < 1.0 and not mass * (1.0 + CLOSE) < top_p * total:
+                break
+            mass += weight
+            length += 1
 
 
 @kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1])")
