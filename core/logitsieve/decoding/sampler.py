@@ -109,7 +109,6 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
     ids = lists.ids + np.int32(query.index.first_id)
     list_sample(lists.offsets, ids, lists.logits, *noise, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
-    allow_list = query.edits is not None and query.edits.allow_list
     log_z, chosen = LogZ(fields, scale, bounded), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]
     log_probs, _ = log_z.log_probs(lists.logits[chosen], ids)

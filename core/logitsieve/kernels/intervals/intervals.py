@@ -41,15 +41,17 @@ from logitsieve.kernels.sketch.bounds import (
     sum_four,
 )
 from logitsieve.kernels.sketch.levels import (
+    FULL,
+    drop_sixteen,
     first_level,
-    last_bounds,
     last_level,
-    level_room_at,
+    level_queue_at,
     middle_estimate,
     middle_level,
     middle_upper,
+    queue_rows,
 )
-from logitsieve.kernels.sketch.sieve import AHEAD, FIRST, fetch_ahead, store_bases
+from logitsieve.kernels.sketch.sieve import FIRST, store_bases
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
@@ -161,15 +163,13 @@ def _bound_steep(descriptor, intervals, margin):
 @splice
 def _bound_levels(descriptor, intervals, margin, below):
     sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
-    levels, bases, last = query.levels, intervals.refined.biases, 0
-    room, near = level_room_at(intervals.refined.rests), below
+    levels, bases = query.levels, intervals.refined.biases
+    queue, queued, near = level_queue_at(intervals.refined.rests), 0, below
     for four in range(0, sketch.groups, FOUR):
-        fetch_ahead(sketch, four + AHEAD, FOUR, last)
         if four == FIRST:
             _compute_likeliest(descriptor, intervals, FIRST * LANES)
         sums = sum_four(sketch, intervals.planes, four, sketch.groups)
         store_bases(sketch, bases, query, four, sketch.groups, sums)
-        last = 0
         for group in range(four, min(four + FOUR, sketch.groups)):
             at = 2 * LANES * (group - four)
             base = load(bases, at), load(bases, at + LANES)
@@ -179,25 +179,34 @@ def _bound_levels(descriptor, intervals, margin, below):
             _store(intervals, group, bounds, margin)
             if intervals.state[COMPUTED] > few_of(descriptor):
                 near = 0.0
-            limit = _reaching(intervals, near)
-            mask = lanes_not_below(load(intervals.uppers, group * LANES), limit)
             if group < FIRST or intervals.state[COMPUTED] > descriptor[ROWS] // PATIENCE:
                 continue
+            limit = _reaching(intervals, near)
+            mask = lanes_not_below(load(intervals.uppers, group * LANES), limit)
             if group == sketch.groups - 1:
                 mask = first_lanes(mask, sketch.rows - group * LANES)
-            if mask == 0:
-                continue
-            count = last_level(sketch, intervals.planes, levels, middle, base, group, mask, room)
-            estimate, upper = last_bounds(levels, room)
-            store(room.bases, 0, estimate)
-            store(room.uppers, 0, raised(upper, margin))
-            last += count
-            for i in range(count):
-                place = group * LANES + room.lanes[i]
-                if intervals.states[place] != KNOWN:
-                    _note_fine(intervals, place, room.bases[i], room.uppers[i])
-                    if not room.uppers[i] < _reaching(intervals, near):
-                        compute(descriptor, intervals, int(sketch.order[place]))
+            queued = queue_rows(sketch, levels, middle, base, group, mask, queue, queued)
+            if queued >= FULL:
+                _narrow_sixteen(descriptor, intervals, levels, queue, LANES, margin, near)
+                queued = drop_sixteen(queue, queued)
+    while queued > 0:
+        size = min(queued, LANES)
+        _narrow_sixteen(descriptor, intervals, levels, queue, size, margin, near)
+        queued = drop_sixteen(queue, queued)
+
+
+@inline
+def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
+    """Narrow the intervals of the first `count` rows of a queue, and compute those `near`."""
+    estimate, upper = last_level(sketch_at(descriptor), intervals.planes, levels, queue, count)
+    store(queue.scales, 0, estimate)
+    store(queue.rests, 0, raised(upper, margin))
+    for i in range(count):
+        place = np.int64(queue.places[i])
+        if intervals.states[place] != KNOWN:
+            _note_fine(intervals, place, queue.scales[i], queue.rests[i])
+            if not queue.rests[i] < _reaching(intervals, near):
+                compute(descriptor, intervals, int(sketch_at(descriptor).order[place]))
 
 
 @inline

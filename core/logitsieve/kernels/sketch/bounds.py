@@ -34,16 +34,18 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.pointers import as_float32, as_uint16, shift
 from logitsieve.kernels.sketch.levels import (
+    FULL,
     HEAD_SCALE,
     LevelFactors,
+    drop_sixteen,
     first_level,
-    last_bounds,
     last_level,
-    level_room_at,
+    level_queue_at,
     middle_estimate,
     middle_level,
     middle_upper,
     number_lanes,
+    queue_rows,
 )
 from logitsieve.kernels.sketch.sketch import (
     ERROR,
@@ -63,7 +65,7 @@ from logitsieve.kernels.topk.queries import CHUNK
 
 FOUR = 4  # groups at once
 IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # whose sums of four fill all registers
-AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that are refined at once
+AT_MOST = CHUNK + FULL + (FOUR + 1) * LANES  # rows that are refined at once
 REFINED_ROOM = 2 * AT_MOST
 
 CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
@@ -211,28 +213,28 @@ def refine_places(sketch, planes, factors, places, count, ids, refined):
 
 @splice
 def _refine_levels(sketch, planes, factors, places, count, refined):
-    """Places that rise within a group are refined together."""
-    query, room, first = coarse_factors(factors), level_room_at(refined.rests), 0
+    """Places that rise within a group share what is read of it."""
+    query, queue = coarse_factors(factors), level_queue_at(refined.rests)
+    first = queued = done = 0
     while first < count:
-        group, mask, last = np.int64(places[first]) // LANES, np.int64(0), first
-        while last < count and np.int64(places[last]) // LANES == group:
-            bit = np.int64(1) << (np.int64(places[last]) % LANES)
+        group, mask = np.int64(places[first]) // LANES, np.int64(0)
+        while first < count and np.int64(places[first]) // LANES == group:
+            bit = np.int64(1) << (np.int64(places[first]) % LANES)
             if bit <= mask:
                 break
             mask |= bit
-            last += 1
+            first += 1
         sums = sum_four(sketch, planes, group, group + 1)
         base = base_of(sketch, query, group, sums[0])
         twice, _ = first_level(sketch, planes, query.levels, base[1], group)
         middle = middle_level(sketch, planes, twice, group)
-        last_level(sketch, planes, query.levels, middle, base, group, mask, room)
-        estimate, upper = last_bounds(query.levels, room)
-        store(room.bases, 0, estimate)
-        store(room.uppers, 0, upper)
-        for i in range(last - first):
-            refined.estimates[first + i] = room.bases[i]
-            refined.uppers[first + i] = room.uppers[i]
-        first = last
+        queued = queue_rows(sketch, query.levels, middle, base, group, mask, queue, queued)
+        while queued >= FULL or (queued > 0 and first == count):
+            estimate, upper = last_level(sketch, planes, query.levels, queue, min(queued, LANES))
+            store(refined.estimates, done, estimate)
+            store(refined.uppers, done, upper)
+            done += LANES
+            queued = drop_sixteen(queue, queued)
 
 
 @inline

@@ -41,6 +41,7 @@ from logitsieve.kernels.simd.lanes import (
     load,
     multiply_add,
     pair_sum,
+    prefetch,
     rounded,
     splat32,
     splat64,
@@ -50,7 +51,14 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import lowest_bit
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes
-from logitsieve.kernels.simd.pointers import as_int8, as_int32, as_uint8, as_uint16, shift
+from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    as_int8,
+    as_int32,
+    as_uint8,
+    as_uint16,
+    shift,
+)
 from logitsieve.kernels.simd.shorts import load_shorts
 from logitsieve.kernels.simd.tables import (
     CHUNK_BYTES,
@@ -89,8 +97,12 @@ CONSTANT = np.sqrt(2 * pi)
 LevelFactors = namedtuple(
     "LevelFactors", "first middle last thrice scale rest first_error middle_error last_error"
 )
-# Room for a group: float32 [16] each, but for `lanes`, int32.
-LevelRoom = namedtuple("LevelRoom", "lanes sums bases uppers totals scales rests")
+# Rows that wait for their last bits: int32 places, and float32 sums of two bits, sums of the first
+# coordinates, and these with their error. The rest is scratch, for a group or for sixteen rows.
+LevelQueue = namedtuple("LevelQueue", "places sums bases uppers group totals scales rests")
+FULL = 2 * LANES  # rows of a queue of which the first sixteen are read: their codes are there
+LINE = 64  # bytes
+AHEAD = 4  # groups from the one that is read to the one that the CPU is asked to fetch
 
 
 @inline
@@ -165,21 +177,28 @@ def _fill_tables(codes, width, tables):
 
 
 @inline
-def level_room_at(start):
-    """Room in 10 x 16 float32 values."""
-    return LevelRoom(
-        as_int32(start), shift(start, LANES), shift(start, 2 * LANES), shift(start, 4 * LANES),
-        shift(start, 6 * LANES), shift(start, 7 * LANES), shift(start, 8 * LANES),
+def level_queue_at(start):
+    """An empty queue in 18 x 16 float32 values."""
+    most = FULL + LANES
+    return LevelQueue(
+        as_int32(start), shift(start, most), shift(start, 2 * most), shift(start, 3 * most),
+        shift(start, 4 * most), shift(start, 5 * most), shift(start, 5 * most + LANES),
+        shift(start, 5 * most + 2 * LANES),
     )  # fmt: skip
 
 
 @inline
-def _bits(rows, tables, chunks):
-    """For each of sixteen rows, what the tables have at its bits."""
+def _bits(rows, tables, chunks, later, lines):
+    """Return what the tables have at the bits of each of sixteen rows.
+
+    Each chunk asks for so many lines from `later` on, which other groups will need.
+    """
     total = zero_sums()
     for first in range(0, chunks, CHUNKS_AT_ONCE):
         sums = zero_words()
         for chunk in range(first, min(first + CHUNKS_AT_ONCE, chunks)):
+            for line in range(lines):
+                prefetch(later, LINE * (lines * chunk + line))
             sums = add_bits(sums, rows, tables, chunk)
         total = combine_sums(total, 1, sums_of_words(sums))
     return total
@@ -190,7 +209,8 @@ def first_level(sketch, planes, query, base, group):
     """(Twice the sums by the first bits, upper bounds by them) of a group."""
     rows = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
     chunks = sketch.tail_width // CHUNK_COORDINATES
-    bits = _bits(rows, tables_of(sketch, planes), chunks)
+    later = shift(rows, AHEAD * sketch.group_bytes)
+    bits = _bits(rows, tables_of(sketch, planes), chunks, later, 2)
     twice = combine_sums(bits, 1, bits)
     numbers = as_uint16(shift(rows, chunks * CHUNK_BYTES))
     sums = scale_sums(twice, query.first, query.scale)
@@ -229,7 +249,8 @@ def middle_level(sketch, planes, twice, group):
     """(Sums by two bits, their scales, norms) of a group with so many by one."""
     chunks = sketch.tail_width // CHUNK_COORDINATES
     rows = shift(sketch.middle, group * middle_bytes(sketch))
-    bits = _bits(rows, tables_of(sketch, planes), chunks)
+    later = shift(rows, AHEAD * middle_bytes(sketch))
+    bits = _bits(rows, tables_of(sketch, planes), chunks, later, 1)
     sums = combine_sums(twice, 2, combine_sums(bits, 1, bits))
     numbers = as_uint16(shift(rows, chunks * CHUNK_BYTES))
     scales = number_lanes(sketch, numbers, 0, MIDDLE_SCALE)
@@ -250,52 +271,70 @@ def middle_estimate(query, middle, base):
     return multiply_add(scales, scale_sums(sums, query.middle, query.scale), base)
 
 
-@splice
-def last_level(sketch, planes, query, middle, base, group, mask, room):
-    """Put the lanes in `mask` into `room`, and what four bits say of them; returns their number.
+@inline
+def queue_rows(sketch, query, middle, base, group, mask, queue, count):
+    """Append the lanes in `mask` to `count` rows, and ask for their codes; the number then.
 
     `base` are sums of the group without a tail, and these with the error of their codes.
     """
     sums, _, _ = middle
-    store(room.sums, 0, scale_sums(sums, query.middle, splat32(np.float32(1))))
-    store(room.bases, LANES, base[0])
-    store(room.uppers, LANES, base[1])
-    first, count = as_int8(shift(planes, 2 * sketch.plane)), 0
-    second, rows = shift(first, sketch.tail_width), group * LANES
+    store(queue.group, 0, scale_sums(sums, query.middle, splat32(np.float32(1))))
+    store(queue.group, LANES, base[0])
+    store(queue.group, 2 * LANES, base[1])
     while mask:
-        room.lanes[count] = lowest_bit(mask)
+        lane = lowest_bit(mask)
         mask &= mask - 1
+        queue.places[count] = group * LANES + lane
+        queue.sums[count] = queue.group[lane]
+        queue.bases[count] = queue.group[LANES + lane]
+        queue.uppers[count] = queue.group[2 * LANES + lane]
+        row = shift(sketch.fine, (group * LANES + lane) * sketch.fine_width)
+        for line in range(0, sketch.fine_width, LINE):
+            prefetch(row, line)
+        prefetch(row, sketch.fine_width - 1)
         count += 1
-    for i in range(0, count, 4):
-        i_a, i_b, i_c, i_e = four_from(i, count)
-        a_row = shift(sketch.fine, (rows + room.lanes[i_a]) * sketch.fine_width)
-        b_row = shift(sketch.fine, (rows + room.lanes[i_b]) * sketch.fine_width)
-        c_row = shift(sketch.fine, (rows + room.lanes[i_c]) * sketch.fine_width)
-        e_row = shift(sketch.fine, (rows + room.lanes[i_e]) * sketch.fine_width)
-        a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
-        for piece in range(sketch.tail_width // TAIL_QUANTUM):
-            a = multiply_crumbs(a, a_row, first, second, piece)
-            b = multiply_crumbs(b, b_row, first, second, piece)
-            c = multiply_crumbs(c, c_row, first, second, piece)
-            e = multiply_crumbs(e, e_row, first, second, piece)
-        store_totals(room.totals, i, a, b, c, e, query.last)
-    scales, rests, starts = as_int32(room.scales), as_int32(room.rests), sketch.starts
-    for i in range(count):
-        lane = room.lanes[i]
-        row = shift(sketch.fine, (rows + lane) * sketch.fine_width)
-        numbers = as_uint16(shift(row, sketch.tail_width // 4))
-        # Whole numbers below 2^24.
-        room.totals[i] = 4 * room.sums[lane] + 2 * room.totals[i] - query.thrice
-        scales[i] = starts[LAST_SCALE] + (np.int32(numbers[0]) << starts[STEP])
-        rests[i] = starts[LAST_NORM] + (np.int32(numbers[1]) << starts[STEP])
-        room.bases[i], room.uppers[i] = room.bases[LANES + lane], room.uppers[LANES + lane]
     return count
 
 
+@splice
+def last_level(sketch, planes, query, queue, count):
+    """(Estimates, upper bounds) by four bits of the first `count` rows of a queue, 16 at most."""
+    first, width = as_int8(shift(planes, 2 * sketch.plane)), sketch.fine_width
+    second = shift(first, sketch.tail_width)
+    for i in range(0, count, 4):
+        i0, i1, i2, i3 = four_from(i, count)
+        row0 = shift(sketch.fine, np.int64(queue.places[i0]) * width)
+        row1 = shift(sketch.fine, np.int64(queue.places[i1]) * width)
+        row2 = shift(sketch.fine, np.int64(queue.places[i2]) * width)
+        row3 = shift(sketch.fine, np.int64(queue.places[i3]) * width)
+        s0, s1, s2, s3 = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+        for piece in range(sketch.tail_width // TAIL_QUANTUM):
+            s0 = multiply_crumbs(s0, row0, first, second, piece)
+            s1 = multiply_crumbs(s1, row1, first, second, piece)
+            s2 = multiply_crumbs(s2, row2, first, second, piece)
+            s3 = multiply_crumbs(s3, row3, first, second, piece)
+        store_totals(queue.totals, i, s0, s1, s2, s3, query.last)
+    scales, rests, starts = as_int32(queue.scales), as_int32(queue.rests), sketch.starts
+    for i in range(count):
+        row = shift(sketch.fine, np.int64(queue.places[i]) * width)
+        numbers = as_uint16(shift(row, sketch.tail_width // 4))
+        # Whole numbers below 2^24.
+        queue.totals[i] = 4 * queue.sums[i] + 2 * queue.totals[i] - query.thrice
+        scales[i] = starts[LAST_SCALE] + (np.int32(numbers[0]) << starts[STEP])
+        rests[i] = starts[LAST_NORM] + (np.int32(numbers[1]) << starts[STEP])
+    sums = multiply_add(load(queue.totals, 0), query.scale, zeros32())
+    scales, rests = load(queue.scales, 0), load(queue.rests, 0)
+    upper = bounded(scales, sums, query.last_error, rests, query.rest, load(queue.uppers, 0))
+    return multiply_add(scales, sums, load(queue.bases, 0)), upper
+
+
 @inline
-def last_bounds(query, room):
-    """(Estimates, upper bounds) by four bits of the rows in `room`."""
-    sums, scales = multiply_add(load(room.totals, 0), query.scale, zeros32()), load(room.scales, 0)
-    rests, above = load(room.rests, 0), load(room.uppers, 0)
-    upper = bounded(scales, sums, query.last_error, rests, query.rest, above)
-    return multiply_add(scales, sums, load(room.bases, 0)), upper
+def drop_sixteen(queue, count):
+    """Drop the first sixteen of `count` rows of a queue; returns how many are left."""
+    places = as_float32(queue.places)
+    for i in range(0, FULL, LANES):
+        store(places, i, load(places, i + LANES))
+        store(queue.sums, i, load(queue.sums, i + LANES))
+        store(queue.bases, i, load(queue.bases, i + LANES))
+        store(queue.uppers, i, load(queue.uppers, i + LANES))
+    return max(count - LANES, 0)

@@ -15,8 +15,8 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.dots import four_from, row_of
-from logitsieve.kernels.simd.lanes import LANES, load, prefetch, smaller, store
-from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below
+from logitsieve.kernels.simd.lanes import LANES, load, smaller, store
+from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.sketch.bounds import (
     AT_MOST,
@@ -30,13 +30,14 @@ from logitsieve.kernels.sketch.bounds import (
     sum_four,
 )
 from logitsieve.kernels.sketch.levels import (
+    FULL,
+    drop_sixteen,
     first_level,
-    last_bounds,
     last_level,
-    level_room_at,
-    middle_bytes,
+    level_queue_at,
     middle_level,
     middle_upper,
+    queue_rows,
 )
 from logitsieve.kernels.sketch.sketch import FACTORS, MARGIN, codes_room, encode_query, sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
@@ -46,8 +47,6 @@ from logitsieve.kernels.topk.scan import LISTED, scan_one
 
 FIRST = 32  # groups that give the threshold, at least
 FIRST_ROWS = 8  # rows of theirs for each answer wanted, at least
-AHEAD = 8  # groups from whose bytes on the CPU is asked to fetch what is needed
-LINE = 64  # bytes
 TILE = 64  # groups whose codes stay in the cache while all queries go through them
 
 # One query's scratch: codes and factors; what refining finds; estimates and bounds float32 of the
@@ -172,16 +171,13 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
 def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
     """The same through the levels of a sketch: each is read of what has passed the one before.
 
-    Where nothing may be wrong one bit rules out so few groups that two are read at once.
+    Rows wait for the last, so that their codes are there when sixteen are read together.
     """
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
-    levels, room = query.levels, level_room_at(sieved.refined.rests)
+    levels, queue, queued = query.levels, level_queue_at(sieved.refined.rests), 0
     bases = sieved.refined.biases  # which nothing else needs
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
-    middles = rows = 0
     for four in range(first, last, FOUR):
-        fetch_ahead(sketch, four + AHEAD, middles, rows)
-        middles = rows = 0
         sums = sum_four(sketch, sieved.planes, four, last)
         store_bases(sketch, bases, query, four, last, sums)
         for group in range(four, min(four + FOUR, last)):
@@ -193,19 +189,18 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
             mask = lanes_not_below(upper, threshold)
             if mask == 0:
                 continue
-            middles += 1
             middle = middle_level(sketch, sieved.planes, twice, group)
             mask &= lanes_not_below(middle_upper(levels, middle, base[1]), threshold)
             if group == sketch.groups - 1:
                 mask = first_lanes(mask, sketch.rows - group * LANES)
-            if mask == 0:
-                continue
-            count = last_level(sketch, sieved.planes, levels, middle, base, group, mask, room)
-            rows += count
-            store(room.uppers, 0, last_bounds(levels, room)[1])
-            for i in range(count):
-                sieved.passed[passed] = group * LANES + room.lanes[i]
-                passed += not room.uppers[i] < threshold
+            queued = queue_rows(sketch, levels, middle, base, group, mask, queue, queued)
+            if queued >= FULL:
+                passed = _pass_sixteen(sketch, sieved, levels, queue, LANES, threshold, passed)
+                queued = drop_sixteen(queue, queued)
+        while queued > 0 and four + FOUR >= last:
+            size = min(queued, LANES)
+            passed = _pass_sixteen(sketch, sieved, levels, queue, size, threshold, passed)
+            queued = drop_sixteen(queue, queued)
         if passed >= CHUNK or (four + FOUR >= last and (first == 0 or last == sketch.groups)):
             sieved.counts[PASSED] = passed
             threshold, passed = _compute_passed(descriptor, sieved, queries, q, keep), 0
@@ -213,20 +208,15 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
 
 
 @inline
-def fetch_ahead(sketch, group, middles, rows):
-    """Ask for what four groups ahead will need, as the last four did: `middles` groups, `rows`."""
-    if group + FOUR > sketch.groups:
-        return
-    for line in range(0, FOUR * sketch.group_bytes, LINE):
-        prefetch(sketch.coarse, group * sketch.group_bytes + line)
-    if middles >= FOUR // 2:
-        size = middle_bytes(sketch)
-        for line in range(0, FOUR * size, LINE):
-            prefetch(sketch.middle, group * size + line)
-    if rows >= FOUR * LANES // 2:
-        size = LANES * sketch.fine_width
-        for line in range(0, FOUR * size, LINE):
-            prefetch(sketch.fine, group * size + line)
+def _pass_sixteen(sketch, sieved, levels, queue, count, threshold, passed):
+    """List the places of the first `count` rows that reach `threshold`; the number that passed."""
+    _, upper = last_level(sketch, sieved.planes, levels, queue, count)
+    mask = first_lanes(lanes_not_below(upper, threshold), count)
+    while mask:
+        sieved.passed[passed] = queue.places[lowest_bit(mask)]
+        mask &= mask - 1
+        passed += 1
+    return passed
 
 
 @inline
