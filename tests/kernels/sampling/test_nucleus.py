@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.kernels.sampling.nucleus import cut_lists, list_sample
+from logitsieve.kernels.sampling.nucleus import CLOSE, cut_best, cut_lists, list_sample
 from tests.oracle import chi_square_p, drawn, filtered, softmax
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
@@ -20,6 +20,43 @@ def length_of(
     offsets, lengths = np.array([0, len(logits)]), np.empty(1, np.int64)
     cut_lists(offsets, logits, inverse, top_p, min_p, lengths)
     return int(lengths[0])
+
+
+def left_of(logits: np.ndarray, top_p: float, min_p: float, temperature: float, most: int) -> int:
+    offsets, lengths = np.array([0, most]), np.empty(1, np.int64)
+    cut_best(offsets, logits[:most].copy(), 1.0 / temperature, top_p, min_p, lengths)
+    return int(lengths[0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    scale=st.sampled_from([0.1, 1.0, 3.0, 300.0]),
+    temperature=st.sampled_from([1e-5, 0.3, 1.0, 2.0, 1e4]),
+    top_p=st.sampled_from([5e-324, 0.1, 0.5, 0.9, 0.999, BELOW_ONE, 1.0]),
+    min_p=st.sampled_from([0.01, 0.1, 0.5, 1.0]),
+    ties=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+def test_the_best_ids_tell_what_filters_leave_of_all_or_nothing(
+    scale: float, temperature: float, top_p: float, min_p: float, ties: bool, seed: int
+) -> None:
+    logits = -np.sort(-np.random.default_rng(seed).standard_normal(300) * scale)
+    if ties:
+        logits = np.round(logits)
+    for most in (1, 8, 64):
+        length = left_of(logits, top_p, min_p, temperature, most)
+        assert length in (-1, len(filtered(logits, temperature, 0, top_p, min_p)))
+
+
+def test_the_best_ids_tell_nothing_near_an_edge() -> None:
+    for near in (1 - CLOSE / 2, 1.0, 1 + CLOSE / 2):
+        logits = np.log([1.0, 0.1 * near, 0.01, 0.001])
+        assert left_of(logits, 1.0, 0.1, 1.0, 4) == -1
+    assert left_of(np.log([1.0, 0.1 * (1 + 2 * CLOSE), 0.01]), 1.0, 0.1, 1.0, 3) == 2
+    assert left_of(np.log([1.0, 0.1 * (1 - 2 * CLOSE), 0.01]), 1.0, 0.1, 1.0, 3) == 1
+    # The second is within the nucleus whatever the rest adds, then only if it adds much.
+    assert left_of(np.log([1.0, 0.9, 0.01]), 0.6, 0.1, 1.0, 3) == 2
+    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3) == -1
 
 
 @settings(max_examples=300, deadline=None)

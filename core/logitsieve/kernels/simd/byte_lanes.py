@@ -130,11 +130,31 @@ def _add_words(builder, sums, rows, first, second):
     return _add_pairs(builder, sums, products)
 
 
+def _add_small_bytes(builder, sums, rows, plane, _=None):
+    """Sums by `vpmaddubsw`, whose sums of two products must fit a word: row bytes up to 127."""
+    half, words, totals = (
+        ir.VectorType(kind, count) for kind, count in ((_BYTE, 32), (_INT16, 16), (_INT32, 8))
+    )
+    of_bytes = builder.module.declare_intrinsic(
+        "llvm.x86.avx2.pmadd.ub.sw", fnty=ir.FunctionType(words, [half, half])
+    )
+    of_words = builder.module.declare_intrinsic(
+        "llvm.x86.avx2.pmadd.wd", fnty=ir.FunctionType(totals, [words, words])
+    )
+    parts, plane = [], builder.bitcast(plane, _BYTES)
+    for first in (0, 32):
+        order = _order(range(first, first + 32))
+        pairs = builder.call(of_bytes, [builder.shuffle_vector(x, x, order) for x in (rows, plane)])
+        parts.append(builder.call(of_words, [pairs, ir.Constant(words, [1] * 16)]))
+    return builder.add(sums, builder.shuffle_vector(*parts, _order(range(LANES))))
+
+
 AVX512_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.512", 16, signed=False)
 AVX_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.256", 8, signed=False)
 NEON_DOT = _bytes_by("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, signed=True)
 X86 = Form(_add_words_in_pairs, True, 128)  # SSE2, AVX2 and AVX-512 alike
 OTHER = Form(_add_words, True, 128)
+AVX2_CRUMBS = Form(_add_small_bytes, False, 128)
 
 
 def form_of(triple: str, has: Callable[[str], bool]) -> Form:
@@ -145,8 +165,15 @@ def form_of(triple: str, has: Callable[[str], bool]) -> Form:
     return NEON_DOT if triple.startswith(("aarch64", "arm64")) and has("dotprod") else OTHER
 
 
+def crumb_form_of(triple: str, has: Callable[[str], bool]) -> Form:
+    """The fastest form for codes of two bits."""
+    form = form_of(triple, has)
+    return AVX2_CRUMBS if form is X86 and has("avx2") else form
+
+
 FORM = form_of(llvm.get_process_triple(), cpu_has)
 WORDS, OFFSET = FORM.words, FORM.offset
+CRUMB_FORM = crumb_form_of(llvm.get_process_triple(), cpu_has)
 
 
 def _load_bytes(builder, start, place):
@@ -241,7 +268,7 @@ def join_planes_by(form):
 
 
 multiply_bytes, multiply_row = multiply_bytes_by(FORM), multiply_row_by(FORM)
-multiply_crumbs, join_planes = multiply_crumbs_by(FORM), join_planes_by(FORM)
+multiply_crumbs, join_planes = multiply_crumbs_by(CRUMB_FORM), join_planes_by(FORM)
 
 
 @intrinsic

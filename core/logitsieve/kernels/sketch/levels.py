@@ -27,7 +27,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.byte_lanes import (
-    WORDS,
+    CRUMB_FORM,
     multiply_crumbs,
     scale_sums,
     store_bytes,
@@ -72,6 +72,7 @@ from logitsieve.kernels.simd.tables import (
     zero_words,
 )
 
+CRUMB_WORDS = CRUMB_FORM.words
 LEVELS = 3
 TAIL_QUANTUM = 64  # coordinates: a tail is padded to whole ones
 LARGEST_TAIL_CODE = 126.0  # but for rounding, so that a code is a signed byte
@@ -147,7 +148,7 @@ def encode_tail(turned, width, planes, tables):
     for d in range(0, width, LANES):
         x = load(turned, d)
         r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
-        if WORDS:
+        if CRUMB_WORDS:
             store_words(planes, low, d, r)
         else:
             store_bytes(planes, d, r)
@@ -322,9 +323,18 @@ def last_level(sketch, planes, query, queue, count):
         queue.totals[i] = 4 * queue.sums[i] + 2 * queue.totals[i] - query.thrice
         scales[i] = starts[LAST_SCALE] + (np.int32(numbers[0]) << starts[STEP])
         rests[i] = starts[LAST_NORM] + (np.int32(numbers[1]) << starts[STEP])
-    sums = multiply_add(load(queue.totals, 0), query.scale, zeros32())
-    scales, rests = load(queue.scales, 0), load(queue.rests, 0)
-    upper = bounded(scales, sums, query.last_error, rests, query.rest, load(queue.uppers, 0))
+    return last_bounds(query, queue)
+
+
+@inline
+def last_bounds(query, queue):
+    """(Estimates, upper bounds) by four bits of sixteen rows whose sums are known."""
+    sums, scales = (
+        multiply_add(load(queue.totals, 0), query.scale, zeros32()),
+        load(queue.scales, 0),
+    )
+    rests, above = load(queue.rests, 0), load(queue.uppers, 0)
+    upper = bounded(scales, sums, query.last_error, rests, query.rest, above)
     return multiply_add(scales, sums, load(queue.bases, 0)), upper
 
 
