@@ -96,12 +96,14 @@ def test_the_chance_of_a_wrong_answer_adds_up(
         for kept in (dict[str, Any](), {"top_k": 7}):
             drawn = each.sample(hidden, head=head, **kept).answer
             np.testing.assert_allclose(drawn.chances, calls * chance if kept else 0.0)
-    drawn = decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, head=head)
-    exact = decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, head="exact")
-    np.testing.assert_array_equal(drawn.ids, exact.ids)
-    np.testing.assert_array_equal(drawn.log_probs, exact.log_probs)
-    np.testing.assert_allclose(drawn.answer.chances, np.where(drawn.answer.exact, 0.0, chance))
-    assert not drawn.answer.exact.all()
+    draws, exact = (
+        decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, head=name)
+        for name in (head, "exact")
+    )
+    np.testing.assert_array_equal(draws.ids, exact.ids)
+    np.testing.assert_array_equal(draws.log_probs, exact.log_probs)
+    np.testing.assert_allclose(draws.answer.chances, np.where(draws.answer.exact, 0.0, chance))
+    assert not draws.answer.exact.all()
     assert exact.answer.exact.all()
     many = decoder.topk(hidden, 5, head=head, constraints=Constraints(banned=range(100))).answer
     np.testing.assert_allclose(many.chances, 4 * chance)  # of 16, 32, 64 and 128 ids

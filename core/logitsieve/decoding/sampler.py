@@ -12,7 +12,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,11 +89,12 @@ def _from_best(query: Query, how: Sampling) -> Draws:
         others = _from_all(query.rows(rest), how._replace(seeds=how.seeds[rest]), None)
         scanned = others.provenance.scanned + draws.provenance.scanned[rest]
         np.minimum(scanned, query.index.vocab_size, out=others.provenance.scanned)
-        for each, other in (
+        fields: list[tuple[Any, Any]] = [
             (draws[:2], others[:2]),
             (draws.provenance[:3], others.provenance[:3]),
             (draws.log_z[:3], others.log_z[:3]),
-        ):
+        ]
+        for each, other in fields:
             for values, replaced in zip(each, other, strict=True):
                 if values is not None:
                     values[rest] = replaced
