@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from proofs import (
-    certified,
-    exponential,
-    gumbel,
-    intervals,
-    levels,
-    log_z,
-    route,
-    scan,
-)
+from proofs import certified, exponential, gumbel, intervals, levels, log_z, route, scan
 
 THEOREMS = [
     *certified.THEOREMS,

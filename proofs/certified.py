@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import ceil, inf, isqrt
+from operator import mul
 from typing import Any
 
 from logitsieve.index.sketch_rows import ROUNDED
@@ -17,18 +18,7 @@ from logitsieve.kernels.sketch.bounds import CoarseFactors, _bound_steep
 from logitsieve.kernels.sketch.certified import _above
 from logitsieve.kernels.sketch.thresholds import reached_by
 from proofs.expression import Symbol, assigned, traced
-from proofs.theorem import (
-    DIMS,
-    MOST32,
-    U32,
-    U64,
-    Checks,
-    Theorem,
-    growth,
-    multiplied,
-    nearer_one,
-    number,
-)
+from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, nearer_one, number
 
 # The part of a margin that its theorems leave for rounding a threshold.
 SPARED = Fraction(1, 1 << 21)
@@ -37,7 +27,7 @@ ACCEPTED = Fraction(ROUNDED) - 1
 # Exponents of T, down to where 1e-30 covers all rounding. The others differ only in their distance
 # from underflow, which matters most to the first.
 BINADES = range(-84, 127, 15)
-TREE = 4  # steps in which sixteen lanes are added
+TREE = 4  # steps that add sixteen lanes
 
 
 # One product more
@@ -55,7 +45,7 @@ def one_step(unit: float) -> Checks:
 
 
 def lane_steps(dim: int) -> int:
-    """Roundings of a product: those of its lane's sum, then of sixteen lanes."""
+    """Count a product's roundings: its lane's sum, then sixteen lanes."""
     return ceil(dim / LANES) + TREE
 
 
@@ -120,7 +110,7 @@ def scaled_sums() -> Checks:
 
 
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
-    """Bounds summed from terms of at most `magnitude`: X = q.g, which `dot` is within TWICE of.
+    """Bounds summed from terms of at most `magnitude`; `dot` is within TWICE of X = q.g.
 
     R and K are the float64 factors REST and ERROR of a query, at least NORMAL.
     """
@@ -166,7 +156,7 @@ def margins(
 
 
 def underflow(least: float) -> Checks:
-    """Below and above the T from which the share of T suffices."""
+    """On both sides of the T that needs no more than its share."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), (UPPER, LOWER)):
         yield bounds(fused, Fraction(2) ** (BINADES[0] + 4), f"|{off}| <= {number(allowed)}")
@@ -180,7 +170,6 @@ def finite(largest: float) -> Checks:
 
 
 def normal(least: float) -> Checks:
-    """A query's factors are rounded to U32."""
     rounded = f"f(R) -/ R in [{number(-U32)}, {number(U32)}]"
     yield f"{{ R in [{number(least)}, 1b127] -> {rounded} }}"
 
@@ -290,11 +279,11 @@ THEOREMS = [
     Theorem("norms", f"{SKETCH}.NORM_SPARE", norm, 1e6, nearer_one),
     Theorem("stored norms", "kernels.sketch.encode.ROUNDED", stored, 1e5, nearer_one),
     Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
-    Theorem("sums of codes", "heads.certified.WIDEST", whole_sums, 1.02, multiplied),
+    Theorem("sums of codes", "heads.certified.WIDEST", whole_sums, 1.02, mul),
     Theorem("factors", f"{SKETCH}.NORMAL", normal, 8.6),
     Theorem("bound", f"{SKETCH}.BOUND_MARGIN", margin, 2),
     Theorem("bound, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 3),
-    Theorem("bound, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, multiplied),
+    Theorem("bound, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
     Theorem("dot64", f"{SKETCH}.EXACT_STEPS", partial(exact_steps, unit=sketch.UNIT64), 32),
     Theorem("dot64, unit", f"{SKETCH}.UNIT64", partial(exact_steps, sketch.EXACT_STEPS), 16),
     Theorem("left", f"{SKETCH}.LEFT_SPARE", left, 2e4, nearer_one),

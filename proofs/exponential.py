@@ -28,8 +28,6 @@ PIECES = 16  # that divide the range of r
 
 
 class ExpLanes(NamedTuple):
-    """The exponential of one type of lanes."""
-
     rounding: str  # the operator of theorem.py
     whole: float  # added to round n to an integer, if that is the method
     log2_e: float
@@ -41,7 +39,7 @@ class ExpLanes(NamedTuple):
     function: Any
 
     def traced(self, fused: bool) -> Traced:
-        """How n, r and the power of r are computed."""
+        """Trace n, r and the power of r."""
         named = ("steps", "n", "r") if self.whole else ("n", "r")
         return traced(self.function, Symbol("x", self.rounding), fused=fused, named=named)
 
@@ -73,7 +71,7 @@ def steps_off(lanes: ExpLanes) -> Fraction:
     return Fraction(1, 2) + abs(Fraction(lanes.lowest)) * 2 * lanes.unit
 
 
-def reach(lanes: ExpLanes) -> Fraction:
+def largest_remainder(lanes: ExpLanes) -> Fraction:
     """The largest |r|, rounded up."""
     product = abs(1 - Fraction(lanes.log2_e) * Fraction(LN2)) + LN2_OFF
     off = steps_off(lanes) * (Fraction(LN2) + LN2_OFF)
@@ -84,12 +82,12 @@ def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
     """The integer n, fused or not; in float64 the sum with `whole` must hold it."""
     rounding, log2_e = lanes.rounding, number(lanes.log2_e)
     for fused in (True, False):
-        found = lanes.traced(fused).locals
+        names = lanes.traced(fused).locals
         product = f"x * {log2_e}" if fused else f"{rounding}(x * {log2_e})"
-        steps = f"steps = {found['steps']};" if lanes.whole else ""
+        steps = f"steps = {names['steps']};" if lanes.whole else ""
         hint = f"""n - x * {log2_e} -> (n - (steps + (-{number(lanes.whole)})))
         + (steps - ({number(lanes.whole)} + {product})) + ({product} - x * {log2_e});"""
-        yield f"""x = {rounding}(x_); {steps} n = {found["n"]};
+        yield f"""x = {rounding}(x_); {steps} n = {names["n"]};
         {{ x in [{number(lanes.lowest)}, {lanes.highest}]
         -> |n - x * {log2_e}| <= {number(steps_off(lanes))} }}
         {hint if lanes.whole else ""}"""
@@ -103,7 +101,7 @@ def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
     above = f"n in [1, {2 * lanes.highest}] /\\ x in [1b-2, {lanes.highest}]"
     for fused, where in product((True, False), (below, above)[: 1 + lanes.highest]):
         yield f"""x = {rounding}(x_); r = {lanes.traced(fused).locals["r"]};
-        {{ @FIX(n, 0) /\\ {where} /\\ |{exact}| <= {number(reach(lanes))}
+        {{ @FIX(n, 0) /\\ {where} /\\ |{exact}| <= {number(largest_remainder(lanes))}
         -> |r - ({exact})| <= {number(off)} /\\ {rounding}(n * {high}) - n * {high} in [0, 0] }}
         x + n * {high} -> ({exact}) + n * ({LN2} + {high});
         r - ({exact}) -> (r - ((x + n * {high}) + n * {low})) + n * ({LN2} + {high} + {low});"""
@@ -112,7 +110,7 @@ def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
 def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
     """The polynomial p, relative to e^r, for r in pieces of its range."""
     degree = len(lanes.series) - 1
-    edge = reach(lanes) + Fraction(1, 1 << 20)
+    edge = largest_remainder(lanes) + Fraction(1, 1 << 20)
     for piece in range(-PIECES, PIECES):
         low, high = (rounded_up(edge * place / PIECES) for place in (piece, piece + 1))
         for fused in (True, False):
@@ -126,7 +124,6 @@ def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
 
 
 def exponential_below(x: Fraction) -> Fraction:
-    """A lower bound of e^x."""
     with localcontext() as digits:
         digits.prec = 40
         power = (Decimal(x.numerator) / Decimal(x.denominator)).exp()
@@ -135,7 +132,7 @@ def exponential_below(x: Fraction) -> Fraction:
 
 def left_of_series(lanes: ExpLanes) -> Fraction:
     """The further terms of Taylor's series, relative to e^r."""
-    most = reach(lanes) + Fraction(1, 1 << 20)
+    most = largest_remainder(lanes) + Fraction(1, 1 << 20)
     count = len(lanes.series)
     rest = most**count / factorial(count) / (1 - most / (count + 1))
     return rest / exponential_below(-most)

@@ -19,6 +19,13 @@ import numpy as np
 from proofs.theorem import number
 
 
+def _operator(sign: str, swapped: bool = False) -> Any:
+    def operate(one: Symbol, other: Any) -> Symbol:
+        return _rounded(sign, *((other, one) if swapped else (one, other)))
+
+    return operate
+
+
 class Symbol:
     """A value of a kernel; `kind` "f" is float32, "d" float64. `size` stands for its magnitude."""
 
@@ -27,27 +34,6 @@ class Symbol:
 
     def __str__(self) -> str:
         return self.text
-
-    def __add__(self, other: Any) -> Symbol:
-        return _rounded("+", self, other)
-
-    def __radd__(self, other: Any) -> Symbol:
-        return _rounded("+", other, self)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return _rounded("-", self, other)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return _rounded("*", self, other)
-
-    def __rmul__(self, other: Any) -> Symbol:
-        return _rounded("*", other, self)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return _rounded("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        return _rounded("/", other, self)
 
     def __neg__(self) -> Symbol:
         return Symbol(f"(-({self}))", self.kind)
@@ -59,6 +45,10 @@ class Symbol:
         return True
 
     __lt__ = __gt__
+    __add__, __radd__ = _operator("+"), _operator("+", swapped=True)
+    __sub__ = _operator("-")
+    __mul__, __rmul__ = _operator("*"), _operator("*", swapped=True)
+    __truediv__, __rtruediv__ = _operator("/"), _operator("/", swapped=True)
 
 
 def text_of(value: Any) -> str:
@@ -155,9 +145,9 @@ def traced(
 
 
 def assigned(function: Any, target: str, fused: bool = True, **names: Any) -> Symbol:
-    """The last expression that a kernel's function assigns to `target`, on the symbols `names`."""
-    found = [each for each in _assignments(_definition(function)) if each[0] == target]
-    computed = [each for each in found if not isinstance(each[1], ast.UnaryOp)]
+    """Return the last expression assigned to `target` in a kernel, on the symbols `names`."""
+    values = [each for each in _assignments(_definition(function)) if each[0] == target]
+    computed = [each for each in values if not isinstance(each[1], ast.UnaryOp)]
     _, value, more = max(computed, key=lambda each: each[1].lineno)
     code = compile(ast.Expression(value), "<kernel>", "eval")
     result: Symbol = eval(code, {**_globals(function, fused), **names})
@@ -165,7 +155,7 @@ def assigned(function: Any, target: str, fused: bool = True, **names: Any) -> Sy
 
 
 def _globals(function: Any, fused: bool) -> dict[str, Any]:
-    """The globals of a kernel's function, with other kernels traced, too."""
+    """The globals of a kernel's function; other kernels are traced, too."""
 
     def called(other: Any) -> Callable[..., Any]:
         return lambda *args: traced(other, *args, fused=fused).returned
@@ -188,7 +178,7 @@ def _definition(function: Any) -> ast.FunctionDef:
 
 
 def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """Each target, its value, and if that is added to it; tuples one by one."""
+    """Yield (target, value, if it is added); tuples one by one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign):
             yield ast.unparse(node.target), node.value, True

@@ -28,13 +28,13 @@ def passed_over(spare: float) -> Checks:
     off = (LIBM + U64) * NATS * (1 + U64)
     exponential = 1 / ((1 - off) * (1 - U64))
     rest = (1 + U32) / (1 - LIBM)
-    weight, reach = (1 - Fraction(ERROR64)) * (1 - U32), (1 - LIBM) * (1 - U64) * (1 - U32)
-    limit = Fraction(spare) * weight * reach * (1 - U32)
+    weight, noise = (1 - Fraction(ERROR64)) * (1 - U32), (1 - LIBM) * (1 - U64) * (1 - U32)
+    limit = Fraction(spare) * weight * noise * (1 - U32)
     for least in (Fraction(0), exponential):
         rounded = least / (1 - LIBM) * (1 + U32)
         yield rest * (exponential - least) <= (limit - rounded) * (1 - U32)
 
 
 THEOREMS = [
-    Theorem("draws, passed over", "kernels.sampling.gumbel.SPARE", passed_over, 5, nearer_one),
+    Theorem("draws, passed over", "kernels.sampling.gumbel.SPARE", passed_over, 5, nearer_one)
 ]

@@ -1,8 +1,8 @@
-"""Sums of exponentials within intervals, and what they decide: kernels/intervals.
+"""Sums of exponentials within intervals, and decisions by them: kernels/intervals.
 
 The exponent of a row is y inverse - top, for y its estimate or a bound of its logit; all of it is
-float32 but `inverse`, `top` and `lift`, which are rounded to it here. Exponentials below e^-87 say
-nothing, and `LEAST` is taken off for them.
+float32 but `inverse`, `top` and `lift`, which are rounded to it here. Exponentials below e^-87
+carry no information, and `LEAST` is taken off for them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TOPS = [
     (Fraction(0), Fraction(1)),
     *((Fraction(q << p, 4), Fraction(q + 1 << p, 4)) for p in range(21) for q in range(4, 8)),
 ]
-# Of a lift: what one exponent is off by. Joint bounds have three, and two lifts for them: those of
-# an estimate, as it is weighed and as it is told from the logit, and that of the largest bound.
+# Of a lift: the error of one exponent. Joint bounds have three and two lifts: for an estimate
+# weighed and compared with the logit, and the largest bound's.
 SHARE = Fraction(5, 8)
 
 
@@ -51,25 +51,25 @@ def with_margin(share: float, spare: float) -> Checks:
             yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
 
 
-def lift(share: float, reach: float) -> Checks:
+def lift(share: float, flat: float) -> Checks:
     """Exponents are off by SHARE of the lift; a lower bound is rounded, too, before it is weighed.
 
     What remains of a lift is more than the spare of a weight that noise is compared with.
     """
     yield 3 * SHARE <= 2
-    yield (1 - SHARE) * Fraction(share) * Fraction(reach) >= Fraction(SPARE) - 1 + Fraction(ERROR32)
+    yield (1 - SHARE) * Fraction(share) * Fraction(flat) >= Fraction(SPARE) - 1 + Fraction(ERROR32)
     lower = traced(sums._lower, Symbol("x", "f"), Symbol("u", "f")).returned
     for low, high in TOPS:
         size = high + NATS + 2
-        whole = Fraction(share) * (low + Fraction(reach))
-        yield from exponents(high, SHARE * whole - 2 * Fraction(ERROR32))
+        allowance = Fraction(share) * (low + Fraction(flat))
+        yield from exponents(high, SHARE * allowance - 2 * Fraction(ERROR32))
         yield f"""x = f(x_); u = f(u_); y = 2b0 * x + (-1b0) * u;
         {{ |y * i| <= {number(size)} /\\ i in [1b-20, 1b20]
-        -> |{lower} * i - y * i| <= {number((1 - SHARE) * whole)} }}"""
+        -> |{lower} * i - y * i| <= {number((1 - SHARE) * allowance)} }}"""
 
 
 def exponents(high: Fraction, allowed: Fraction) -> Iterator[str]:
-    """Exponents x inverse - top in float32; those with a lift round as they do."""
+    """Exponents x inverse - top in float32; a lift does not change their rounding."""
     scale = sums.Scale(Symbol("i", "d"), Symbol("t", "d"), Symbol("l", "d"))
     rows = SimpleNamespace(estimates={0: Symbol("x", "f")}, uppers={0: Symbol("x", "f")})
     for fused in (True, False):
@@ -86,7 +86,7 @@ def least(value: float) -> Checks:
 
 
 def sums_of_bounds(share: float) -> Checks:
-    """Sums of float32 exponentials, whose error is part of the lift; roots and exp of a spread."""
+    """Sums of float32 exponentials, with their error in the lift; roots and exp of a spread."""
     for rows in ROWS:
         lost = growth(rows // LANES + 32, U64) + 4 * LIBM
         yield 2 * lost + Fraction(share) ** 2 <= Fraction(share)
@@ -100,14 +100,14 @@ def known_sums(share: float) -> Checks:
 
 
 def logarithms(share: float) -> Checks:
-    """`top` is a product; a logarithm, its addition, and that of what both are off by."""
+    """`top` is a product; a logarithm, its addition, and both errors' addition."""
     yield Fraction(share) >= (3 * U64 + LIBM) * (1 + COMPUTED)
 
 
 def limits(share: float) -> Checks:
-    """A logit's limits in float32, the upper one of what was rounded to float32, too."""
+    """A logit's limits in float32, the upper one also after rounding to float32."""
     below, _ = traced(sums.limits_of, CUT[0], SPARE=share).returned
-    for limit in (below, f"f({below})"):  # the other one is that of -w
+    for limit in (below, f"f({below})"):  # the other one is the limit of -w
         yield from float32_cuts(f"{limit} - (w - {number(share)} * a)", share - float(U32) * 1.01)
 
 
@@ -141,7 +141,7 @@ THEOREMS = [
         16,
         nearer_one,
     ),
-    Theorem("intervals, exponents", f"{KERNELS}.sums.LIFT", partial(lift, reach=sums.REACH), 4),
+    Theorem("intervals, exponents", f"{KERNELS}.sums.LIFT", partial(lift, flat=sums.REACH), 4),
     Theorem("intervals, reach", f"{KERNELS}.sums.REACH", partial(lift, sums.LIFT), 4),
     Theorem("intervals, underflow", f"{KERNELS}.sums.LEAST", least, 1.3),
     Theorem("intervals, sums", f"{KERNELS}.sums.SUM_SPARE", sums_of_bounds, 1e5),

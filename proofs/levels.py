@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
+from operator import mul
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from logitsieve.kernels.sketch.levels import (
 )
 from proofs.certified import BINADES, SPARED, TWICE, margins
 from proofs.expression import Symbol, assigned, traced
-from proofs.theorem import MOST32, Checks, Theorem, growth, multiplied, number
+from proofs.theorem import MOST32, Checks, Theorem, growth, number
 
 WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every even one
 
@@ -86,9 +87,9 @@ def scaled_sums() -> Checks:
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     """Bounds summed from terms of at most `magnitude`.
 
-    X and Y are sums q.g of the codes of the first coordinates and of the tail, which `dot` and
-    `tail` are within TWICE of. R, K and E are the float64 factors REST, ERROR and the level's, at
-    least NORMAL.
+    X and Y are sums q.g of the codes of the first coordinates and of the tail; `dot` and `tail` are
+    within TWICE of them. R, K and E are the float64 factors REST, ERROR and the level's, at least
+    NORMAL.
     """
     most, half = number(magnitude), number(magnitude / 2)
     query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)
@@ -131,14 +132,14 @@ LOWER = "(2 * estimate - upper) - (B - (n * R + s * K + t * E))"
 def _last(fused: bool) -> tuple[str, str]:
     """The estimate and the bound by four bits."""
     names = {"scales": "t", "rests": "n", "bases": "base", "uppers": "above", "totals": "tail"}
-    room = SimpleNamespace(**{name: {0: Symbol(text, "f")} for name, text in names.items()})
+    level = SimpleNamespace(**{name: {0: Symbol(text, "f")} for name, text in names.items()})
     query = SimpleNamespace(scale=1, last_error=Symbol("error", "f"), rest=Symbol("f(R)", "f"))
-    estimate, upper = traced(last_bounds, query, room, fused=fused).returned
+    estimate, upper = traced(last_bounds, query, level, fused=fused).returned
     return str(estimate), str(upper)
 
 
 def same() -> Checks:
-    """Bounds by one and by two bits are summed like those by four."""
+    """Bounds by one and by two bits are summed like bounds by four."""
     symbols = {name: Symbol(name, "f") for name in ("t", "n", "base", "above", "tail", "error")}
     t, n, base, above, tail, error = symbols.values()
     query = SimpleNamespace(
@@ -160,21 +161,18 @@ def same() -> Checks:
 
 
 def margin(share: float) -> Checks:
-    """For T in [t, t + t / 2] and so on, sums round like in the upper end's binade."""
     yield from same()
     yield from scaled_sums()
     yield from margins(bounds, (UPPER, LOWER), share, BINADES[::7])
 
 
 def underflow(least: float) -> Checks:
-    """Below and above the T from which the share of T suffices."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), (UPPER, LOWER)):
         yield bounds(fused, Fraction(2) ** (BINADES[0] + 1), f"|{off}| <= {number(allowed)}")
 
 
 def finite(largest: float) -> Checks:
-    """No term or sum of a bound overflows."""
     for fused in (True, False):
         for value in ("base", "s * f(K)", "above", "t * tail", "t * error", "estimate", "upper"):
             yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
@@ -184,13 +182,11 @@ def finite(largest: float) -> Checks:
 SKETCH, LEVELS = "kernels.sketch.sketch", "kernels.sketch.levels"
 
 THEOREMS = [
-    Theorem("codes of a tail", f"{LEVELS}.LARGEST_TAIL_CODE", codes, 1.02, multiplied),
-    Theorem("four codes of a tail", f"{LEVELS}.LARGEST_FOUR", fours, 1.005, multiplied),
-    Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, multiplied),
-    Theorem("sums of a tail", "heads.certified.WIDEST_TAIL", whole_tails, 1.08, multiplied),
+    Theorem("codes of a tail", f"{LEVELS}.LARGEST_TAIL_CODE", codes, 1.02, mul),
+    Theorem("four codes of a tail", f"{LEVELS}.LARGEST_FOUR", fours, 1.005, mul),
+    Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
+    Theorem("sums of a tail", "heads.certified.WIDEST_TAIL", whole_tails, 1.08, mul),
     Theorem("bound by levels", f"{SKETCH}.LEVELS_MARGIN", margin, 3),
     Theorem("bound by levels, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 30),
-    Theorem(
-        "bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, multiplied
-    ),
+    Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
 ]

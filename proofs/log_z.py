@@ -26,8 +26,8 @@ DEEPEST = 745  # nats below which e^x is 0 in float64
 
 
 def spread(share: float) -> Checks:
-    """An exponent is rounded twice, and the exponents of all replacements add up to the whole."""
-    reach, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
+    """An exponent is rounded twice, and the exponents of all replacements add up to all of it."""
+    most, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
     lanes: dict[str, Any] = {"one": 1.0, "zero": 0.0, "factor": Symbol("s", "d"), "total": 0.0}
     loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "down": Symbol("n", "d")}
     apart = assigned(log_z._sum_of_exponentials, "apart", **lanes, **loaded)
@@ -35,7 +35,7 @@ def spread(share: float) -> Checks:
     yield f"""x = d(x_); n = d(n_); s = d(s_);
     {{ n + x in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
     -> {exponent} -/ ((n + x) * s) in [{number(-twice)}, {number(twice)}] }}"""
-    yield growth(1, twice * reach) + Fraction(ERROR64) * 2 <= Fraction(share) - COMPUTED
+    yield growth(1, twice * most) + Fraction(ERROR64) * 2 <= Fraction(share) - COMPUTED
 
 
 def step(share: float) -> Checks:
@@ -63,7 +63,6 @@ def log_error(share: float) -> Checks:
 
 
 def rough(share: float) -> Checks:
-    """An exponential in float32."""
     yield Fraction(ERROR32) <= Fraction(share) * (1 - COMPUTED)
 
 
@@ -94,10 +93,10 @@ def clamped(least: float) -> Checks:
     yield most <= Fraction(least) * (1 - COMPUTED)
 
 
-def logarithm(share: float, reach: float) -> Checks:
+def logarithm(share: float, flat: float) -> Checks:
     """A logarithm of at most 37 nats, either way, and its addition to the largest logit."""
     nats = 37
-    yield LIBM * nats + U64 * nats * (1 + LIBM) + COMPUTED / 16 <= Fraction(share) * Fraction(reach)
+    yield LIBM * nats + U64 * nats * (1 + LIBM) + COMPUTED / 16 <= Fraction(share) * Fraction(flat)
     yield Fraction(share) >= U64
 
 
@@ -142,7 +141,7 @@ THEOREMS = [
     Theorem(
         "quick log Z, logarithm",
         f"{QUICK}.LOG_SPARE",
-        partial(logarithm, reach=quick_log_z.LOG_REACH),
+        partial(logarithm, flat=quick_log_z.LOG_REACH),
         4,
     ),
     Theorem(

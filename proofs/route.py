@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from operator import mul
 
 import numpy as np
 
@@ -23,18 +24,7 @@ from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
 from proofs.certified import lane_steps
 from proofs.expression import Symbol, assigned
 from proofs.scan import SPARED
-from proofs.theorem import (
-    DIMS,
-    MOST32,
-    U32,
-    U64,
-    Checks,
-    Theorem,
-    growth,
-    multiplied,
-    nearer_one,
-    number,
-)
+from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, nearer_one, number
 
 LARGEST_CODE = 127
 ROUTED = [dim for dim in DIMS if dim <= route.LARGEST_DIM]
@@ -119,11 +109,11 @@ def codes(no_larger: float) -> Checks:
 ROUTE = "kernels.screen.route"
 
 THEOREMS = [
-    Theorem("routes, sums of codes", f"{ROUTE}.LARGEST_DIM", whole_sums, 1.02, multiplied),
-    Theorem("routes, codes", f"{ROUTE}.NO_LARGER", codes, 1.04, multiplied),
+    Theorem("routes, sums of codes", f"{ROUTE}.LARGEST_DIM", whole_sums, 1.02, mul),
+    Theorem("routes, codes", f"{ROUTE}.NO_LARGER", codes, 1.04, mul),
     Theorem("routes, coding errors", f"{ROUTE}.ERROR_SPARE", stored_error, 512, nearer_one),
     Theorem("routes, slack", f"{ROUTE}.SLACK_SPARE", slack, 3e6, nearer_one),
     Theorem("routes, approximations", f"{ROUTE}.ROUNDED", margin, 6),
     Theorem("routes, underflow", f"{ROUTE}.UNDERFLOW", underflow, 4),
-    Theorem("routes, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, multiplied),
+    Theorem("routes, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
 ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 from math import inf
+from operator import mul
 from typing import Any
 
 from logitsieve.kernels.simd.lanes import LANES
@@ -22,7 +23,6 @@ from proofs.theorem import (
     Checks,
     Theorem,
     growth,
-    multiplied,
     nearer_one,
     number,
 )
@@ -88,10 +88,7 @@ def threshold64(computed: Symbol, share: float, rounded: Fraction, slack: str) -
     In float64, without overflow or underflow here: one binade stands for all.
     """
     exact = f"w - {slack} - {number(share)} * a"
-    for a, s, allowed in (
-        ((1, 2), (0, 2), Fraction(share) - rounded),
-        ((0, 1), (1, 2), SPARED),
-    ):
+    for a, s, allowed in (((1, 2), (0, 2), Fraction(share) - rounded), ((0, 1), (1, 2), SPARED)):
         yield f"""w = d(w_); s = d(s_); a = d(a_);
         {{ a in [{a[0]}, {a[1]}] /\\ |w| <= {a[1]} /\\ s in [{s[0]}, {s[1]}]
         -> |{computed} - ({exact})| <= {number(allowed)} }}"""
@@ -101,14 +98,14 @@ WORST, OF_SLACK = Symbol("w", "d", "a"), Symbol("s", "d")
 
 
 def rounding64(share: float) -> Checks:
-    """The worst of k exact logits, whose sums were rounded when the bias was added."""
+    """The worst of k exact logits: sums, rounded when the bias was added."""
     worst: dict[str, Any] = {"values": {0: WORST}, "state": {SLACK: OF_SLACK}}
     threshold = assigned(scan.decide, "state[THRESHOLD]", ROUNDING64=share, **worst)
     yield from threshold64(threshold, share, U64, "s")
 
 
 def rounding32(share: float) -> Checks:
-    """The k-th best of float32 logits, rounded in the same way."""
+    """The k-th best of float32 logits, rounded similarly."""
     ranked: dict[str, Any] = {"ranked": WORST, "state": {SLACK: OF_SLACK}}
     floor = assigned(scan.decide_above, "floor", ROUNDING32=share, **ranked)
     yield from threshold64(floor, share, U32, "2b0 * s")
@@ -132,9 +129,9 @@ THEOREMS = [
         partial(coded_slack, dot64=descriptor.DOT64_SPARE, norm=descriptor.NORM_SPARE),
         2,
     ),
-    Theorem("codes", "kernels.simd.planes.LARGEST_CODE", exact_sums, 2.1, multiplied),
+    Theorem("codes", "kernels.simd.planes.LARGEST_CODE", exact_sums, 2.1, mul),
     Theorem("slack, underflow", f"{TOPK}.DOT_UNDERFLOW", slack_underflow, 4),
-    Theorem("logits, overflow", f"{TOPK}.LARGEST_LOGIT", finite, 4, multiplied),
+    Theorem("logits, overflow", f"{TOPK}.LARGEST_LOGIT", finite, 4, mul),
     Theorem("worst of k", "kernels.topk.scan.ROUNDING64", rounding64, 4),
     Theorem("worst of k, float32", "kernels.topk.scan.ROUNDING32", rounding32, 2),
 ]

@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import cache
 from importlib import import_module
 from math import inf
+from operator import truediv
 from typing import NamedTuple
 
 # float32 and float64, to nearest and ties to even; a broken assumption is an error.
@@ -31,14 +32,6 @@ U32, U64 = Fraction(1, 1 << 24), Fraction(1, 1 << 53)
 Checks = Iterable[str | bool]
 
 
-def divided(value: float, by: float) -> float:
-    return value / by
-
-
-def multiplied(value: float, by: float) -> float:
-    return value * by
-
-
 def nearer_one(value: float, by: float) -> float:
     """Divide a factor's distance from 1."""
     return 1 + (value - 1) / by
@@ -51,7 +44,7 @@ class Theorem(NamedTuple):
     constant: str  # the module below logitsieve, and its name there
     checks: Callable[[float], Checks]
     slack: float  # weakened by this factor, the constant is not proven; inf: not needed
-    weakened: Callable[[float, float], float] = divided
+    weakened: Callable[[float, float], float] = truediv
 
     @property
     def value(self) -> float:
@@ -65,7 +58,7 @@ class Theorem(NamedTuple):
         )
 
     def proven_slack(self) -> float:
-        """The largest factor found by which the constant may be weakened, to 3 %, rounded down."""
+        """Return the largest proven factor that weakens the constant, to 3 %, rounded down."""
         if self.slack == inf:
             return inf
         low, high = 1.0, self.slack

@@ -82,7 +82,7 @@ def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 
 def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
-    from logitsieve.index_builder.row_clusters import cluster_arrays
+    from logitsieve.index_builder.fit.ivf import cluster_arrays
 
     return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
 

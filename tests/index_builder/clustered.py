@@ -10,8 +10,7 @@ from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.screen.cluster_label_counts import route_block
-from logitsieve.index_builder.screen.partition import Partition
+from logitsieve.index_builder.screen.partition import Partition, route_block
 from logitsieve.index_builder.screen.training import CascadePlan
 from tests.synthetic import make_softmax
 

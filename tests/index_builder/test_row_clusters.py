@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.row_clusters import cluster_arrays
+from logitsieve.index_builder.fit.ivf import cluster_arrays
 from tests.synthetic import make_softmax
 
 

@@ -22,6 +22,7 @@ from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix
 
 if TYPE_CHECKING:
+    from logitsieve.heads import Softmax
     from logitsieve.index import Index
 
 SCRATCH = ".tmp-build-"
@@ -51,29 +52,26 @@ def build(
 ) -> Index:
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
-    `weight` is an array, a file as arrays.py names it, a GGUF file with its bias and vocabulary, or
-    a StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise;
+    `weight` is an array, a file (see arrays.py), a GGUF file with its bias and vocabulary, or a
+    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise;
     heads are fitted to the stored values. `bias` None is zeros. `out` is <name>/<version> and must
     not exist.
 
-    `heads` default to exact, screen and certified; where the head estimated can be had, the screen
+    `heads` default to exact, screen and certified; if the head estimated can be built, the screen
     only if it is cheaper at equal precision, else a warning says how much text that would take.
-    Without `contexts` only exact and certified are
-    possible, with bounds for contexts of any direction (wider than for contexts like yours) and no
-    measurements. `heldout` are contexts of unseen text, or a list of those of several texts, of
-    which the worst decides. Without them the last tenth of `contexts` judges, and its misses count
-    twice against a target.
+    Without `contexts` only exact and certified are possible, unmeasured and with wider bounds.
+    `heldout` are contexts of unseen text, or of several texts, which are judged by the worst.
+    Without them the last tenth of `contexts` judges, and its misses count twice against a target.
 
     `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the screen that meets it
     with the fewest bytes read. Unless `best_effort`, InvalidRequest if the held-out contexts are
     too few to show that, and TargetNotReached if no screen does.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
-    (stage, done, total); "auto" prints to stderr, None is silent. InvalidRequest names the argument
-    at fault, also a `weight` that changes meanwhile. If it raises, no index is written.
+    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument at fault, also
+    a `weight` that changes meanwhile; then no index is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
-    from logitsieve.heads import Softmax
     from logitsieve.index import new_path
     from logitsieve.index_builder import pipeline  # loads torch and faiss
 
@@ -87,16 +85,9 @@ def build(
         allowed = "a build without a target_precision, whose search goes by measured times"
         raise InvalidRequest("reproducible", True, allowed)
     out = new_path(out)  # refused before hours of fitting, not after
-    if is_gguf(weight):
-        weight, bias, vocabulary = gguf_output_layer(weight, bias, vocabulary)
-    stored = stored_matrix(weight, config.dtype)
-    softmax = Softmax(stored, vector(bias, stored.vocab_size))
+    softmax, vocabulary = _output_layer(weight, bias, vocabulary, config.dtype)
     # Hashed before anything reads W: the fitted and the written numbers must be these.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)
-    if vocabulary is not None and len(vocabulary) != softmax.vocab_size:
-        raise InvalidRequest(
-            "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
-        )
     options = {
         "softmax": softmax,
         "config": config,
@@ -106,11 +97,27 @@ def build(
         "progress": to_progress(progress, "build"),
     }
     index = _fit(out, options, contexts, heldout, executor, names, vocabulary)
-    if note := index.manifest.config.get("screen_note"):
-        logger.warning("%s: %s", out, note)
-    if target is None:
-        _warn_of_misses(index)
+    _warn(index, judged=target is None)
     return index
+
+
+def _output_layer(
+    weight: ArrayLike | StoredMatrix,
+    bias: ArrayLike | None,
+    vocabulary: Sequence[str] | None,
+    dtype: str,
+) -> tuple[Softmax, Sequence[str] | None]:
+    from logitsieve.heads import Softmax
+
+    if is_gguf(weight):
+        weight, bias, vocabulary = gguf_output_layer(weight, bias, vocabulary)
+    stored = stored_matrix(weight, dtype)
+    softmax = Softmax(stored, vector(bias, stored.vocab_size))
+    if vocabulary is not None and len(vocabulary) != softmax.vocab_size:
+        raise InvalidRequest(
+            "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
+        )
+    return softmax, vocabulary
 
 
 def _fit(
@@ -161,8 +168,6 @@ def _fit(
 
 
 def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
-    """Return the sources of a list of them, or the only one."""
-
     def is_source(each: Any) -> bool:
         return isinstance(each, (str, Path, Contexts)) or getattr(each, "ndim", 0) == 2
 
@@ -170,8 +175,12 @@ def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
     return cast("Sequence[Source]", heldout) if several else [heldout]
 
 
-def _warn_of_misses(index: Index) -> None:
-    """Warn if the default head, built without a target, misses too many best ids."""
+def _warn(index: Index, judged: bool) -> None:
+    """Warn of a screen that does not pay and, if `judged`, of a default head with many misses."""
+    if note := index.manifest.config.get("screen_note"):
+        logger.warning("%s: %s", index.path, note)
+    if not judged:
+        return
     for point in (index.calibration or {}).get("points", ()):
         p1 = point["precision"].get("1", {"mean": 1.0})["mean"]
         if point["head"]["name"] == index.default_head and p1 < LEAST_P1:

@@ -1,6 +1,6 @@
-"""Measurements of an index's heads on this machine: calibration.json.
+"""Measure an index's heads on this machine: calibration.json (docs/building.md lists its fields).
 
-docs/building.md lists the fields. None of them decides an answer, so the digest leaves them out.
+Answers do not depend on it, so the digest leaves it out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048
 JUDGED_ROWS = 256  # rows judged at once
-JUDGED_LOGITS = 1 << 28  # of all of them, where no target needs more
+JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
 LIBRARIES = ("logitsieve", "numpy", "numba", "torch", "faiss-cpu")
 
 Entry = dict[str, Any]  # of `points`: an operating point at one batch size
@@ -42,9 +42,9 @@ class Bench:
         progress: Progress = no_progress,
         each: Each = in_turn,
     ) -> None:
-        """`progress` gets ("judge", contexts done, contexts in all) while `exact` answers.
+        """Report ("judge", contexts done, all) to `progress` while `exact` answers.
 
-        `each` makes the calls that find these answers, and those that judge a head.
+        `each` runs the calls of both the exact head and the judged ones.
         """
         done = 0
 
@@ -62,11 +62,10 @@ class Bench:
         self._heldout = heldout
 
     def times(self, head: Head) -> Times:
-        """Return microseconds a row at each batch size."""
         return {batch: us_per_row(head, self._hidden, self._k, batch) for batch in BATCHES}
 
     def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
-        """Return the head's point under `name`, once for each batch size."""
+        """Return the head's operating point under `name`, once for each batch size."""
         judged = self._judge.evaluate(head)
         timed = max(k for k in judged.scanned if k <= TIMED_K)
         point = {
@@ -80,7 +79,6 @@ class Bench:
         return [{**point, "rows": batch, "us_per_row": us} for batch, us in times.items()]
 
     def calibration(self, points: list[Entry]) -> dict[str, Any]:
-        """Return the fields of calibration.json with these `points`."""
         return {
             "machine": machine(),
             "heldout_rows": self._heldout.rows,
@@ -96,7 +94,7 @@ def calibrate(
     progress: Progress,
     each: Each = in_turn,
 ) -> dict[str, Any]:
-    """Measure every head at the knobs it has, judged by `heads["exact"]`."""
+    """Measure every head at its current knobs, judged by `heads["exact"]`."""
     bench = Bench(heads["exact"], heldout, vocab_size, progress, each)
     points: list[Entry] = []
     for done, (name, head) in enumerate(heads.items(), start=1):
@@ -106,7 +104,6 @@ def calibrate(
 
 
 def machine() -> dict[str, str]:
-    """Return the processor, the threads, the date and the versions of the libraries."""
     facts = {
         "cpu": cpu_name(),
         "threads": "1",

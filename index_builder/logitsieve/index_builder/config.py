@@ -1,4 +1,4 @@
-"""Options of a build, of a sweep and of a capture: a field for each flag of their commands."""
+"""Options of a build, of a sweep and of a capture; each field is a flag of the command."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens that a model reads at once
 
 @dataclass(frozen=True, kw_only=True)
 class ScreenConfig:
-    """Options of the fit of a screen (papers/001, Algorithm 1).
-
-    InvalidRequest for a value out of range.
-    """
+    """Options of the fit of a screen (papers/001, Algorithm 1)."""
 
     clusters: int = option(100, "Clusters, C (the paper's r).", 1, 65_535)
     budget: float | None = option(
@@ -60,7 +57,7 @@ class ScreenConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig(ScreenConfig):
-    """All options of `build`."""
+    """All options of `build`; InvalidRequest for a value out of range."""
 
     dtype: Literal["given", "float32", "float16", "bfloat16"] = option(
         GIVEN,

@@ -1,7 +1,7 @@
-"""The inputs and results of fits, the heads made of them, and the choice of operating points.
+"""Inputs and results of fits, heads made of them, and the choice of operating points.
 
-Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size,
-V vocabulary, K labels a context.
+Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size, V
+vocabulary, K labels a context.
 """
 
 from __future__ import annotations
@@ -46,18 +46,11 @@ TIMINGS = 5  # of each choice, in turn; the least counts, for load only ever add
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """A fitted head: its part, a summary for the manifest, and the operating point it is stored at.
-
-    The summary is the same on every machine.
-    """
+    """A fitted head: its part, a summary for the manifest, and its stored operating point."""
 
     arrays: Arrays
     summary: Mapping[str, float]
     knobs: Mapping[str, float]
-
-    def shared(self) -> FitResult:
-        """The same arrays for another head, which adds nothing to the manifest's summary."""
-        return FitResult(self.arrays, {}, {})
 
 
 class Trial(NamedTuple):
@@ -67,20 +60,16 @@ class Trial(NamedTuple):
     k: int
 
     def us(self, head: Head) -> float:
-        """Return microseconds a row."""
         return us_per_row(head, self.hidden, self.k, 1)
 
     def scanned(self, head: Head) -> float:
-        """Return the rows of W a context with an exact logit."""
+        """Return the exact logits computed for a context."""
         return float(head.topk(self.hidden, self.k).scanned.mean())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BuildInputs:
-    """The softmax and the contexts of a build, checked, and its options.
-
-    A build without contexts has none of either kind.
-    """
+    """The softmax, contexts and options of a build, checked; contexts may be empty."""
 
     softmax: Softmax
     train: Contexts
@@ -96,18 +85,16 @@ class BuildInputs:
 
     @property
     def vocab_size(self) -> int:
-        """V, the number of rows of W."""
         return self.softmax.vocab_size
 
     @property
     def bound(self) -> Bound:
-        """The lower bound that has to meet a target: of the text with the most misses."""
+        """The lower bound that has to meet a target, of the text with the most misses."""
         bound = bound_of(self.unseen)
         return lambda share_H: min(bound(share_H[text]) for text in self.texts)
 
     @cached_property
     def trial(self) -> Trial:
-        """Held-out contexts at equal distances."""
         return Trial(self.heldout.sample(TIMED_ROWS), min(TIMED_K, self.vocab_size))
 
 
@@ -115,7 +102,7 @@ class BuildInputs:
 class FitInputs(BuildInputs):
     """The labels and the sample to fit to, and the heads fitted before.
 
-    Labels come best first, and lie in mapped files of as few bytes as ids need.
+    Labels come best first, in mapped files of uint16 or int32.
     """
 
     labels: np.ndarray  # [N, K]
@@ -128,21 +115,19 @@ class FitInputs(BuildInputs):
 
 
 def bound_of(unseen: bool) -> Bound:
-    """Return the bound that has to meet a target: a stricter one where no unseen text judges."""
+    """Return the bound that has to meet a target: stricter without unseen text."""
     return lower_bound if unseen else same_text_bound
 
 
 def same_text_bound(share_H: Float64) -> float:
-    """The lower 95 % bound where held-out contexts may be of text that the model was trained on.
+    """Return the lower 95 % bound if the model was trained on the held-out text.
 
-    No measurement on such text shows how much easier it is than other text, so it is allowed for:
-    docs/building.md measures misses of both, and their ratio.
+    Such text is easier by an unknown amount; docs/building.md measures MORE_MISSES.
     """
     return max(0.0, 1 - MORE_MISSES * (1 - lower_bound(share_H)))
 
 
 def part_name(head: str) -> str:
-    """The name of the part that holds the arrays of `head`."""
     part = HEADS[head].part
     assert part is not None, f"{head} has no arrays to fit"
     return part.name
@@ -183,7 +168,6 @@ def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:
 
 
 def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
-    """Let `workers` make the calls of evaluation/precision.py for these heads."""
     known = {id(each.value): each for each in shared}
 
     def each(
@@ -197,8 +181,8 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
 def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None = None) -> Choice:
     """Return the choice that reads the fewest bytes; of those within NEAR of it, the fastest.
 
-    Bytes are the same however busy the machine is. Times, microseconds, are taken in turns. Without
-    `us` the bytes decide alone, of equals the first.
+    Bytes do not depend on the machine's load; times, in microseconds, are taken in turns. Without
+    `us` bytes decide alone, of equals the first.
     """
     least = min(read.values())
     near = [choice for choice, number in read.items() if number <= (1 + NEAR) * least]
@@ -213,7 +197,7 @@ def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None 
 def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) -> float:
     """Estimate the bytes that `exact`, or a head with a sketch, reads for a held-out context.
 
-    All rows of W lie in order; those that a sketch leaves are scattered, as are their fine codes.
+    Rows of W are read in order; rows that pass a sketch, and their fine codes, are scattered.
     """
     row = inputs.softmax.matrix.row_bytes
     if name == EXACT:
@@ -225,7 +209,7 @@ def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) 
 
 
 def turning_bytes(sketch: Arrays) -> float:
-    """Bytes that are read to turn a context into the coordinates of a sketch."""
+    """Return the bytes read to transform a context into the coordinates of a sketch."""
     triangle = sketch["triangle"].nbytes / 2 if "triangle" in sketch else 0  # none with levels
     return float(sketch["directions"].nbytes + triangle)
 
@@ -233,7 +217,7 @@ def turning_bytes(sketch: Arrays) -> float:
 def sample_rows(rows: int, most: int, seed: int) -> Int64:
     """int64 [S], ascending: all rows, or one drawn from each of `most` equal cells.
 
-    Drawn at random: every n-th row of sequences of one length could be one position of all.
+    Drawn at random: every n-th row of equal sequences could be the same position.
     """
     most = max(1, most)
     if rows <= most:
@@ -243,7 +227,6 @@ def sample_rows(rows: int, most: int, seed: int) -> Int64:
 
 
 def label_counts(inputs: FitInputs) -> Int64:
-    """int64 [V]: the contexts that have each id among their DEPTH best."""
     counts_V = np.zeros(inputs.vocab_size, np.int64)
     for start in range(0, len(inputs.labels), COUNTED_ROWS):
         labels = inputs.labels[start : start + COUNTED_ROWS, :DEPTH].ravel()
@@ -261,7 +244,7 @@ def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
 
 
 def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
-    """The least n at which `target` of the labels, and of the best ones alone, are found.
+    """Return the least n that finds `target` of all labels and of the best ones alone.
 
     Label j of context h is found by settings from needed_HK[h, j] on.
     """

@@ -54,5 +54,4 @@ def exact_labels(
 
 
 def label_block(exact: Head, block: Float32, depth: int) -> Int32:
-    """Return the best ids of each context of a block, [B, K]."""
     return exact.topk(block, depth).ids

@@ -1,7 +1,4 @@
-"""The steps of a build, in order: label, fit, calibrate, write.
-
-Shape letters: D hidden size, V vocabulary.
-"""
+"""The steps of a build, in order: label, fit, calibrate, write."""
 
 from __future__ import annotations
 
@@ -87,7 +84,7 @@ def run(
 ) -> Index:
     """Fit the heads of these names, measure each, write the index and open it.
 
-    The numbers were checked when they were read, so opening does not check them again.
+    Opening skips the checks that were made when the numbers were read.
     """
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
@@ -127,7 +124,7 @@ def run(
 
 
 class Fitted(NamedTuple):
-    """The fitted heads, the one that answers what others leave, and what to say of a screen."""
+    """The fitted heads, the one that answers for others, and a note about the screen."""
 
     heads: dict[str, FitResult]
     fallback: str
@@ -135,11 +132,12 @@ class Fitted(NamedTuple):
 
 
 def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> Fitted:
-    """Fit the heads of these names; with levels, a screen that nobody named has to pay."""
+    """Fit the heads of these names; with levels, an unnamed screen has to pay."""
     fitted: dict[str, FitResult] = {}
     fallback, note = EXACT, ""
     if "certified" in names and (levels := fit_levels(inputs)):
-        fitted = {"certified": levels} | {grade: levels.shared() for grade in GRADES}
+        fitted = {"certified": levels}
+        fitted |= {grade: FitResult(levels.arrays, {}, {}) for grade in GRADES}
         fallback = EstimatedHead.name
     elif "certified" in names and not inputs.train.rows:
         fitted, fallback = {"certified": fit_without_contexts(inputs)}, "certified"
@@ -167,9 +165,9 @@ def _paying_screen(
     prepared: Callable[[], FitInputs],
     scratch: Path,
 ) -> tuple[FitResult | None, str]:
-    """Return a screen, or None where `estimated` is cheaper at equal precision, and why.
+    """Return a screen and a note; None if `estimated` is cheaper at equal precision.
 
-    One that the user named is returned in any case.
+    A screen that the user named is always returned.
     """
     name, named = EstimatedHead.name, inputs.named
     if named or inputs.train.rows <= SAMPLED:
@@ -205,8 +203,7 @@ def _paying_screen(
 def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
     """Return the proving head that answers what others leave.
 
-    Bounds pay where some logits stand out. Where the softmax is flat, they leave nearly all rows to
-    be computed, and `exact` reads less.
+    With a flat softmax, bounds leave nearly all rows to be computed, and `exact` reads less.
     """
     if not inputs.heldout.rows:
         return "certified"
@@ -218,7 +215,7 @@ def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """torch, faiss and BLAS on `count` threads, for equal sums everywhere; put back afterwards."""
+    """Limit torch, faiss and BLAS to `count` threads, so that sums are equal everywhere."""
     before = torch.get_num_threads(), faiss.omp_get_max_threads()
     torch.set_num_threads(count)
     faiss.omp_set_num_threads(count)
@@ -254,9 +251,9 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
 def check_heads(
     heads: Sequence[str] | None, targeted: bool, contexts: bool = True
 ) -> tuple[str, ...]:
-    """`exact` and then `heads`, each once; None are those of a build with or without contexts.
+    """Return `exact` and then `heads`, each once; None for the defaults.
 
-    InvalidRequest names an unknown one, or one that contexts are needed for.
+    InvalidRequest names an unknown head, or one that needs contexts.
     """
     if heads is None:
         heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS

@@ -32,11 +32,11 @@ def tune(
 ) -> Index:
     """Measure the heads of `index` at many settings, write the index `out`, and open it.
 
-    `contexts` must not be those of the fit. Each head's grid is the product of its knobs' `tried`
-    values. Only calibration.json differs: other files are shared, and the digest stays. It gets the
-    undominated points and those stored in the index; points of unknown heads are lost. Precisions
-    are those on `contexts`. One thread; `progress` as in `build`. InvalidRequest names the
-    argument, IndexUnreadable the file. If it raises, no index is written.
+    Use other `contexts` than the fit did: precisions are measured on them. Each head's grid is the
+    product of its knobs' `tried` values. Only calibration.json differs: other files are shared, and
+    the digest stays. It gets the undominated points and those stored in the index; points of
+    unknown heads are lost. One thread; `progress` as in `build`. InvalidRequest names the argument,
+    IndexUnreadable the file; then no index is written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index
@@ -47,8 +47,8 @@ def tune(
     opened = open_index(index, progress=progress)
     heldout = open_contexts(contexts, opened.dim).spread(config.rows, BLOCKS)
     bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
-    kept, settings = _sweep(opened, bench, config.minutes, progress)
-    calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)))
+    points, settings = _sweep(opened, bench, config.minutes, progress)
+    calibration = bench.calibration(_worth_keeping(points, stored=len(opened.heads)))
     calibration["settings"] = settings
     link_index(opened.path, out, calibration=calibration)
     return open_index(out)
@@ -57,7 +57,7 @@ def tune(
 def _sweep(
     index: Index, bench: Bench, minutes: float, progress: Progress
 ) -> tuple[list[list[Entry]], dict[str, int]]:
-    """Measure the index's points, then further settings; also count measured and omitted settings.
+    """Measure the index's points, then further settings; also count both and the omitted ones.
 
     A further setting is skipped if a proven point is faster at every batch size.
     """
@@ -66,7 +66,7 @@ def _sweep(
     known = {setting_of(head.name, head.knobs): head for head in [*stored, *_points(index)]}
     further = [head for head in _further(stored) if setting_of(head.name, head.knobs) not in known]
     always = list(known.values())
-    kept: list[list[Entry]] = []
+    points: list[list[Entry]] = []
     proven: list[Times] = []
     measured = 0
     for head in chain(always, further):
@@ -75,13 +75,13 @@ def _sweep(
         times = bench.times(head)
         beaten = any(all(us <= times[batch] for batch, us in each.items()) for each in proven)
         if measured < len(stored) or not beaten:
-            kept.append(bench.entries(head.name, head, times))
+            points.append(bench.entries(head.name, head, times))
         if head.proves:
             proven.append(times)
         measured += 1
         progress("tune", measured, len(always) + len(further))
     left_out = len(always) + len(further) - measured
-    return kept, {"measured": measured, "left_out": left_out}
+    return points, {"measured": measured, "left_out": left_out}
 
 
 def _points(index: Index) -> list[Head]:
@@ -95,7 +95,7 @@ def _points(index: Index) -> list[Head]:
 def _further(stored: list[Head]) -> Iterator[Head]:
     """Yield all other settings, the heads in turns, so that a short sweep tries some of each.
 
-    Each grid is shuffled for the same reason, always in the same way.
+    Each grid is shuffled for the same reason, always in the same order.
     """
     grids = [list(_grid(head)) for head in stored]
     for grid in grids:

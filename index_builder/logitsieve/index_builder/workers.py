@@ -112,7 +112,6 @@ class Workers:
 
 
 def is_here(executor: Executor | None) -> bool:
-    """Report if an executor's calls run in this process; None does."""
     return executor is None or isinstance(executor, ThreadPoolExecutor)
 
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.ivf import cluster_ranks, fit_ivf
+from logitsieve.index_builder.fit.ivf import cluster_arrays, cluster_ranks, fit_ivf
 from logitsieve.index_builder.fitting import TARGET, heldout_sample, least_reaching
-from logitsieve.index_builder.row_clusters import cluster_arrays
 from tests.index_builder.clustered import make_exact, make_inputs
 
 

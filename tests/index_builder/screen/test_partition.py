@@ -14,7 +14,7 @@ from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.screen import cluster_label_counts
+from logitsieve.index_builder.screen import partition as partitions
 from logitsieve.index_builder.screen.partition import ROUNDING, Knapsack, Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from tests.index_builder.clustered import make_exact, make_inputs, routed
@@ -49,7 +49,7 @@ def test_counting_in_parts_changes_nothing(
     inputs: FitInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = make_partition(inputs).pairs
-    monkeypatch.setattr(cluster_label_counts, "COUNTED_ROWS", 100)
+    monkeypatch.setattr(partitions, "COUNTED_ROWS", 100)
     for array, again in zip(whole, make_partition(inputs).pairs, strict=True):
         np.testing.assert_array_equal(array, again)
 
@@ -69,7 +69,7 @@ def test_a_context_takes_two_bytes() -> None:
     Partition(inputs, np.ones((1, 1), np.float32), 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    fixed = 32 * cluster_label_counts.COUNTED_ROWS
+    fixed = 32 * partitions.COUNTED_ROWS
     assert peak < 2 * rows + fixed
 
 

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the losses, and torch with them, for the first use of one.
-
-    The options of a training, config.py, are read without torch.
-    """
+    """Import the losses, and torch with them, on first use; config.py is read without torch."""
     losses = import_module("logitsieve.training.losses")
     if name not in losses.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The options of a training, with their help and ranges: the one list of them."""
+"""The options of a training, with their help and ranges."""
 
 from __future__ import annotations
 

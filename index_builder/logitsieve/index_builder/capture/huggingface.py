@@ -1,6 +1,6 @@
 """Open a causal language model in a Hugging Face folder, and text, for `capture`.
 
-Nothing is downloaded, no code of the folder runs, and only safetensors weights are read.
+It downloads no file, runs no code of the folder, and reads only safetensors weights.
 
 Shape letters: B windows of a batch, T tokens of a window.
 """
@@ -59,7 +59,6 @@ def open_folder(
 
 
 def load_model(folder: Path) -> nn.Module:
-    """Open the model alone; InvalidRequest names the folder."""
     from transformers import AutoModelForCausalLM
 
     with _named(folder):
@@ -100,7 +99,7 @@ class Windows:
     window: int
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield [B, T] of full windows, then [1, T] of each other one; no padding."""
+        """Yield [B, T] of full windows, then [1, T] of each other one, unpadded."""
         bos = self.tokenizer.bos_token_id
         begin = [one for one in self.tokenizer("")["input_ids"] if one == bos][:1]
         rows: list[list[int]] = []

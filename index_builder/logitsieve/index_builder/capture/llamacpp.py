@@ -1,7 +1,6 @@
-"""Run a GGUF model in llama.cpp over a text, or the primer; record its output layer's inputs.
+"""Run a GGUF model in llama.cpp over a text or the primer; record its output layer's inputs.
 
-llama.cpp stops before the output layer, whose matrix stays in the file that `build` takes as
-`weight`.
+llama.cpp stops before the output layer; `build` takes its matrix from the same file.
 
 Shape letters: T tokens of a window, D hidden size.
 """
@@ -52,17 +51,18 @@ def capture_gguf(
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts) and `capture.json`; return the latter's contents.
 
-    The model reads the text once, `window` tokens at a time, each window begun with the tokenizer's
-    first token. Contexts are multiplied by the architecture's scale of logits, so that W h + b are
-    the model's logits before a softcap. `progress` gets (stage, rows seen, estimated rows of the
-    text). With `chat` each line is a user's message in the file's chat template, and contexts are
-    those of the model's greedy answer, up to `window` tokens in all; their number is then unknown.
-    `executor` reads windows in parallel; other processes open `gguf` by its path, each with
-    `threads` threads. InvalidRequest names the argument at fault, also a `text` without tokens. If
-    it raises, no file is written.
+    The model reads the text once, in windows of `window` tokens that begin with the tokenizer's
+    first token. Contexts are multiplied by the architecture's scale of logits: W h + b are the
+    model's logits before a softcap. With `chat` each line is a user's message in the file's chat
+    template, and the contexts come from the model's greedy answer, at most `window` tokens with its
+    prompt.
 
-    `text` None reads the primer (`primer.py`) in seconds: enough for `exact` and `certified`; a
-    screen needs text of its use. `window` and `executor` are then unused.
+    `text` None reads the primer (`primer.py`) in seconds, enough for `exact` and `certified`; a
+    screen needs text of its use.
+
+    `progress` gets (stage, rows seen, estimated rows of the text). `executor` reads windows in
+    parallel; other processes open `gguf` by its path, each with `threads` threads. InvalidRequest
+    names the argument at fault, also a `text` without tokens; then no file is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), None if text is None else Path(text)
@@ -105,10 +105,6 @@ def capture_gguf(
 
 
 def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:
-    """Return contexts [N, D] of the primer, read by a GGUF model.
-
-    InvalidRequest names a fault that llama.cpp finds.
-    """
     with LlamaContext(gguf, positions=LENGTH, threads=threads) as context:
         context.headless = True
         return read_primer(context, progress)
@@ -133,22 +129,20 @@ def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[
 
 
 class OneReader(NamedTuple):
-    """A context that threads read with in turn."""
-
     context: LlamaContext
     lock: Lock
     window: int
 
 
 def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
-    """Return the output layer's inputs, float32 [T, D], for each token of a window."""
+    """Return the output layer's inputs for a window, float32 [T, D]."""
     with reader.lock:
         reader.context.forget()
         return reader.context.read(tokens, every=True)
 
 
 def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
-    """Return the output layer's inputs, float32 [T, D], for the answer's tokens and end."""
+    """Return the output layer's inputs for the answer's tokens and end, float32 [T, D]."""
     context, made = reader.context, list(tokens)
     with reader.lock:
         context.headless = False

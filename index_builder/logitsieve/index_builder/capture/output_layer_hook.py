@@ -17,10 +17,7 @@ from logitsieve.api.results import Float32
 
 
 class LayerInputs:
-    """Runs a model, one thread at a time, and records the inputs of `layer`.
-
-    Leaving the context restores the layer.
-    """
+    """A model that runs one thread at a time; leaving the context restores its `layer`."""
 
     def __init__(self, model: nn.Module, layer: nn.Linear) -> None:
         self._model, self._layer, self._lock = model, layer, Lock()
@@ -47,22 +44,21 @@ class LayerInputs:
 
     @property
     def once(self) -> bool:
-        """True if the last batch called the layer once: its logits then decide no other context."""
+        """True if the last batch called the layer once: no other context depends on its logits."""
         return self._calls == 1
 
     def skip_product(self) -> None:
-        """Replace the layer's product, most of a small model's time, by zeros."""
+        """Return zeros from the layer: its product takes most of a small model's time."""
         self._undo.enter_context(_without_product(self._layer))
 
 
 def rows_of_batch(inputs: LayerInputs, batch: Any) -> Float32:
-    """Return the layer's inputs for a batch, float32 [B, D]."""
     hidden: Float32 = inputs.read(batch)[0].float().cpu().numpy()
     return hidden
 
 
 def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> LayerInputs:
-    """Record the layer `name` of the model that `load` makes, in another process."""
+    """Load the model in another process and record its layer `name`."""
     torch.set_num_threads(1)
     model = load().eval()
     layer = model.get_submodule(name)
@@ -74,7 +70,6 @@ def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> L
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
-    """Call the model with its argument, a tuple of arguments, or a mapping of keywords."""
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)

@@ -1,8 +1,7 @@
-"""The primer: a short text of many kinds, to find the coordinates of a sketch.
+"""The primer: a short text of many kinds that gives a sketch its coordinates.
 
-A sketch's coordinates come from second moments of contexts. A hundred contexts of a kind of text (a
-language, code, dialogue) give nearly the moments of thousands, but bounds for a missing kind are
-several times wider.
+They come from second moments of contexts. A hundred contexts of a kind of text (a language, code,
+dialogue) give nearly the moments of thousands; bounds for a missing kind are several times wider.
 
 Shape letters: N contexts, D hidden size.
 """
@@ -27,7 +26,6 @@ SKIPPED = 4  # its first places, too early to tell the kind of text
 
 
 def primer() -> tuple[str, ...]:
-    """Return the passages, each of another kind of text."""
     text = files(__package__).joinpath("primer.txt").read_text(encoding="utf-8")
     return tuple(text.removesuffix("\n").split(SEPARATOR))
 
@@ -35,8 +33,8 @@ def primer() -> tuple[str, ...]:
 def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Float32:
     """Return contexts [N, D] of the primer, each passage read from an empty cache.
 
-    They are sorted by place in the passage, so that any long run of them has all kinds of text,
-    also the last tenth, which `build` holds out.
+    Sorted by place in the passage, so any long run of rows has all kinds of text, also the last
+    tenth, which `build` holds out.
     """
     length = min(LENGTH, context.trained_positions)
     stretches = [

@@ -1,7 +1,6 @@
 """Run a PyTorch model over data and record its output layer's inputs: contexts for `build`.
 
-They are spread over the whole run, in order: a contiguous part would fit the screen to a part of
-the contexts.
+They are spread over the run, in order, so that a screen fits all of its text.
 
 Shape letters: B rows of a batch, D hidden size, V vocabulary.
 """
@@ -51,13 +50,14 @@ def capture(
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
 
-    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords, without
-    padding, which would be recorded. `output_layer` is the nn.Linear that makes the logits, or its
-    name; by default the last one called with as many outputs as logits. `progress` gets (stage,
-    rows seen, 0). Returns the contents of `capture.json`, with the attribute `window` of `batches`
-    (tokens read at once), if any. `executor` runs the batches in parallel; other processes run on
-    one thread the model that `load`, a function of a module, makes. InvalidRequest if `out` exists
-    or the model's output is not W h + b. If it raises, no file is written.
+    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords; padding
+    would be recorded. `output_layer` is the nn.Linear that makes the logits, or its name; by
+    default the last one called with as many outputs as logits. `progress` gets (stage, rows seen,
+    0). Return the contents of `capture.json`, with the attribute `window` of `batches`, if any.
+
+    `executor` runs the batches in parallel; other processes run, on one thread, the model that
+    `load`, a function of a module, makes. InvalidRequest if `out` exists or the model's output is
+    not W h + b; then no file is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, iterator = Path(out), iter(batches)
@@ -107,7 +107,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _logits(output: Any) -> Tensor:
-    """Return the logits of an output: itself, its `.logits`, or its first item."""
     output = getattr(output, "logits", output)
     if isinstance(output, Mapping):
         output = output.get("logits")
@@ -121,7 +120,7 @@ def _logits(output: Any) -> Tensor:
 
 
 def _output_layer(
-    model: nn.Module, batch: Any, wanted: str | nn.Linear | None
+    model: nn.Module, batch: Any, chosen: str | nn.Linear | None
 ) -> tuple[str, nn.Linear]:
     layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     names = {layer: name for name, layer in layers.items()}
@@ -132,10 +131,10 @@ def _output_layer(
     finally:
         for hook in hooks:
             hook.remove()
-    if wanted is not None:
-        layer = layers.get(wanted) if isinstance(wanted, str) else wanted
+    if chosen is not None:
+        layer = layers.get(chosen) if isinstance(chosen, str) else chosen
         if layer not in called:
-            raise InvalidRequest("output_layer", wanted, f"called by the model: {_list(layers)}")
+            raise InvalidRequest("output_layer", chosen, f"called by the model: {_list(layers)}")
         return names[layer], layer
     fitting = [layer for layer in called if layer.out_features == logits.shape[-1]]
     if not fitting:
@@ -152,7 +151,7 @@ def _list(layers: Mapping[str, nn.Linear]) -> str:
 
 
 def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Return W and b, including the extra bias of Hugging Face's translation models."""
+    """Return W and b, with the extra bias of Hugging Face's translation models."""
     weight = layer.weight.detach()
     bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
     more = getattr(model, "final_logits_bias", None)

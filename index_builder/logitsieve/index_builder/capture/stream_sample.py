@@ -1,8 +1,7 @@
-"""An evenly spread sample of a stream of rows of unknown length.
+"""An even sample of a stream of rows of unknown length.
 
 The stream is cut into equal cells, with one row drawn from each; at twice the needed rows, cells
-are joined in pairs. Rows are drawn at random, since every n-th row of equal sequences could be the
-same position.
+are joined in pairs. Drawn, as every n-th row of equal sequences could be the same position.
 
 Shape letters: B rows added at once, D hidden size.
 """
@@ -39,7 +38,7 @@ def write_sample(
 ) -> dict[str, Any]:
     """Write a sample of the rows of `blocks`, each [B, D], and `capture.json`; return its contents.
 
-    They are `facts`, the options and the numbers of rows. `progress` gets ("capture", rows seen,
+    These are `facts`, the options and the numbers of rows. `progress` gets ("capture", rows seen,
     0). InvalidRequest names `batches` if there is no row or a row is not finite.
     """
     sample = SpreadSample(folder / "rows.tmp", dim, config.max_rows, config.dtype, config.seed)
@@ -55,7 +54,7 @@ def write_sample(
 
 
 class SpreadSample:
-    """At most `max_rows` rows, in the stream's order; `seen` is the stream's length so far.
+    """At most `max_rows` rows, in the stream's order; `seen` counts the stream's rows.
 
     The file `path` has up to twice as many; memory is one batch and one chunk.
     """
@@ -63,7 +62,7 @@ class SpreadSample:
     def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed
         self.seen = self._kept = 0
-        self._reserved = 0  # rows for which disk space is reserved
+        self._reserved = 0  # rows with reserved disk space
         self._cell = 1  # rows of the stream per sampled row
         with name_in_errors(path):
             self._file = np.lib.format.open_memmap(path, "w+", dtype, (2 * max_rows, dim))
@@ -82,8 +81,8 @@ class SpreadSample:
         while done < len(rows_BD):
             if self.seen == len(self._file) * self._cell:
                 self._thin()
-            room = len(self._file) * self._cell - self.seen
-            part = rows_BD[done : done + room]
+            space = len(self._file) * self._cell - self.seen
+            part = rows_BD[done : done + space]
             self._keep(part)
             done += len(part)
 
@@ -93,12 +92,12 @@ class SpreadSample:
         drawn = cells * np.uint64(self._cell) + self._draw(cells) % np.uint64(self._cell)
         local = drawn.astype(np.int64) - self.seen
         local = local[(local >= 0) & (local < len(rows_BD))]
-        kept = self._kept + len(local)
-        if kept > self._reserved:
-            reserve(self._path, self._file, self._reserved, kept)
-            self._reserved = kept
-        self._file[self._kept : kept] = rows_BD[local]
-        self._kept = kept
+        count = self._kept + len(local)
+        if count > self._reserved:
+            reserve(self._path, self._file, self._reserved, count)
+            self._reserved = count
+        self._file[self._kept : count] = rows_BD[local]
+        self._kept = count
         self.seen += len(rows_BD)
 
     def _thin(self) -> None:
@@ -110,7 +109,7 @@ class SpreadSample:
             self._file[start : start + len(pairs)] = self._file[chosen.astype(np.int64)]
 
     def _draw(self, cells: np.ndarray) -> np.ndarray:
-        """Return a uint64 per cell from the seed, the cell's size and number (splitmix64)."""
+        """Return a uint64 per cell: splitmix64 of the seed, the cell's size and its number."""
         start = (self._seed * 2654435761 + self._cell) % 2**64
         z = (cells + np.uint64(1)) * GOLDEN + np.uint64(start)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -118,7 +117,7 @@ class SpreadSample:
         return np.asarray(z ^ (z >> np.uint64(31)))
 
     def write_shards(self, folder: Path, shard_rows: int) -> int:
-        """Write the sample as numbered files, remove the working file, and return its rows."""
+        """Write numbered files, remove the working file, and return the sample's rows."""
         rows = min(self._kept, self._max_rows)
         if rows == 0:
             raise InvalidRequest("batches", "no rows", "one or more")

@@ -14,7 +14,7 @@ TEXT = "a text file, or one that is gzipped"
 
 
 def text_chunks(path: Path) -> Iterator[str]:
-    """Yield chunks of whole lines; InvalidRequest names `text` if it cannot be read."""
+    """Yield chunks of full lines; InvalidRequest names `text` if it cannot be read."""
     reader = gzip.open if path.suffix == ".gz" else open
     try:
         with reader(path, "rt", encoding="utf-8") as file:
@@ -25,17 +25,13 @@ def text_chunks(path: Path) -> Iterator[str]:
 
 
 class CountedText:
-    """Tokenizes the text in `path` and estimates its total of tokens.
-
-    InvalidRequest names `text` if it cannot be read.
-    """
+    """A tokenizer of the text in `path` that estimates its total of tokens."""
 
     def __init__(self, path: Path, tokenize: Callable[[str], list[int]]) -> None:
         self._tokenize, self._characters = tokenize, sum(map(len, text_chunks(path)))
         self._read = self._made = 0
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the ids of the next chunk."""
         ids = self._tokenize(text)
         self._read, self._made = self._read + len(text), self._made + len(ids)
         return ids
@@ -49,7 +45,7 @@ class CountedText:
 def token_windows(
     path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
 ) -> Iterator[list[int]]:
-    """Yield the tokens of `path`, `window` at a time after `begin`; the last window may be shorter.
+    """Yield `begin` and then tokens of `path`, `window` in all; the last window may be shorter.
 
     InvalidRequest names `text` if it cannot be read or has no tokens.
     """

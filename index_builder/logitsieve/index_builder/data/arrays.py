@@ -1,7 +1,6 @@
 """Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`.
 
-Files are mapped, except members of an `.npz`, and never unpickled. A build's matrix and bias are
-checked and converted to types that the index stores.
+Files are mapped, except members of an `.npz`, and never unpickled.
 
 Shape letters: D hidden size, V vocabulary.
 """
@@ -32,10 +31,7 @@ ROUNDED_AT_ONCE = 1 << 20  # numbers rounded at once
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
-    """Load `W.npy`, `W.npz:W` or `W.safetensors:W`, mapped if possible.
-
-    InvalidRequest names `field`.
-    """
+    """Load `W.npy`, `W.npz:W` or `W.safetensors:W`, mapped; InvalidRequest names `field`."""
     path, name = _split(source)
     match path.suffix:
         case ".npy":
@@ -56,9 +52,9 @@ def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
 
 
 def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
-    """Reserve rows start .. stop - 1 of the mapped `array` on disk: OSError if it is full.
+    """Reserve rows start .. stop - 1 of the mapped `array` on disk; OSError if it is full.
 
-    Otherwise writing to the mapping of a full disk would raise SIGBUS.
+    Otherwise writing to the mapping would raise SIGBUS.
     """
     row = array.strides[0]
     with name_in_errors(file), file.open("r+b") as stream:
@@ -66,7 +62,7 @@ def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
 
 
 def save(file: Path, array: np.ndarray) -> None:
-    """Save an array like np.save, with an OSError that names the file and the reason."""
+    """Save an array like np.save; OSError names the file and the reason."""
     array = np.ascontiguousarray(array)
     with name_in_errors(file), file.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)
@@ -148,8 +144,8 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
     """Return [V, D] of `dtype`: a name of STORED, or "given" for its own half type, else float32.
 
-    `weight` is a file or any form of contexts; bfloat16 becomes uint16 bits. InvalidRequest for
-    another form, NaN, or numbers that overflow the type.
+    `weight` is a file or an array; bfloat16 becomes uint16 bits. InvalidRequest for another form,
+    NaN, or numbers that overflow the type.
     """
     array = load_array(weight, "weight") if isinstance(weight, (str, Path)) else weight
     if np.ndim(array) != 2:
@@ -161,10 +157,9 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
 
 
 def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
-    """Return a build's matrix: stored rows stay unless `dtype` names another type.
+    """Return the matrix to store: rows stay as they are unless `dtype` names another type.
 
-    `weight` is otherwise as for `matrix`. InvalidRequest also names a row with scales that are not
-    finite.
+    InvalidRequest as for `matrix`, and for a row with scales that are not finite.
     """
     if not isinstance(weight, StoredMatrix):
         return StoredMatrix.of(matrix(weight, dtype))
@@ -180,7 +175,7 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:
-    """Copy to float32 [V]; None is zeros. InvalidRequest names the fault."""
+    """Return a float32 copy [V]; zeros for None. InvalidRequest names the fault."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias

@@ -1,4 +1,4 @@
-"""Context vectors to fit and to judge on, more than memory can hold.
+"""Context vectors to fit and to judge on, more than fit in memory.
 
 Shape letters: N contexts, D hidden size, S rows taken.
 """
@@ -26,7 +26,7 @@ Source: TypeAlias = "Contexts | ArrayLike | Path | str"
 class Contexts:
     """N rows of size D, in shards that may be mapped files; read in blocks as float32.
 
-    Rows are checked when read: InvalidRequest names `field` and a row that is not finite.
+    InvalidRequest names `field` and a row that is not finite when it is read.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Contexts:
         field: str = "contexts",
         firsts: Sequence[int] | None = None,
     ) -> None:
-        """Name the first row of each shard by `firsts` in errors."""
+        """Number the first row of each shard by `firsts` in errors."""
         if firsts is None:
             firsts = list(accumulate((len(shard) for shard in shards), initial=0))[:-1]
         self.field = field
@@ -46,13 +46,13 @@ class Contexts:
         self.dim = int(self._shards[0].shape[1]) if self._shards else 0
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Float32]:
-        """Yield float32 [n, D] in order, n <= size; a block never spans two shards."""
+        """Yield float32 [n, D] in order, n <= size, each from one shard."""
         for shard, first in zip(self._shards, self._firsts, strict=True):
             for start in range(0, len(shard), size):
                 yield self._read(shard[start : start + size], first + start)
 
     def parts(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Float32]]:
-        """Yield the same blocks, each with its rows' numbers."""
+        """Yield (its rows' numbers, block)."""
         yield from zip(self.spans(size), self.blocks(size), strict=True)
 
     def spans(self, size: int = BLOCK_ROWS) -> Iterator[slice]:
@@ -94,13 +94,13 @@ class Contexts:
         return type(self)(shards, self.field, firsts)
 
     def number(self, row: int) -> int:
-        """Return the row's number in the user's input, of which these rows may be a part."""
+        """Return the row's number in the user's input."""
         shard = int(np.searchsorted(self._ends, row, side="right"))
         return self._firsts[shard] + row - (int(self._ends[shard]) - len(self._shards[shard]))
 
     @classmethod
     def joined(cls, parts: Sequence[Contexts]) -> Self:
-        """The rows of all parts, of which each keeps its own numbers."""
+        """Return the rows of all parts under their own numbers."""
         shards = [shard for part in parts for shard in part._shards]
         firsts = [first for part in parts for first in part._firsts]
         return cls(shards, parts[0].field, firsts)
@@ -116,7 +116,7 @@ class Contexts:
     def split(self) -> tuple[Self, Self]:
         """Return (to fit on, held out): the last tenth, since neighbours resemble each other.
 
-        InvalidRequest if there are fewer than two rows.
+        InvalidRequest with fewer than two rows.
         """
         if self.rows < 2:
             raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
@@ -133,7 +133,7 @@ class Contexts:
 
 
 def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts:
-    """Open contexts of size D from an array or from files, as arrays.py names them.
+    """Open contexts of size D from an array or files (arrays.py).
 
     InvalidRequest names `field`, also for a wrong shape or dtype.
     """

@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 
 class OutputLayer(NamedTuple):
-    """A matrix, its bias and its vocabulary."""
-
     weight: ArrayLike | StoredMatrix
     bias: ArrayLike | None
     vocabulary: Sequence[str] | None
@@ -31,7 +29,7 @@ def gguf_output_layer(
     """Read the layer of a GGUF file, with its tokens as words unless a `vocabulary` is given.
 
     The matrix is mapped as stored, or float32 if the index has no such rows. InvalidRequest names
-    `weight` if the file cannot be used, and a `bias` given with it.
+    `weight` if the file cannot be used, and `bias` if one is given.
     """
     from logitsieve.llamacpp.model_file import GgufModel  # loads numba
 
@@ -53,5 +51,4 @@ def gguf_output_layer(
 
 
 def is_gguf(weight: Any) -> TypeGuard[str | Path]:
-    """Check for the name of a GGUF file."""
     return isinstance(weight, str | Path) and str(weight).endswith(SUFFIX)

@@ -1,10 +1,10 @@
-"""The sketch of `certified`: coordinates of every row in bytes, and norms of the rest.
+"""The sketch of `certified`: coordinates of every row in bytes, and norms of the remainder.
 
-docs/certified.md derives the bound and the numbers stored for it. They are computed in float64 from
-the stored arrays, and rounded so that the bound can only grow.
+docs/certified.md derives the bound and its numbers: computed in float64 from the stored arrays,
+rounded so that the bound can only grow.
 
-Shape letters: V vocabulary, D hidden size, P coordinates, M of them coded, G groups of 16 rows,
-R rows of a block.
+Shape letters: V vocabulary, D hidden size, P coordinates, M of them coded, G groups of 16 rows, R
+rows of a block.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
-START = (1, 1)  # places in these where the search begins
+START = (1, 1)  # places in these: the first widths of the search
 TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
-LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
+LEAST_SCALE = 1e-30  # a normal number in float32, and so are quotients
 SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
 MOMENT_ROWS = 1 << 15  # of W that its second moments are taken of
-RIDGE = 0.01  # of the identity in second moments whose trace is one
-SPAN_STEPS = 3  # towards the best span: what is outside is then within 1e-4 of the least
+RIDGE = 0.01  # of the identity in second moments of trace 1
+SPAN_STEPS = 3  # towards the best span: to within 1e-4 of the least outside
 LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
 
 
 class Widths(NamedTuple):
-    """Bytes a row of the two codings; the fine ones with their scale and rest."""
+    """Bytes a row of the two codings; the fine one with its scale and norm."""
 
     coarse: int
     fine: int
 
     @property
     def memory(self) -> int:
-        """Bytes a row of the sketch, what turns contexts aside."""
+        """Bytes a row of the sketch, without the matrices that transform contexts."""
         return self.coarse + COARSE_EXTRA + self.fine + 4  # 4 for its place in the order
 
 
@@ -65,10 +65,9 @@ class _Codes(NamedTuple):
 
 
 def fit_certified(inputs: FitInputs) -> FitResult:
-    """The sketch measured to answer fastest of those within their share of memory.
+    """Return the sketch measured to answer fastest within its share of memory, or the smallest.
 
-    The smallest is always among them. A reproducible build takes the one that the search begins
-    with. InvalidRequest if W is no longer what it was at first.
+    A reproducible build takes the first one of the search.
     """
     softmax, share = inputs.softmax, inputs.config.certified_memory
     moments = row_moments(softmax), second_moments(inputs.sample)
@@ -104,20 +103,17 @@ def fit_certified(inputs: FitInputs) -> FitResult:
 
 
 def fit_without_contexts(inputs: BuildInputs) -> FitResult:
-    """The sketch that a search begins with, for contexts of any direction; nothing is measured.
-
-    InvalidRequest if W is no longer what it was at first.
-    """
+    """Return the first sketch of the search, for contexts of any direction, unmeasured."""
     softmax = inputs.softmax
     counts = _counts(softmax.dim)
-    moments = row_moments(softmax), any_direction(softmax.dim)
+    moments = row_moments(softmax), np.eye(softmax.dim) / softmax.dim
     turned = turn_all(inputs, factored(*narrow_rotation(*moments, counts[len(counts) // 2])))
     widths = _first(softmax.dim, inputs.config.certified_memory)
     return _result(inputs, turned, widths, np.arange(softmax.vocab_size, dtype=np.int32))
 
 
 def turn_all(inputs: BuildInputs, turning: Turning) -> Turned:
-    """All rows in other coordinates; InvalidRequest if W is no longer what it was at first."""
+    """Return all rows in other coordinates; InvalidRequest if W has changed since it was hashed."""
     made = turn(inputs.softmax, turning, inputs.workers)
     if made.sha256 != inputs.softmax.sha256:
         raise matrix_changed()
@@ -132,22 +128,16 @@ def _result(inputs: BuildInputs, turned: Turned, widths: Widths, order_V: Int32)
 
 
 def _counts(dim: int) -> list[int]:
-    """Numbers of coordinates that are tried."""
     return sorted({-(-share * dim // 16) for share in SHARES}) if dim > LANES else [dim]
 
 
 def _first(dim: int, share: float) -> Widths:
-    """The widths where the search begins: the smallest if `share` has no room for others."""
+    """Return the first widths of the search: the smallest if `share` holds no others."""
     start = Widths(COARSE[START[0]], FINE[START[1]])
     return start if start.memory <= share * 4 * dim else Widths(COARSE[0], FINE[0])
 
 
 def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
-    """The widths of least `time` among all that share one of the two with them.
-
-    Where a step in either pays nothing, several may: as long as nearly every row passes the coarse
-    bounds, wider ones only take longer.
-    """
     best = _first(dim, share)
     while True:
         lines = [Widths(coarse, best.fine) for coarse in COARSE]
@@ -159,7 +149,6 @@ def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
 
 
 def _allowed(widths: Widths, dim: int, share: float) -> bool:
-    """Report if widths are within `share` of W, and no wider than D needs."""
     fits = widths.memory <= share * 4 * dim and widths.fine < 2 * max(dim, FINE[0])
     return fits and widths.coarse <= widths.fine
 
@@ -167,9 +156,9 @@ def _allowed(widths: Widths, dim: int, share: float) -> bool:
 def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
     """Return B [P, P]: contexts become B h and rows w B^-1, with one covariance, largest first.
 
-    Of all changes of coordinates that keep w.h, this one makes the norms that are left out least.
-    X are second moments of rows, Y of contexts, T^2 is the geometric mean of X and Y^-1: T h and
-    T^-1 w have the same second moments, and their eigenvectors are the coordinates.
+    This change of coordinates keeps w.h and minimises the norms left out. X are second moments of
+    rows, Y of contexts, T^2 the geometric mean of X and Y^-1: T h and T^-1 w have the same second
+    moments, and their eigenvectors are the coordinates.
     """
     root_PP, inverse_PP = _power(contexts_PP, 0.5), _power(contexts_PP, -0.5)
     mean_PP = inverse_PP @ _power(root_PP @ rows_PP @ root_PP, 0.5) @ inverse_PP
@@ -181,9 +170,9 @@ def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
 def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
     """(A [P, D], stretch E [D]) for `count` = P, by second moments of rows and contexts.
 
-    Contexts become A h, outside its span E h. E brings rows over E and contexts times E near to one
-    covariance. The span is the one outside which the mean of ||w / E||^2 times that of ||E h||^2 is
-    least; coordinates within it are `balanced`, and in proportion to what is outside.
+    Contexts become A h and, outside its span, E h. E brings rows over E and contexts times E near
+    to one covariance. The span minimises the mean of ||w / E||^2 times the mean of ||E h||^2
+    outside it; coordinates within it are `balanced`, in proportion to the outside.
     """
     if count >= len(rows_DD):
         return balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
@@ -203,7 +192,7 @@ def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple
 
 
 def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
-    """Second moments [D, D] over their trace, plus a little of the identity."""
+    """Return second moments [D, D] over their trace, plus `ridge` times the identity's."""
     dim = matrix.shape[1]
     sum_DD = np.zeros((dim, dim))
     scale = max(float(np.abs(matrix).max()), float(np.finfo(np.float32).tiny))
@@ -215,17 +204,10 @@ def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
 
 
 def row_moments(softmax: Softmax, ridge: float = RIDGE) -> Float64:
-    """Those of the rows of W, by MOMENT_ROWS of them at most."""
     return second_moments(softmax.rows(sample_rows(softmax.vocab_size, MOMENT_ROWS, 0)), ridge)
 
 
-def any_direction(dim: int) -> Float64:
-    """Second moments [D, D] of contexts that point anywhere alike, over their trace."""
-    return np.eye(dim) / dim
-
-
 def _power(matrix_DD: Float64, power: float) -> Float64:
-    """A power of a symmetric matrix without negative eigenvalues."""
     values_D, vectors_DD = np.linalg.eigh(matrix_DD)
     floor = max(float(values_D.max()), 1e-30) * 1e-12
     raised_DD: Float64 = (vectors_DD * np.maximum(values_D, floor) ** power) @ vectors_DD.T
@@ -238,9 +220,9 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
 
 
 def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
-    """The `sketch` part of these widths, as SKETCH of heads/certified.py lists it.
+    """Return the `sketch` part of these widths (SKETCH of heads/certified.py).
 
-    Coarse codes lie in the order of the ids `order_V`.
+    Coarse codes are in the order of the ids `order_V`.
     """
     V, P = turned.rows.shape
     M = min(P, widths.fine - EXTRA)
@@ -274,38 +256,24 @@ def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> di
 def _grouped(
     coarse_VF: np.ndarray, scales_V: Float32, rests_V: Float32, bias_V: Float32, order_V: Int32
 ) -> np.ndarray:
-    """uint8 [G, S]: groups of sixteen rows, quads of codes first, then scales, rests and biases.
+    """uint8 [G, S]: groups of sixteen rows, quads of codes first, then scales, norms and biases.
 
-    The last group is filled up with rows whose bias is -inf.
+    The last group is padded by rows with bias -inf.
     """
-    quads = quads_of(in_order(coarse_VF, order_V, MOST + 1))
-    extras = in_lanes(scales_V[order_V]), in_lanes(rests_V[order_V])
-    return np.concatenate([quads, *extras, in_lanes(bias_V[order_V], -np.inf)], axis=1)
-
-
-def in_order(rows_VW: np.ndarray, order_V: Int32, fill: int = 0) -> np.ndarray:
-    """Rows in an order, up to a whole group."""
-    rows = np.full((-(-len(order_V) // LANES) * LANES, rows_VW.shape[1]), fill, rows_VW.dtype)
-    rows[: len(order_V)] = rows_VW[order_V]
-    return rows
-
-
-def in_lanes(values_V: Float32, fill: float = 0.0) -> np.ndarray:
-    """uint8 [G, 64]: sixteen float32 a group, the last filled up."""
-    lanes = np.full(-(-len(values_V) // LANES) * LANES, fill, np.float32)
-    lanes[: len(values_V)] = values_V
-    return lanes.reshape(-1, LANES).view(np.uint8)
-
-
-def quads_of(codes_VF: np.ndarray) -> np.ndarray:
-    """[V/16, 16 F] codes of whole groups of rows: four of each row, then the next four."""
-    groups, F = len(codes_VF) // LANES, codes_VF.shape[1]
-    quads = codes_VF.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(quads).reshape(groups, -1)
+    V, F = coarse_VF.shape
+    groups = -(-V // LANES)
+    rows = np.full((groups * LANES, F), MOST + 1, np.uint8)
+    rows[:V] = coarse_VF[order_V]
+    quads = rows.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3).reshape(groups, -1)
+    numbers = np.zeros((3, groups * LANES), np.float32)
+    numbers[2] = -np.inf
+    numbers[:, :V] = scales_V[order_V], rests_V[order_V], bias_V[order_V]
+    lanes = (each.reshape(groups, LANES).view(np.uint8) for each in numbers)
+    return np.concatenate([quads, *lanes], axis=1)
 
 
 def encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
-    """Codes of some coordinates of rows of such norms; errors are those of the codes as stored."""
+    """Code some coordinates of rows of these norms; errors are of the codes as stored."""
     most_R = np.abs(turned_Rm).max(axis=1) / MOST
     scales_R = np.maximum(np.maximum(most_R, SHARE * norms_R), LEAST_SCALE).astype(np.float32)
     steps_R = scales_R.astype(np.float64)
@@ -317,6 +285,6 @@ def encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
 
 
 def _rounded_up(others_Rm: Float64, outside_R: Float64) -> Float32:
-    """Norms of what is not coded of each row, in float32 and not below the true ones."""
+    """Return each row's norm of uncoded coordinates, in float32, rounded up."""
     norms_R = np.hypot(np.linalg.norm(others_Rm, axis=1), outside_R) * ROUNDED
     return np.asarray(np.nextafter(norms_R.astype(np.float32), np.float32(np.inf)))

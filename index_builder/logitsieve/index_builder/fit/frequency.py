@@ -1,6 +1,6 @@
 """Sort the ids by their frequency among the best labels of the contexts.
 
-Shape letters: V vocabulary, N contexts, H held-out contexts judged, K labels.
+Shape letters: V vocabulary, H held-out contexts judged, K labels.
 """
 
 from __future__ import annotations

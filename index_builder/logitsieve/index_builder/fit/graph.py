@@ -1,9 +1,8 @@
 """Build a small-world graph over the rows of W with faiss.
 
 Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
-every query is far from all of them; walking by the angle to [w; b] then meets more of the best
-rows, even if the nearest by angle is not the best, since exact logits decide. Both graphs are
-built, and the cheaper one is stored.
+every query is far from all of them; then a walk by the angle to [w; b] meets more of the best rows.
+Both graphs are built, and the cheaper one is stored.
 
 Shape letters: V vocabulary, E the size of faiss's vectors, H held-out contexts judged, K labels.
 """
@@ -41,7 +40,7 @@ def fit_graph(inputs: FitInputs) -> FitResult:
 
 
 def by_angle(softmax: Softmax) -> Float32:
-    """Return [V, D+2] unit rows in the direction of [w; b; 0]; zero rows stay."""
+    """Return [V, D+2] unit rows in the direction of [w; b; 0]; zero rows stay zero."""
     rows = augmented(softmax)
     rows[:, -1] = 0.0
     norms = np.sqrt(np.einsum("vd,vd->v", rows, rows, dtype=np.float64))
@@ -55,10 +54,7 @@ REDUCTIONS: tuple[Callable[[Softmax], Float32], ...] = (augmented, by_angle)
 def graph_arrays(
     softmax: Softmax, unit_rows: Callable[[Softmax], Float32], config: BuildConfig
 ) -> dict[str, np.ndarray]:
-    """Return the `graph` part, faiss's bytes.
-
-    One thread links the rows in order: it is reproducible.
-    """
+    """Return the `graph` part, faiss's bytes; one thread links the rows in order, reproducibly."""
     rows = unit_rows(softmax)
     padded_VE = np.zeros((len(rows), width(softmax.dim)), np.float32)
     padded_VE[:, : rows.shape[1]] = rows
@@ -75,7 +71,7 @@ def graph_arrays(
 def least_ef(
     softmax: Softmax, arrays: dict[str, np.ndarray], hidden_HD: Float32, labels_HK: Int64
 ) -> tuple[int, float]:
-    """Return the least ef tried that finds enough labels, or V, and the share found."""
+    """Return the least ef tried that finds TARGET of the labels, or V, and the share found."""
     exact = HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
     head = GraphHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
     for ef in TRIED:

@@ -1,21 +1,28 @@
 """Fit inverted lists for `ivf`: the best of several starts of k-means, and its probes.
 
-papers/004 (Auvolat et al. 2015), section 3; `row_clusters.py` is the k-means.
+papers/004 (Auvolat et al. 2015), section 3: a row [w; b] / M is extended to norm 1, the query [h;
+1] by a zero. Then the largest logit has the smallest angle, and spherical k-means groups rows that
+are large for the same queries. A centroid's coordinate for the bias is its own bias.
 
-Shape letters: C clusters, H held-out contexts judged, K labels.
+Shape letters: C clusters, D hidden size, E = D + 2, V vocabulary, H held-out contexts judged, K
+labels.
 """
 
 from __future__ import annotations
 
+import faiss
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64
+from logitsieve.heads import Softmax
+from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
-from logitsieve.index_builder.row_clusters import cluster_arrays
+
+POINTS = 256  # rows per centroid that k-means sees
 
 
 def fit_ivf(inputs: FitInputs) -> FitResult:
-    """Return the one of `ivf_starts` seeds that scans least at the target, and its nprobe.
+    """Return the clusters of the seed that scans least at the target, and their nprobe.
 
     Starts differ much: a frequent row in a list that is probed late costs all its contexts.
     """
@@ -47,3 +54,31 @@ def cluster_ranks(
     cluster_V[arrays["ids"]] = np.repeat(np.arange(len(sizes_C)), sizes_C)
     needed_HK = np.take_along_axis(probes_HC, cluster_V[labels_HK], 1)
     return needed_HK, np.cumsum(sizes_C[order_HC], axis=1)
+
+
+def cluster_arrays(
+    softmax: Softmax, clusters: int, iterations: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Return the `ivf` part: `centroids` [C, D], `biases` [C] and no empty list."""
+    rows_VE = augmented(softmax)
+    clusters = min(clusters, len(rows_VE))
+    kmeans = faiss.Kmeans(
+        rows_VE.shape[1],
+        clusters,
+        niter=iterations,
+        spherical=True,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=POINTS,
+    )
+    kmeans.train(rows_VE)
+    cluster_V = kmeans.index.search(rows_VE, 1)[1][:, 0]
+    sizes_C = np.bincount(cluster_V, minlength=clusters)
+    used = sizes_C > 0
+    centroids = np.asarray(kmeans.centroids, np.float32)[used]
+    return {
+        "centroids": np.ascontiguousarray(centroids[:, : softmax.dim]),
+        "biases": np.ascontiguousarray(centroids[:, softmax.dim]),
+        "offsets": np.concatenate([[0], np.cumsum(sizes_C[used])]).astype(np.int32),
+        "ids": np.argsort(cluster_V, kind="stable").astype(np.int32),
+    }

@@ -1,7 +1,7 @@
-"""A sketch with levels: the first coordinates in eight bits, the others turned at random in four.
+"""A sketch with levels: the first coordinates in eight bits, the others, rotated randomly, in four.
 
 docs/levels.md derives the bounds, kernels/sketch/levels.py has the layout. Numbers are computed in
-float64 from the stored codes, and rounded so that bounds can only grow.
+float64 from the stored codes, rounded so that bounds can only grow.
 
 Shape letters: V vocabulary, D hidden size, P coordinates, F of them in `coarse`, T others, W of
 these padded, G groups of 16 rows, N contexts, R rows of a block.
@@ -24,7 +24,6 @@ from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import (
     COARSE,
     FINE,
-    any_direction,
     balanced,
     row_moments,
     second_moments,
@@ -35,13 +34,7 @@ from logitsieve.index_builder.fitting import DEPTH, SCATTERED, BuildInputs, FitR
 from logitsieve.index_builder.workers import one_thread
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import floats_of, shorts_of, start_of, step_of
-from logitsieve.kernels.sketch.encode import (
-    LEAST_SCALE,
-    MOST,
-    ROUNDED,
-    encode_rows,
-    scales_of_rows,
-)
+from logitsieve.kernels.sketch.encode import LEAST_SCALE, MOST, ROUNDED, encode_rows, scales_of_rows
 from logitsieve.kernels.sketch.levels import (
     COARSE_NUMBERS,
     FIRST_NORM,
@@ -60,25 +53,24 @@ from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, LEVEL_EXTRA, L
 
 ROTATION = 1  # the stream of random numbers that draws it
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
-# Of the identity in second moments, of rows and of contexts: those of other text have other
-# directions.
+# Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
 FIRST = 64  # coordinates in eight bits: fastest of 32 to 128 on two published models
-LEAST_DIM = 192  # of a row whose codes are much shorter than the row
+LEAST_DIM = 192  # of a row much longer than its codes
 MOMENT_ROWS = 8192  # contexts that choose the basis
-JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate what is read
+JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate the bytes read
 
 
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
-    """The sketch with levels; None where a sketch without them has less to read.
+    """Return the sketch with levels, or None if one without levels has less to read.
 
-    What either reads is estimated from a sample of rows and held-out contexts, not timed. Without
-    contexts it is made for any direction of h, wherever rows are long enough.
+    The bytes of either are estimated from a sample of rows and held-out contexts. Without contexts
+    the sketch is for any direction of h, if rows are long enough.
     """
     softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
     if softmax.dim < LEAST_DIM:
         return None
-    contexts_DD = any_direction(softmax.dim)
+    contexts_DD = np.eye(softmax.dim) / softmax.dim
     if inputs.train.rows:
         sampled = inputs.train.take(sample_rows(inputs.train.rows, MOMENT_ROWS, seed))
         contexts_DD = second_moments(sampled, CONTEXT_RIDGE)
@@ -100,7 +92,7 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
 def costs(
     softmax: Softmax, basis_DD: Float64, heldout: Contexts, threads: int = 1
 ) -> tuple[float, float]:
-    """Bytes a row that a proven top k reads: of the best sketch without levels, and with them."""
+    """Return (bytes a row for a proven top k by the best sketch without levels, with levels)."""
     hidden_ND = heldout.sample(JUDGING)
     exact = ExactHead(softmax, threads=threads)
     least_N = exact.topk(hidden_ND, min(DEPTH, softmax.vocab_size)).logits[:, -1]
@@ -114,7 +106,7 @@ def costs(
     dim, stored = softmax.dim, SCATTERED * softmax.matrix.row_bytes
 
     def lengths(first: int) -> Float64:
-        """[R, N] the products of the norms of all but the first coordinates."""
+        """[R, N] products of the norms of all but the first coordinates."""
         norms = [np.linalg.norm(each[:, first:], axis=1) for each in (rows_RD, turned_ND)]
         return np.asarray(np.multiply.outer(*norms), np.float64)
 
@@ -129,17 +121,17 @@ def costs(
         for fine in FINE
         if coarse <= fine
     )
-    bits, room = (dim - FIRST) // 8, lengths(FIRST)
-    _, second, last = (float((logits_RN + e * room >= least_N).mean()) for e in ERRORS)
+    bits, products = (dim - FIRST) // 8, lengths(FIRST)
+    _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
     both, fine = FIRST + LEVELS_EXTRA + 2 * bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
     level = both + second * fine + last * stored
     return steep, level
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
-    """The change of coordinates with all but the `first` turned by a uniform (Haar) rotation.
+    """Rotate all but the `first` coordinates by a uniform (Haar) rotation.
 
-    It is drawn apart from the sample that the seed draws, on which the coordinates depend.
+    It has its own random stream: the coordinates depend on the sample that the seed draws.
     """
     count = len(rotation_PD) - first
     gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
@@ -150,7 +142,7 @@ def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
 def code_levels(
     turned: Turned, first: int, threads: int = 1, report: Report = lambda rows: None
 ) -> dict[str, np.ndarray]:
-    """The `sketch` part of rows in their coordinates, the first of them in eight bits."""
+    """Return the `sketch` part of rows in their coordinates, the first of them in eight bits."""
     rows_VP = turned.rows
     (V, P), groups = rows_VP.shape, -(-len(rows_VP) // LANES)
     padded = -(-(P - first) // TAIL_QUANTUM) * TAIL_QUANTUM
@@ -161,12 +153,12 @@ def code_levels(
         "fine": np.zeros((V, padded // 4 + LEVEL_EXTRA), np.uint8),
     }
     made["coarse"][-1, : LANES * first] = MOST + 1
-    wanted, norms = np.empty((4, V), np.float32), np.empty((3, V), np.float32)
+    exact, norms = np.empty((4, V), np.float32), np.empty((3, V), np.float32)
     coded, grams = (made["coarse"], made["middle"], made["fine"]), LevelGrams()
     limits: list[Float64] = []
 
     def scale(start: int) -> None:
-        scales_of_rows.entry()(rows_VP, first, wanted, start, min(start + BLOCK_ROWS, V))
+        scales_of_rows.entry()(rows_VP, first, exact, start, min(start + BLOCK_ROWS, V))
 
     def encode(start: int) -> tuple[Float64, dict[str, Float64], int]:
         here = slice(start, min(start + SUMMED_ROWS, V))
@@ -180,14 +172,14 @@ def code_levels(
 
     with ThreadPoolExecutor(threads) as pool, one_thread():
         list(pool.map(scale, range(0, V, BLOCK_ROWS)))
-        step = step_of(iter(wanted), LEAST_SCALE)
+        step = step_of(iter(exact), LEAST_SCALE)
         kinds = HEAD_SCALE, FIRST_SCALE, MIDDLE_SCALE, LAST_SCALE
         starts = np.zeros(STEP + 1, np.int32)
         starts[STEP] = step
-        starts[[*kinds]] = [start_of(each, step, LEAST_SCALE) for each in wanted]
+        starts[[*kinds]] = [start_of(each, step, LEAST_SCALE) for each in exact]
         codes = {
             kind: shorts_of(each, starts[kind], step, up=kind == HEAD_SCALE)
-            for kind, each in zip(kinds, wanted, strict=True)
+            for kind, each in zip(kinds, exact, strict=True)
         }
         scales = np.stack([floats_of(codes[kind], starts[kind], step) for kind in kinds])
         for most, products, count in pool.map(encode, range(0, V, SUMMED_ROWS)):
@@ -207,7 +199,7 @@ def code_levels(
 
 
 def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray]) -> None:
-    """Put the codes of numbers after those of rows; zeros beyond V."""
+    """Write the numbers' codes after the rows' codes; zeros beyond V."""
     V, groups = len(made["fine"]), len(made["coarse"])
     lanes = np.zeros((len(NUMBERS), groups * LANES), np.uint16)
     for kind, each in codes.items():

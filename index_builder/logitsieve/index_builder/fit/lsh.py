@@ -52,7 +52,7 @@ FOUND = 15.0  # to store, cap and clear an id
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Options of hash tables, and their measures."""
+    """Options of hash tables, and their measurements."""
 
     ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
     beta: float
@@ -67,7 +67,7 @@ class Setting:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Sort key: the cheapest that reaches the recall, else the nearest to it."""
+        """Sort key: the cheapest with enough recall, else the nearest to it."""
         if self.reaches:
             return False, self.cost, -self.recall
         return True, -self.recall, self.cost
@@ -96,7 +96,7 @@ class _Search:
 
     @cached_property
     def needed(self) -> int:
-        """Return the contexts that must be right, so that chance alone hardly explains it."""
+        """The contexts that must be right, so that chance alone hardly explains it."""
         count, recall = len(self.labels), self.inputs.config.lsh_recall
         enough = [n for n in range(count) if wilson(n / count, count) >= recall]
         return enough[0] if enough else count
@@ -114,22 +114,19 @@ class _Search:
         return bits * (self.inputs.softmax.dim + 1) + (1 << bits) + self.inputs.vocab_size
 
     def bits_allowed(self) -> list[int]:
-        """List the bits with tables that fit in memory and buckets that average an id."""
         useful = max(LEAST_BITS, self.inputs.vocab_size.bit_length() - 1)
         bits = range(LEAST_BITS, min(useful, LARGEST_BITS) + 1)
         allowed = [n for n in bits if self.most_tables(n)]
         if not allowed:
             needed = self.table_memory(LEAST_BITS) / self.matrix_memory
-            wanted = f"{needed:.3g} or more: one table of {LEAST_BITS} bits"
-            raise InvalidRequest("lsh_memory", self.inputs.config.lsh_memory, wanted)
+            least = f"{needed:.3g} or more: one table of {LEAST_BITS} bits"
+            raise InvalidRequest("lsh_memory", self.inputs.config.lsh_memory, least)
         return allowed
 
     def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
-        """Return the setting with the best number of tables."""
         return min(self.settings(reduction, bits, probes), key=lambda setting: setting.rank)
 
     def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
-        """Yield settings of more and more tables."""
         planes = draw_planes(
             self.most_tables(bits), bits, self.inputs.softmax.dim, self.inputs.config.seed
         )
@@ -151,11 +148,11 @@ class _Search:
         reaches = recall * len(self.labels) >= self.needed - ROUNDING
         sizes = (counts_HU > 0).sum(axis=1)
         growth = self.inputs.vocab_size / len(self.words)
-        found, entries = sizes.mean() * growth, counts_HU.sum() / len(counts_HU) * growth
+        distinct, entries = sizes.mean() * growth, counts_HU.sum() / len(counts_HU) * growth
         scanned = np.minimum(sizes, limit).mean() * growth
         dim, ranked = self.inputs.softmax.dim, RANKED * tables * bits * (probes > 1)
         cost = PLANE * tables * bits * dim + ranked + BUCKET * tables * probes
-        cost += COLLISION * entries + FOUND * found + scanned * dim
+        cost += COLLISION * entries + FOUND * distinct + scanned * dim
         return Setting(
             ranges=reduction.ranges,
             beta=reduction.beta,
@@ -170,9 +167,9 @@ class _Search:
         )
 
     def _tightest(self, counts_HU: np.ndarray) -> tuple[int, float]:
-        """Return the least cap that reaches the recall, or none, and the recall with it.
+        """Return the least cap that reaches the recall, or V, and its recall.
 
-        Among words in as many tables as the label, every order is equally likely.
+        Words in as many tables as the label are equally likely to come before it.
         """
         of_label = np.take_along_axis(counts_HU, self.labels[:, None], 1)
         above = (counts_HU > of_label).sum(axis=1)
@@ -195,13 +192,13 @@ def _growing(most: int) -> list[int]:
 
 
 def fit_lsh(inputs: FitInputs) -> FitResult:
-    """Search the settings in two rounds, then hash the whole vocabulary with the best one."""
+    """Search the settings in two rounds, then hash the vocabulary with the best one."""
     search = _Search.over(inputs)
     bits = search.bits_allowed()
     reductions = _reductions(search)
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
-    found = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
-    reduction, n, _ = first[min(range(len(first)), key=lambda i: found[i].rank)]
+    tried = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
+    reduction, n, _ = first[min(range(len(first)), key=lambda i: tried[i].rank)]
     # Probes make up for finer buckets.
     second = [
         (reduction, more, probes)
@@ -209,8 +206,8 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
         for probes in PROBES
         if more in bits and probes <= 1 << more and (reduction, more, probes) not in first
     ]
-    found += [search.best(*point) for point in _reported(second, "lsh: probes", inputs.progress)]
-    best = min(found, key=lambda setting: setting.rank)
+    tried += [search.best(*point) for point in _reported(second, "lsh: probes", inputs.progress)]
+    best = min(tried, key=lambda setting: setting.rank)
     return FitResult(
         arrays=_arrays(search, reduction, best),
         summary={name: float(value) for name, value in asdict(best).items()},

@@ -1,4 +1,4 @@
-"""Rows of W in the coordinates of a sketch, and bounds on the rest of each row.
+"""Rows of W in the coordinates of a sketch, and bounds on each row's residual.
 
 Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block.
 """
@@ -24,7 +24,7 @@ BLOCK_ROWS = 4096
 class Turning(NamedTuple):
     """The stored change of coordinates: a context h has the coordinates L U h.
 
-    With levels they are U h, U any [D, D] that has an inverse, and L is empty.
+    With levels they are U h, U any invertible [D, D], and L is empty.
     """
 
     directions: Float32  # U [P, D]; divided by `stretch`, its rows are orthonormal up to rounding
@@ -33,7 +33,6 @@ class Turning(NamedTuple):
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors of the part."""
         return self._asdict() if self.triangle.size else {"directions": self.directions}
 
 
@@ -59,21 +58,18 @@ def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
 
 
 def square(basis_DD: Float64) -> Turning:
-    """The change of coordinates of a sketch with levels."""
     directions = basis_DD.astype(np.float32, order="C")
     return Turning(directions, np.ones(len(directions), np.float32), np.empty((0, 0), np.float32))
 
 
 class _Rows(NamedTuple):
-    """The rows of W and the change of coordinates, for a worker."""
-
     matrix: StoredMatrix
     turning: Turning
     solver: Solver
 
 
 def turn(softmax: Softmax, turning: Turning, workers: Workers | None = None) -> Turned:
-    """Return the coordinates of every row, and bounds on the rest."""
+    """Return the coordinates of every row, and bounds on its residual."""
     V, count = softmax.vocab_size, len(turning.directions)
     turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
     matrix = softmax.matrix
@@ -84,7 +80,7 @@ def turn(softmax: Softmax, turning: Turning, workers: Workers | None = None) -> 
     for start, (rows_RP, outside_R, most, sha256) in zip(starts, results, strict=True):
         data = matrix[start : start + BLOCK_ROWS].copy().data.data.cast("B")
         digest.update(data)
-        # The hashed rows must be those of the block.
+        # The hashed rows must equal the block's.
         same &= hashlib.sha256(data).digest() == sha256
         here = slice(start, start + len(rows_RP))
         turned_VP[here], outside_V[here], left = rows_RP, outside_R, max(left, most)
@@ -93,8 +89,7 @@ def turn(softmax: Softmax, turning: Turning, workers: Workers | None = None) -> 
 
 
 def turn_block(rows: _Rows, start: int) -> tuple[Float32, Float64, float, bytes]:
-    """Return (w' [R, P], norms outside [R], the largest within, sha256) of rows."""
-    block = rows.matrix[start : start + BLOCK_ROWS].copy()  # hashed as it is used
+    block = rows.matrix[start : start + BLOCK_ROWS].copy()  # the copy is hashed and used
     weight_RD = decoded(block).astype(np.float64) / rows.turning.stretch
     turned_RP = (weight_RD @ rows.solver.inverse).astype(np.float32)
     # Doubled, so that the check of a sketch, which recomputes w', has a margin for its rounding.

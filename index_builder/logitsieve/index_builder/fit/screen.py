@@ -1,8 +1,8 @@
 """The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
-The search goes by the bytes that are read. The greedy order of a partition fixes its lists at every
-budget, and their contents decide which rows to escalate, so the best operating point needs no
-further fit: see cascade.py.
+The search minimises bytes read. The greedy order of a partition fixes its lists at every budget,
+and these decide which rows to escalate, so the best operating point needs no further fit
+(cascade.py).
 
 Shape letters: D hidden size, C clusters.
 """
@@ -54,11 +54,10 @@ PROMISED = 0.01  # guard of a screen that promises a precision
 
 
 def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult:
-    """A screen with the budget configured, or the cheapest that meets the target of `inputs`.
+    """Return a screen with the configured budget, or the cheapest that meets the target.
 
-    Bytes decide, and times between what is near; so they do, where the index has a sketch without
-    levels, whether the screen bounds its candidates first. `costs` are those of `inputs`, if they
-    are known.
+    Bytes decide, times only between near choices; also whether the screen bounds its candidates
+    first, if the sketch has no levels. `costs` are of `inputs`, if known.
     """
     trial, softmax = inputs.trial, inputs.softmax
 
@@ -80,29 +79,28 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
     if "fine" not in sketch or "middle" in sketch:
         return result
     plain, bounded = heads = [screen(result).with_knobs(prescreen=on) for on in (0, 1)]
-    listed, computed = trial.scanned(plain), trial.scanned(bounded)
+    candidates, computed = trial.scanned(plain), trial.scanned(bounded)
     row, codes = softmax.matrix.row_bytes, sketch["fine"].shape[1]
-    after = turning_bytes(sketch) + SCATTERED * (listed * codes + computed * row)
+    after = turning_bytes(sketch) + SCATTERED * (candidates * codes + computed * row)
     us_of = None if inputs.config.reproducible else lambda on: trial.us(heads[on])
-    on = cheapest({0: SCATTERED * listed * row, 1: after}, us_of)
+    on = cheapest({0: SCATTERED * candidates * row, 1: after}, us_of)
     return replace(result, knobs={**result.knobs, "prescreen": on})
 
 
 def costs_of(inputs: FitInputs) -> ScreenCosts:
-    """The bytes that a screen and its fallback read."""
     softmax = inputs.softmax
     fallback = bytes_read(inputs, inputs.fitted, inputs.fallback)
     return ScreenCosts(fallback, softmax.dim, SCATTERED * softmax.matrix.row_bytes)
 
 
 def label_depth(inputs: BuildInputs, graded: bool = False) -> int:
-    """Labels a context that a fit needs; with grades, a screen has a target in any case."""
+    """Return the labels a context that a fit needs; with grades, a screen always has a target."""
     labels, target = inputs.config.labels, inputs.target or (EQUAL if graded else None)
     return labels if target is None else max(depths(target, labels, inputs.vocab_size))
 
 
 def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, float]:
-    """A copy of `target`; InvalidRequest unless it maps p1, p5 or p10 to numbers in (0, 1]."""
+    """Copy `target`; InvalidRequest unless it maps p1, p5 or p10 to numbers in (0, 1]."""
     allowed = f"{', '.join(TARGETS)}, each in (0, 1], none beyond V = {vocab_size}"
     if not target:
         raise InvalidRequest("target_precision", "nothing", allowed)
@@ -114,18 +112,15 @@ def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, fl
 
 
 def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> None:
-    """InvalidRequest where the bounds of so many held-out contexts, all right, miss the target.
-
-    These are the contexts of the shortest text.
-    """
-    name, wanted = max(target.items(), key=lambda item: item[1])
-    if wanted <= bound_of(unseen)(np.ones(rows)):
+    """InvalidRequest if the bounds of `rows` held-out contexts, all right, miss the target."""
+    name, precision = max(target.items(), key=lambda item: item[1])
+    if precision <= bound_of(unseen)(np.ones(rows)):
         return
-    got = f"{name}={wanted:g} with {rows:,} held-out contexts"
-    if wanted == 1:
+    got = f"{name}={precision:g} with {rows:,} held-out contexts"
+    if precision == 1:
         allowed = "less than 1, which no number of contexts shows"
     else:
-        needed = least_rows(wanted, unseen)
+        needed = least_rows(precision, unseen)
         read = needed if unseen else HELD_OUT * needed
         where = "in `heldout`" if unseen else f"the last tenth of {read:,}"
         size = max(1, round(read * BYTES_A_TOKEN / 1000))
@@ -133,34 +128,34 @@ def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> N
     raise InvalidRequest("target_precision", got, f"{allowed}; or best_effort (--best-effort)")
 
 
-def least_rows(wanted: float, unseen: bool) -> int:
-    """The least number of held-out contexts, all right, that show a precision below 1.
+def least_rows(precision: float, unseen: bool) -> int:
+    """Return the least number of held-out contexts, all right, that show a precision below 1.
 
     Wilson's bound of N of them is N / (N + z^2).
     """
     misses = 1.0 if unseen else MORE_MISSES
-    rows = max(1, math.ceil(Z95**2 * (misses / (1 - wanted) - 1)))
-    while bound_of(unseen)(np.ones(rows)) < wanted:  # rounding
+    rows = max(1, math.ceil(Z95**2 * (misses / (1 - precision) - 1)))
+    while bound_of(unseen)(np.ones(rows)) < precision:  # rounding
         rows += 1
     return rows
 
 
 class Start(NamedTuple):
-    """A start of training: plain k-means [C, D], and the labels that are counted."""
+    """Plain k-means centroids [C, D] to train, and the number of labels to count."""
 
     centroids: Float32
     depth: int
 
 
 def depths(target: Mapping[str, float], labels: int, vocab_size: int) -> tuple[int, ...]:
-    """Numbers of labels a context that the search counts: those of the target, and more."""
+    """Return the numbers of labels a context to search: the target's, and more."""
     least = max(labels, *(TARGETS[name] for name in target))
     return tuple(sorted({min(int(least * factor), vocab_size) for factor in DEEPER}))
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """The cheapest screen that meets `target`, over clusters, labels, budget and knobs."""
+    """Search clusters, labels, budget and knobs for the cheapest screen that meets `target`."""
 
     inputs: FitInputs
     target: Mapping[str, float]
@@ -169,15 +164,14 @@ class Search:
 
     @property
     def goal(self) -> PrecisionGoal:
-        """The goal of every training."""
         return PrecisionGoal(self.target, self.costs, self.inputs.bound, self.inputs.rest)
 
     def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train the cheapest.
 
-        The dearer ones are trained too while none has reached the target, unless it is beyond what
-        the held-out contexts can show of any screen. Where only the fallback answering all rows
-        would meet the target: TargetNotReached with the nearest screen, or that with `best_effort`.
+        The dearer ones are trained too until one reaches the target, unless the held-out contexts
+        could not show it. TargetNotReached with the nearest screen, or that screen with
+        `best_effort`, if only the fallback answering all rows would meet the target.
         """
         reached: list[FittedScreen] = []
         nearest: FittedScreen | None = None
@@ -206,10 +200,10 @@ class Search:
         raise TargetNotReached(self.target, {**bounds, **nearest.summary, "provable": provable})
 
     def _cheapest_starts(self) -> list[Start]:
-        """Plain k-means at all numbers of clusters and depths, the cheapest first.
+        """Return plain k-means at all numbers of clusters and depths, the cheapest first.
 
-        One that misses the target comes last: training may make up for it.
-        The partitions are not kept: most of them are never trained.
+        One that misses the target comes last: training may make up for it. Partitions are dropped:
+        most of them are never trained.
         """
         ranked: list[tuple[float, Start]] = []
         inputs, tried = self.inputs, self.inputs.config.clusters_tried

@@ -55,7 +55,7 @@ def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:
 
 
 def rotation(weight: Float32) -> np.ndarray:
-    """Return V^T, float64 [D, D], the directions in which rows of W are longest first."""
+    """Return V^T, float64 [D, D]: directions of W's rows, by length."""
     gram_DD = np.zeros((weight.shape[1],) * 2)
     for start in range(0, len(weight), BLOCK_ROWS):
         block = weight[start : start + BLOCK_ROWS].astype(np.float64)
@@ -70,7 +70,7 @@ def preview_ranks(
     hidden_HD: Float32,
     labels_HK: Int64,
 ) -> np.ndarray:
-    """Return [H, K] candidates that include the label, by a preview of that width."""
+    """Return [H, K] candidates needed to include the label, by a preview of that width."""
     columns_WV = np.concatenate(list(arrays["preview"][:, :width]), axis=1)
     columns_WV = columns_WV[:, : softmax.vocab_size]
     turned_HW = hidden_HD @ arrays["basis"][:width].T

@@ -1,8 +1,8 @@
 """The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
 
-The lists are likely to miss the labels of a row whose cosine to its best centroid is low, so the
-rows of the lowest cosines are escalated until the others reach the target precision. Not in the
-paper; docs/building.md measures what it brings.
+Lists are likely to miss the labels of a row with a low cosine to its best centroid, so rows of the
+lowest cosines are escalated until the others reach the target precision. Not in the paper;
+docs/building.md measures the gain.
 
 Shape letters: H held-out contexts, K labels a context, P observed (cluster, label) pairs.
 """
@@ -24,22 +24,22 @@ from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # what `estimated` promises
-PRECISE = 0.25  # candidates a row to which a budget is found
-SHRINK = 0.8  # of the budgets tried with escalation, each beside the one before
+PRECISE = 0.25  # candidates a row: the precision of a budget
+SHRINK = 0.8  # of each budget tried with escalation from the one before
 LEAST = 0.06  # of all labels: the least budget tried with escalation
 BYTES_A_TOKEN = 4  # of English text, about
 ROUNDED = 1e-9  # of a cost: far more than rounding a sum changes it
 
 
 class ScreenCosts(NamedTuple):
-    """Bytes that are read: by the fallback for a row, for a centroid, and for a candidate."""
+    """Bytes read by the fallback for a row, for a centroid, and for a candidate."""
 
     fallback: float
     centroid: float
     candidate: float
 
     def a_row(self, clusters: int, sizes_H: np.ndarray, escalated_H: Bool) -> float:
-        """Bytes a row: routing all, scanning the lists of some, leaving others to the fallback."""
+        """Return bytes a row: routing all, scanning lists for some, the fallback for others."""
         scanned = float(np.where(escalated_H, 0, sizes_H).mean())
         share = float(escalated_H.mean())
         return self.centroid * clusters + self.candidate * scanned + share * self.fallback
@@ -47,9 +47,9 @@ class ScreenCosts(NamedTuple):
     def most_escalated(
         self, clusters: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
     ) -> int:
-        """The most rows, the first of `order_H`, that cost less than `limit` if escalated; or -1.
+        """Return the most rows, the first of `order_H`, that cost below `limit` escalated; or -1.
 
-        Sums are rounded in another order than in `a_row`: what is about as dear as `limit` counts.
+        Sums round in another order than in `a_row`, so costs near `limit` count.
         """
         rows = len(order_H)
         scanned = sizes_H.sum() - np.cumsum([0, *sizes_H[order_H]])
@@ -63,7 +63,7 @@ class ScreenCosts(NamedTuple):
 class PrecisionGoal:
     """A goal for training: the fewest bytes with lower 95 % bounds that meet `precision`.
 
-    `rest` [H, K] has which labels of each held-out context the fallback would find; None: all.
+    `rest` [H, K] marks the labels of held-out contexts that the fallback finds; None: all.
     """
 
     precision: Mapping[str, float]
@@ -72,10 +72,10 @@ class PrecisionGoal:
     rest: Bool | None = None
 
     def plan(self, partition: Partition) -> CascadePlan:
-        """The cheapest of the plans that meet the target.
+        """Return the cheapest plan that meets the target.
 
-        Where not even all labels and all but one row escalated meet it: no limit, and no row
-        escalated but those that a guard demands.
+        If even all labels and all but one row escalated miss it: no budget, and only the rows
+        escalated that a guard demands.
         """
         best: CascadePlan | None = None
         most = partition.knapsack.everything
@@ -96,7 +96,7 @@ class PrecisionGoal:
     def _plan(
         self, partition: Partition, probes: int, budget: float, limit: float
     ) -> CascadePlan | None:
-        """The plan of this budget that meets the target; None if it cannot cost below `limit`."""
+        """Return this budget's plan that meets the target; None if it cannot cost below `limit`."""
         keep_P = partition.knapsack.select(budget)
         sizes_H, cosines_H = partition.heldout_sizes(keep_P, probes), partition.heldout_cosines
         order_H = np.argsort(cosines_H, kind="stable")
@@ -114,7 +114,7 @@ class PrecisionGoal:
         return CascadePlan(budget, cost, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
-        """The least budget that meets the target with no row escalated; None if none does."""
+        """Return the least budget that meets the target with no row escalated, or None."""
         low, high = 0.0, partition.knapsack.everything
         if self.shortfall(partition, partition.knapsack.select(None), probes) > 0:
             return None
@@ -127,18 +127,17 @@ class PrecisionGoal:
         return high
 
     def shortfall(self, partition: Partition, keep_P: Bool, probes: int = 1) -> float:
-        """The most by which a lower bound misses its target; 0 or less if none does."""
+        """Return the most that a lower bound lacks of its target; at most 0 if all meet it."""
         bounds = self.bounds(partition, keep_P, probes)
         return max(self.precision[name] - bounds[name] for name in self.precision)
 
     def bounds(self, partition: Partition, keep_P: Bool, probes: int = 1) -> dict[str, float]:
-        """The lower bounds of the target's precisions, no row being escalated."""
+        """Return the lower bounds of the target's precisions with no row escalated."""
         shares = shares_right(partition.heldout_hits(keep_P, probes), self.precision)
         return {name: self.bound(share_H) for name, share_H in shares.items()}
 
 
 def shares_right(hits_HK: Bool, precision: Mapping[str, float]) -> dict[str, Float64]:
-    """[H] the share right of each row, for each precision by its name."""
     return {name: hits_HK[:, : TARGETS[name]].mean(axis=1) for name in precision}
 
 
@@ -150,10 +149,10 @@ def least_escalation(
     bound: Bound = lower_bound,
     rest_HK: Bool | None = None,
 ) -> float | None:
-    """The least cosine threshold at which the lower bounds meet `precision`; -1 if none is needed.
+    """Return the least cosine threshold at which the lower bounds meet `precision`; -1 for no rows.
 
-    Rows below it count as right, or as `rest_HK` says. None where a threshold would have to leave
-    no row to the screen, or to put more than `most` rows below it.
+    Rows below it count as right, or as `rest_HK` says. None if that takes all rows, or more than
+    `most`.
     """
     order_H = np.argsort(cosines_H, kind="stable")
     ranked_H = cosines_H[order_H]

@@ -1,11 +1,10 @@
 """Centroids of a screen: a scale at which they can be trained, and the training.
 
-papers/001: section 3, eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss, the
-candidate lists held fixed), in the closed form derived in docs/building.md, which needs no target
-of length V.
+papers/001: section 3, eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss, with fixed
+candidate lists), in the closed form of docs/building.md, which needs no target of length V.
 
-Shape letters: B batch rows, S sampled contexts, D hidden size, V vocabulary, C clusters, K labels
-a context (the paper's k).
+Shape letters: B batch rows, S sampled contexts, D hidden size, V vocabulary, C clusters, K labels a
+context (the paper's k).
 """
 
 from __future__ import annotations
@@ -25,20 +24,18 @@ AVERAGED = 0.99  # share of the past in the moving average of candidates a row
 
 
 def agreement(hidden_SD: Tensor, centroids_CD: Tensor, scale: float) -> float:
-    """The share of Gumbel samples that agree with the argmax, in expectation.
+    """Return the expected share of Gumbel samples that agree with the argmax.
 
-    The Gumbel trick (eq. 4) samples cluster t with probability P(t|h) of eq. 3, so a sample is
-    the argmax with probability max_t P(t|h).
+    The Gumbel trick (eq. 4) samples cluster t with P(t|h) of eq. 3, the argmax with max_t P(t|h).
     """
     probability_SC = torch.softmax(scale * (hidden_SD @ centroids_CD.T), dim=1)
     return float(probability_SC.amax(dim=1).mean())
 
 
 def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
-    """beta such that beta * centroids agree with their Gumbel samples in AGREEMENT of the cases.
+    """Return beta: beta * centroids agree with their Gumbel samples in AGREEMENT of the cases.
 
-    With unit centroids nearly every sample is a random cluster, and training on those would
-    destroy the clusters that k-means found.
+    With unit centroids nearly every sample is a random cluster: training would undo k-means.
     """
     stride = max(1, len(hidden_SD) // SCALE_ROWS)
     some_SD, centroids = torch.from_numpy(hidden_SD[::stride]), torch.from_numpy(centroids_CD)
@@ -56,7 +53,7 @@ def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
 
 
 def straight_through(scores_BC: Tensor, gumbel_BC: Tensor) -> Tensor:
-    """pbar [B, C]: one-hot of the sampled cluster; gradients are those of eq. 5 at temperature 1.
+    """pbar [B, C]: one-hot of the sampled cluster, with gradients of eq. 5 at temperature 1.
 
     log P(t|h) differs from the score v_t . h by a constant of the row, which softmax ignores.
     """
@@ -90,7 +87,6 @@ class MovingAverage:
         self._value: Tensor | None = None
 
     def add(self, batch_mean: Tensor) -> Tensor:
-        """The average with this batch in it."""
         new = batch_mean.detach()
         self._value = new if self._value is None else AVERAGED * self._value + (1 - AVERAGED) * new
         return self._value + (batch_mean - new)
@@ -99,7 +95,7 @@ class MovingAverage:
 class Adam:
     """Kingma and Ba 2015, "Adam", Algorithm 1, for one tensor.
 
-    torch.optim's makes the same steps, and importing it takes three seconds (it loads a compiler).
+    Its steps equal torch.optim's, which takes three seconds to import.
     """
 
     def __init__(self, parameter: Tensor, lr: float) -> None:
@@ -108,7 +104,6 @@ class Adam:
 
     @torch.no_grad()
     def step(self, decay: float = 0.9, decay2: float = 0.999, eps: float = 1e-8) -> None:
-        """Move the parameter against its gradient."""
         gradient = self._parameter.grad
         assert gradient is not None
         self._steps += 1
@@ -130,8 +125,7 @@ def train_centroids(
 ) -> Tensor:
     """Return v after one round: `config.steps` steps of Adam.
 
-    Adam's step does not depend on the scale of the contexts, where plain SGD would need a learning
-    rate for each model; it is given in units of the centroids' own size.
+    The learning rate is in units of the centroids' root mean square, so it suits any model.
     """
     generator = torch.Generator().manual_seed(seed)
     v_CD = centroids_CD.clone().requires_grad_()

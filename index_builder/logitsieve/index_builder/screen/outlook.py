@@ -1,7 +1,7 @@
 """Estimate whether a learned screen can beat the head `estimated`, before it is trained.
 
 Plain clusters of some contexts show how many held-out labels their lists lack. That falls as a
-power of the number of contexts; the law of a quarter, a half and all of them is extended.
+power of the number of contexts, extrapolated from a quarter, a half and all of them.
 
 Shape letters: H held-out contexts, K labels a context.
 """
@@ -72,7 +72,6 @@ class Outlook(NamedTuple):
 
 
 def few(contexts: Contexts) -> Contexts:
-    """Return the contexts that the law is taken from."""
     return contexts.spread(SAMPLED, BLOCKS)
 
 
@@ -94,7 +93,7 @@ def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path
 
 
 def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
-    """Judge plain clusters of some of the contexts, and extend the law to more of them."""
+    """Judge plain clusters of some of the contexts, and extrapolate to more of them."""
     assert inputs.target is not None
     goal = PrecisionGoal(inputs.target, costs, inputs.bound, inputs.rest)
     rows = min(SAMPLED, inputs.train.rows)
@@ -117,8 +116,8 @@ def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
         left, read = dearest(inputs.texts, costs, best.clusters, sizes_H, far_H)
         if read <= (1 - NEAR) * costs.fallback:
             return Outlook(left, rows, rows)
-    # With f times the failures allowed, and no sign of which lists fail, a share 1 / f of the
-    # contexts may go to lists. That has to pay for routing, and for NEAR.
+    # With f times the failures allowed, in lists unknown, a share 1 / f of the contexts may go to
+    # lists. That has to pay for routing, and for NEAR.
     routing = costs.centroid * best.clusters
     scan = costs.candidate * best.heldout_sizes(best.knapsack.select(None)).mean()
     paying = (NEAR * costs.fallback + routing) / max(costs.fallback - scan, 1e-30)
@@ -130,7 +129,6 @@ def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
 
 
 def some(inputs: FitInputs, count: int) -> FitInputs:
-    """Return the inputs with `count` of the contexts to fit to."""
     rows_S = sample_rows(inputs.train.rows, count, inputs.config.seed)
     hidden_SD = inputs.train.take(rows_S)
     return replace(
@@ -145,13 +143,13 @@ def some(inputs: FitInputs, count: int) -> FitInputs:
 def dearest(
     texts: Sequence[slice], costs: ScreenCosts, clusters: int, sizes_H: np.ndarray, far_H: Bool
 ) -> tuple[float, float]:
-    """Return the share left to the fallback, and the bytes a row, of the text that takes most."""
+    """Return (share left to the fallback, bytes a row) of the text that takes most."""
     read = [costs.a_row(clusters, sizes_H[text], far_H[text]) for text in texts]
     return float(far_H[texts[int(np.argmax(read))]].mean()), max(read)
 
 
 def _failures(partition: Partition, inputs: FitInputs) -> float:
-    """Return the labels that full lists lack over those that may be, of the worst text."""
+    """Return the labels that full lists lack over the allowed ones, for the worst text."""
     assert inputs.target is not None
     hits_HK = partition.heldout_hits(partition.knapsack.select(None))
     shares = shares_right(hits_HK, inputs.target)
@@ -166,7 +164,7 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
 def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
     """Return the share that a fitted screen leaves to `estimated` if that alone is cheaper.
 
-    They are compared on the text for which the screen reads most.
+    Compared on the text that takes the screen most bytes.
     """
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows

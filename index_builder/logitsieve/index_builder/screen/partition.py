@@ -1,10 +1,12 @@
 """Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels.
 
-Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels
-a context, P observed (cluster, label) pairs, R best clusters of a context.
+Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels a
+context, P observed (cluster, label) pairs, R best clusters of a context.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,22 +14,21 @@ import torch
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.screen.cluster_label_counts import count_pairs
+from logitsieve.index_builder.workers import Shared, Workers
 
 LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
 MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
-SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
+SHORTEST = 5  # ids in every list, labels allowing: an empty one could not answer
+COUNTED_ROWS = 1 << 18  # contexts counted before a sum
 ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when multiplied back
 
 
 class Knapsack:
-    """A greedy knapsack of the labels that each cluster keeps.
+    """A greedy knapsack of the labels that each cluster keeps, for any budget.
 
-    papers/001, section 3, "Optimization"; derived in docs/building.md. The pairs are put in order
-    once, O(P log P), so that many budgets can be tried.
-
-    `hits_P` counts the rows of a pair's cluster that have its label, m_ts; `cluster_P` is the
-    pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
+    papers/001, section 3, "Optimization"; derived in docs/building.md. The pairs are sorted once,
+    O(P log P). `hits_P` counts the rows of a pair's cluster that have its label, m_ts; `cluster_P`
+    is the pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
     """
 
     def __init__(self, cluster_P: Int32, hits_P: Int32, rows_C: Int64, waste_weight: float) -> None:
@@ -50,8 +51,8 @@ class Knapsack:
     def select(self, budget: float | None) -> Bool:
         """bool [P], the kept pairs: at most `budget` candidates a row on average; None: all paying.
 
-        Takes items in order and goes on past one that does not fit. An item that did not fit never
-        fits later, so each pass drops all such items and takes the longest prefix of the rest.
+        Items are taken in order, past any that does not fit. An item that did not fit never fits
+        later, so each pass drops all such items and takes the longest prefix of the others.
         """
         keep_P = np.zeros(self._pairs, bool)
         budget = self.everything if budget is None else min(budget, self.everything + 1)
@@ -69,8 +70,63 @@ class Knapsack:
             items, weights = items[taken:], weights[taken:]
 
 
+class Pairs(NamedTuple):
+    """Every label seen in every cluster, by cluster, then label."""
+
+    cluster: Int32  # [P]
+    label: Int32  # [P]
+    hits: Int32  # [P] rows of the cluster that have the label, m_ts
+    rows: Int64  # [C] rows of each cluster, n_t
+
+
+def count_pairs(
+    contexts: Contexts,
+    labels_NK: np.ndarray,
+    centroids_CD: Float32,
+    vocab_size: int,
+    workers: Workers,
+) -> tuple[np.ndarray, Pairs]:
+    """Return (uint16 [N] the cluster of each context, its Pairs)."""
+    shared = Shared(centroids_CD, np.asarray, (centroids_CD,))
+    calls = ((shared, block, labels_NK[part], vocab_size) for part, block in contexts.parts())
+    cluster_N = np.empty(contexts.rows, np.uint16)
+    rows_C = np.zeros(len(centroids_CD), np.int64)
+    keys, hits, waiting = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    counted = workers.map(count_block, calls)
+    for part, (cluster, block_keys, block_hits) in zip(contexts.spans(), counted, strict=True):
+        cluster_N[part] = cluster
+        rows_C += np.bincount(cluster, minlength=len(rows_C))
+        keys.append(block_keys)
+        hits.append(block_hits)
+        waiting += len(cluster)
+        if waiting >= COUNTED_ROWS:
+            keys, hits, waiting = *_summed(keys, hits), 0
+    [key_P], [hits_P] = _summed(keys, hits)
+    cluster_P, label_P = (each.astype(np.int32) for each in np.divmod(key_P, vocab_size))
+    return cluster_N, Pairs(cluster_P, label_P, hits_P.astype(np.int32), rows_C)
+
+
+def _summed(keys: list[Int64], hits: list[Int64]) -> tuple[list[Int64], list[Int64]]:
+    """Add up the hits of equal keys."""
+    key_P, place = np.unique(np.concatenate(keys), return_inverse=True)
+    return [key_P], [np.bincount(place, np.concatenate(hits)).astype(np.int64)]
+
+
+def route_block(centroids_CD: Float32, block: Float32) -> np.ndarray:
+    return np.asarray((block @ centroids_CD.T).argmax(axis=1), np.uint16)
+
+
+def count_block(
+    centroids_CD: Float32, block: Float32, labels_NK: np.ndarray, vocab_size: int
+) -> tuple[np.ndarray, Int64, Int64]:
+    """Return a block's clusters, and the keys (cluster V + label) and hits of its pairs."""
+    cluster_N = route_block(centroids_CD, block)
+    keys_NK = cluster_N.astype(np.int64)[:, None] * vocab_size + labels_NK
+    return cluster_N, *np.unique(keys_NK, return_counts=True)
+
+
 class Partition:
-    """The clusters of `centroids_CD` over all contexts; clusters that no context chose are gone.
+    """The clusters of `centroids_CD` over all contexts; clusters without contexts are dropped.
 
     `depth` labels of each context are counted. With a guard, each cluster has a reach, and
     `escalate` = `guarded` leaves that share of its contexts to the fallback.
@@ -107,11 +163,10 @@ class Partition:
 
     @property
     def clusters(self) -> int:
-        """The number of clusters, C."""
         return len(self.centroids_CD)
 
     def heldout_hits(self, keep_P: Bool, probes: int = 1) -> Bool:
-        """bool [H, K]: True for each exact held-out label that is in its row's lists."""
+        """bool [H, K]: exact held-out labels that are in their row's lists."""
         while len(self._pairs) < probes:
             near_H = self._near_HR[:, len(self._pairs)]
             self._pairs.append(self._find(near_H, self._inputs.heldout_labels))
@@ -119,39 +174,37 @@ class Partition:
         return np.asarray(np.logical_or.reduce(hits))
 
     def heldout_sizes(self, keep_P: Bool, probes: int = 1) -> Int64:
-        """int64 [H]: ids in the lists of each held-out context; one that is in two counts twice."""
+        """int64 [H]: ids in the lists of each held-out context, duplicates counted."""
         return np.asarray(self.list_sizes(keep_P)[self._near_HR[:, :probes]].sum(axis=1))
 
     def heldout_loss(self, keep_P: Bool) -> float:
-        """The mean loss of eq. 6 on the held-out contexts."""
         hits_H = self.heldout_hits(keep_P)[:, : self.depth].sum(axis=1)
         size_H = self.heldout_sizes(keep_P)
         return float((self.depth - hits_H + self.waste_weight * (size_H - hits_H)).mean())
 
     def sizes(self, keep_P: Bool) -> Int64:
-        """int64 [C]: labels kept in each cluster."""
         return np.bincount(self.pairs.cluster[keep_P], minlength=self.clusters)
 
     def list_sizes(self, keep_P: Bool) -> Int64:
-        """int64 [C]: ids in each list of `arrays`, which fills up the shortest."""
+        """int64 [C]: ids in each list of `arrays`, which pads the shortest."""
         return np.maximum(self.sizes(keep_P), min(self.depth, SHORTEST))
 
     def candidates(self, keep_P: Bool) -> float:
-        """Ids in a row's list, on average over the contexts that were fitted."""
+        """Return the mean size of a row's list over the fitted contexts."""
         rows_C = self.pairs.rows
         return float((self.list_sizes(keep_P) * rows_C).sum() / rows_C.sum())
 
     def table(self, keep_P: Bool) -> np.ndarray:
-        """uint8 [V, C]: c transposed, 1 where the cluster's list holds the label."""
+        """uint8 [V, C]: c transposed, 1 if the cluster's list holds the label."""
         table_VC = np.zeros((self._inputs.vocab_size, self.clusters), np.uint8)
         table_VC[self.pairs.label[keep_P], self.pairs.cluster[keep_P]] = 1
         return table_VC
 
     def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
-        """The `screen` part: each list holds its most frequent labels first.
+        """Return the `screen` part: each list holds its most frequent labels first.
 
-        A list of fewer than SHORTEST gets the labels that are most frequent over all clusters,
-        beyond the budget.
+        Lists shorter than SHORTEST are padded, beyond the budget, by the labels most frequent over
+        all.
         """
         cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
         order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
@@ -175,7 +228,7 @@ class Partition:
         return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
 
     def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int32:
-        """int32 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""
+        """int32 [H, K]: the pair of each label in its row's cluster, or -1."""
         V = self._inputs.vocab_size
         key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
         key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK
@@ -203,7 +256,7 @@ def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
 
 
 def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) -> Float32:
-    """float32 [N]: of each context to the centroid of its cluster; 1 for a context of zeros."""
+    """float32 [N]: of each context to its cluster's centroid; 1 for a context of zeros."""
     unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
     cosines_N = np.ones(contexts.rows, np.float32)
     for part, block in contexts.parts():
@@ -214,7 +267,7 @@ def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) ->
 
 
 def farthest(cosines_N: Float32, cluster_N: np.ndarray, share: float) -> Float64:
-    """float64 [C]: the cosine below which that share of each cluster's contexts lies."""
+    """float64 [C]: the cosine that `share` of each cluster's contexts lie below."""
     order_N = np.argsort(cluster_N, kind="stable")
     _, first = np.unique(cluster_N[order_N], return_index=True)
     parts = np.split(cosines_N[order_N], first[1:])

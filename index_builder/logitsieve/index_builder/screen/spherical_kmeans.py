@@ -17,12 +17,10 @@ from logitsieve.index_builder.workers import Shared, Workers
 
 BLOCK_ROWS = 8192
 TINY = np.finfo(np.float32).tiny
-NUDGE = np.float32(1 / 1024)  # of a coordinate, by which the halves of a split cluster differ
+NUDGE = np.float32(1 / 1024)  # of a coordinate: the difference of a split cluster's halves
 
 
 class Sample(NamedTuple):
-    """Contexts and their norms."""
-
     rows: Float32  # [S, D]
     norms: Float32  # [S], not 0
 
@@ -36,7 +34,7 @@ def spherical_kmeans(
 ) -> Float32:
     """float32 [C, D]: unit centroids, at most `clusters` and at most one a context.
 
-    Each is the mean direction of the contexts that it has the largest product with. It begins as
+    Each is the mean direction of the contexts that have their largest product with it. It starts in
     the direction of one of them; one without contexts takes half of a large cluster.
     """
     workers, random = workers or Workers(), np.random.default_rng(seed)
@@ -51,16 +49,16 @@ def spherical_kmeans(
             sums_CD[used] += sums
             counts_C[used] += counts
         directions_CD = _unit(sums_CD).astype(np.float32)
-        # Directions that cancel out leave the centroid where it was.
-        kept = counts_C > 0
-        kept[kept] = np.abs(directions_CD[kept]).max(axis=1) > 0
-        centroids_CD = np.where(kept[:, None], directions_CD, centroids_CD)
+        # Directions that cancel out do not move the centroid.
+        moved = counts_C > 0
+        moved[moved] = np.abs(directions_CD[moved]).max(axis=1) > 0
+        centroids_CD = np.where(moved[:, None], directions_CD, centroids_CD)
         _split(centroids_CD, counts_C, random)
     return centroids_CD
 
 
 def norms_of(hidden_SD: Float32) -> Float32:
-    """[S] lengths, at least the least normal number; squares of large numbers could overflow."""
+    """[S] lengths, at least the least normal number; scaled, as squares could overflow."""
     largest_S = np.maximum(np.abs(hidden_SD).max(axis=1), TINY)
     norms_S = np.empty(len(hidden_SD), np.float32)
     for start in range(0, len(hidden_SD), BLOCK_ROWS):
@@ -73,7 +71,7 @@ def norms_of(hidden_SD: Float32) -> Float32:
 def sum_directions(
     sample: Sample, start: int, centroids_CD: Float32
 ) -> tuple[Int64, Float64, Int64]:
-    """Clusters of a block's contexts, the sums of these as unit vectors, and how many they are."""
+    """Return the clusters of a block's contexts, their sums of unit vectors, and their sizes."""
     rows_RD = sample.rows[start : start + BLOCK_ROWS]
     cluster_R = (rows_RD @ centroids_CD.T).argmax(axis=1)
     order_R = np.argsort(cluster_R, kind="stable")
@@ -89,7 +87,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def _split(centroids_CD: Float32, counts_C: Int64, random: np.random.Generator) -> None:
-    """Put each centroid without contexts beside one that has several, drawn by how many it has."""
+    """Place each empty centroid next to a large cluster's, drawn by size, which it halves."""
     for empty in np.flatnonzero(counts_C == 0):
         spare_C = np.maximum(counts_C - 1, 0)
         if not spare_C.sum():

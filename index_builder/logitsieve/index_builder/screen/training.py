@@ -1,6 +1,6 @@
 """The learned screen: clusters of contexts, and a short list of candidate labels for each.
 
-papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, as docs/building.md derives it.
+papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, derived in docs/building.md.
 
 Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
 (cluster, label) pairs.
@@ -36,12 +36,12 @@ class CascadePlan(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether it meets the target, if there is one."""
+        """True if it meets the target, if any."""
         return self.cost < UNREACHED
 
 
 def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
-    """The user's budget; partitions are ranked by their held-out loss (eq. 6)."""
+    """Return the user's budget; partitions are ranked by their held-out loss (eq. 6)."""
     loss = partition.heldout_loss(partition.knapsack.select(budget))
     escalated = float((partition.heldout_cosines < partition.guarded).mean())
     return CascadePlan(budget, loss, escalate=partition.guarded, escalated=escalated)
@@ -49,24 +49,19 @@ def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
 
 @dataclass(frozen=True, eq=False)
 class FittedScreen:
-    """A fitted screen: the best partition and its plan."""
-
     partition: Partition
     plan: CascadePlan
     best_round: int  # 0 is plain k-means
 
     def result(self) -> FitResult:
-        """Return the arrays, the summary and the knobs."""
         return FitResult(self.arrays, self.summary, self.knobs)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The `screen` part of the index."""
         return self.partition.arrays(self.partition.knapsack.select(self.plan.budget))
 
     @property
     def summary(self) -> dict[str, float]:
-        """The sizes that were chosen, for the manifest."""
         partition = self.partition
         return {
             "clusters": partition.clusters,
@@ -79,12 +74,11 @@ class FittedScreen:
 
     @property
     def knobs(self) -> dict[str, float]:
-        """The operating point of the plan."""
         return {"probes": self.plan.probes, "escalate": self.plan.escalate}
 
 
 def train_fixed(inputs: FitInputs) -> FittedScreen:
-    """Algorithm 1 with clusters, budget and labels as configured. Equal inputs, equal arrays."""
+    """Run Algorithm 1 with the configured clusters, budget and labels."""
     config = inputs.config
     plain = Partition(inputs, plain_centroids(inputs, config.clusters), config.labels)
     return train_screen(
@@ -93,9 +87,9 @@ def train_fixed(inputs: FitInputs) -> FittedScreen:
 
 
 def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
-    """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
+    """Line 3: spherical k-means over the sample, [C, D], at a trainable scale.
 
-    The scale is one for all centroids, so it does not change any argmax.
+    All centroids have the same scale, so it changes no argmax.
     """
     config = inputs.config
     unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
@@ -108,7 +102,7 @@ def train_screen(
     plan_of: Callable[[Partition], CascadePlan],
     progress: Progress = no_progress,
 ) -> FittedScreen:
-    """Lines 5-8 from a plain partition; the round whose plan costs least is kept.
+    """Lines 5-8 from a plain partition; return the round with the cheapest plan.
 
     The lists come first: while all are empty, every cluster has the same loss and v no gradient.
     """

@@ -20,9 +20,9 @@ from logitsieve.api.results import Float64, Int32, Int64
 
 @dataclass(frozen=True)
 class Targets:
-    """Pair p: classes[p] is a target of row rows[p]; rows ascend, each has one or more.
+    """Pair p: classes[p] is a target of row rows[p], int64 [P]; rows ascend and cover 0 .. count-1.
 
-    rows and classes: int64 [P]. `single`: each row has exactly one, so that rows is 0 .. B-1.
+    `single`: each row has exactly one.
     """
 
     rows: Tensor
@@ -41,13 +41,12 @@ class Targets:
         return 1 / self.of(torch.bincount(self.rows, minlength=self.count).to(dtype))
 
     def sums(self, values_P: Tensor) -> Tensor:
-        """Sum values [P] over each row's pairs [B]."""
         if self.single:
             return values_P
         return values_P.new_zeros(self.count).index_add_(0, self.rows, values_P)
 
     def most(self, values_P: Tensor) -> Tensor:
-        """Return the largest of values [P] among each row's pairs [B]."""
+        """Return the largest of values [P] of each row [B]."""
         if self.single:
             return values_P
         lowest = values_P.new_full((self.count,), -torch.inf)
@@ -76,10 +75,10 @@ class Targets:
 
 @dataclass(frozen=True)
 class SharedCandidates:
-    """One set for all rows: ids int64 [M] and log_weights float [M].
+    """One set for all rows: ids int64 [M] and log_weights float [M]; candidates may repeat.
 
-    A log-weight is -log of the expected count of the candidate in the set. The loss masks a row's
-    targets among them and counts the targets with log-weight 0. Candidates may repeat.
+    A log-weight is -log of the candidate's expected count. The loss masks a row's targets and
+    counts them with log-weight 0.
     """
 
     ids: Tensor
@@ -88,7 +87,7 @@ class SharedCandidates:
 
 @dataclass(frozen=True)
 class RaggedCandidates:
-    """A set for each row: ids[offsets[r] : offsets[r+1]] of row r, offsets int64 [B+1]."""
+    """A set for each row: ids[offsets[r] : offsets[r+1]], offsets int64 [B+1]."""
 
     offsets: Tensor
     ids: Tensor
@@ -105,14 +104,14 @@ Candidates: TypeAlias = SharedCandidates | RaggedCandidates
 
 @dataclass(frozen=True)
 class LossBatch:
-    """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, or None if all have one."""
+    """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, or None for all."""
 
     hidden: Tensor
     targets: Targets
     kept: Tensor | None
 
     def spread(self, losses_B: Tensor, shape: torch.Size) -> Tensor:
-        """Spread losses [B] over all rows [*shape], 0 for rows without a target."""
+        """Return losses [B] in their rows' places [*shape], 0 in rows without a target."""
         if self.kept is None:
             return losses_B.view(shape)
         return losses_B.new_zeros(self.kept.numel()).masked_scatter(self.kept, losses_B).view(shape)
@@ -141,19 +140,18 @@ def read_batch(
     if bool(named_RL.all()) and not several:
         every = torch.arange(rows, device=target.device)
         return LossBatch(flat, Targets(every, classes_RL[:, 0], rows, True), None)
-    kept = named_RL.any(1)
-    full = bool(kept.all())
-    hidden_BD, named, classes = (x if full else x[kept] for x in (flat, named_RL, classes_RL))
+    present = named_RL.any(1)
+    full = bool(present.all())
+    hidden_BD, named, classes = (x if full else x[present] for x in (flat, named_RL, classes_RL))
     rows_P, classes_P = named.nonzero()[:, 0], classes[named]
     if several:
         pairs = torch.unique(rows_P * n_classes + classes_P)
         rows_P, classes_P = pairs // n_classes, pairs % n_classes
     targets = Targets(rows_P, classes_P, len(hidden_BD), not several)
-    return LossBatch(hidden_BD, targets, None if full else kept)
+    return LossBatch(hidden_BD, targets, None if full else present)
 
 
 def check_hidden(hidden: Tensor, in_features: int) -> None:
-    """Raise InvalidRequest unless hidden is [..., D], finite, floating, and has a row."""
     if hidden.ndim < 1 or hidden.shape[-1] != in_features:
         raise InvalidRequest("hidden", f"shape {tuple(hidden.shape)}", f"[..., {in_features}]")
     if not hidden.dtype.is_floating_point:
@@ -165,7 +163,6 @@ def check_hidden(hidden: Tensor, in_features: int) -> None:
 
 
 def check_at_least(field: str, got: int, least: int, most: int | None = None) -> None:
-    """Raise InvalidRequest unless got is an int within least .. most."""
     if not isinstance(got, int) or got < least or (most is not None and got > most):
         raise InvalidRequest(field, got, f">= {least}" if most is None else f"{least} .. {most}")
 

@@ -20,7 +20,6 @@ from logitsieve.training.kernels.ragged_sums import LEAST_NORM
 
 
 def work_dtype(weight: Tensor) -> torch.dtype:
-    """Return the precision of losses: float64 for float64 weights, else float32."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
@@ -39,14 +38,13 @@ class LogitForm:
 class ClassWeights(nn.Embedding):
     """weight [V, D] and bias [V, 1], or no bias.
 
-    The bias is here because DistributedDataParallel expects sparse gradients only of parameters
-    directly inside an nn.Embedding with `sparse` set.
+    DistributedDataParallel expects sparse gradients only of parameters directly inside an
+    nn.Embedding with `sparse` set; hence the bias is here.
     """
 
     bias: nn.Parameter | None
 
     def __init__(self, n_classes: int, in_features: int, *, bias: bool, **options: Any) -> None:
-        """Pass `options` to nn.Embedding: sparse, device, dtype."""
         super().__init__(n_classes, in_features, **options)
         self.register_parameter("bias", _zeros(n_classes, self.weight) if bias else None)
         for parameter in self.parameters():
@@ -70,7 +68,6 @@ class ClassWeights(nn.Embedding):
         _watch_gradients(self.weight)
 
     def detached(self) -> tuple[Tensor, Tensor | None]:
-        """Return weight [V, D] and bias [V, 1] or None, without gradients."""
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
 
 
@@ -84,7 +81,6 @@ class BlockWeights(nn.Module):
     def __init__(
         self, blocks: Sequence[tuple[int, int]], order: Tensor, *, bias: bool, **options: Any
     ) -> None:
-        """Pass `options` to torch.empty: device, dtype."""
         super().__init__()
         weights = [torch.empty(block, **options) for block in blocks]
         for each in weights:
@@ -96,12 +92,10 @@ class BlockWeights(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix [V, D], zero outside the blocks, computed at each access."""
         matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
         return matrix.index_select(0, self.places)
 
     def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
-        """Return logits [..., V] of hidden [..., D]."""
         parts = []
         for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
             rows = block.to(hidden.dtype)
@@ -126,7 +120,7 @@ def _watch_gradients(parameter: Tensor) -> None:
 
 
 def _mark_coalesced(parameter: Tensor) -> None:
-    """Mark a gradient of ascending rows as coalesced: optimizers need not sort it then."""
+    """Mark a gradient of ascending rows as coalesced, which spares optimizers a sort."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_sparse and not gradient.is_coalesced():
         ids = gradient._indices()[0]
@@ -143,7 +137,7 @@ class TouchedRows:
     bias: Tensor | None
 
     def weight_gradient(self, values_UD: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
-        """Return the gradient of weight from that in `classes`, which is overwritten."""
+        """Return the gradient of weight from the one of `classes`, which is overwritten."""
         if self.inverse is not None:
             along_U = (values_UD * self.classes).sum(-1)
             values_UD.sub_(self.classes * along_U[:, None]).mul_(self.inverse[:, None])
@@ -160,7 +154,6 @@ def read_touched(
     logit_form: LogitForm,
     dtype: torch.dtype,
 ) -> TouchedRows:
-    """Gather rows `ids` in precision `dtype`, normalised if logits have a scale."""
     classes = weight_VD.detach().index_select(0, ids).to(dtype)
     bias = None if bias_V1 is None else bias_V1.detach().view(-1).index_select(0, ids).to(dtype)
     if logit_form.scale is None:
@@ -195,7 +188,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
-    """Return rows `ids`, each once, of a parameter [V, n]; their gradient may be sparse."""
+    """Return rows `ids`, all different, of a parameter [V, n]; their gradient may be sparse."""
     rows: Tensor = _Gather.apply(parameter, ids, sparse)  # type: ignore[no-untyped-call]
     return rows
 

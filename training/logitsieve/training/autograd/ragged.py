@@ -1,7 +1,7 @@
-"""The ragged form: each row has candidates of its own.
+"""The ragged form: each row has its own candidates.
 
 Shape letters: B rows, D hidden size, V classes, E candidates of all rows, P pairs of a row and a
-target, N = P + E terms of all sums (targets first), U different classes that are touched.
+target, N = P + E terms of all sums (targets first), U different classes touched.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class RaggedTerms:
 
     @classmethod
     def of(cls, targets: Targets, candidates: RaggedCandidates) -> RaggedTerms:
-        """Return terms without coefficients, which `forward` fills."""
         pairs = np.searchsorted(targets.rows.numpy(), np.arange(targets.count + 1))
         ids = torch.cat([targets.classes, candidates.ids.cpu()]).numpy()
         log_weights = np.zeros(len(ids))
@@ -68,7 +67,7 @@ class RaggedTerms:
     def backward(
         self, hidden: Matrix, weight: Matrix, gradient: Float64, normalised: bool
     ) -> tuple[torch.Tensor, Matrix, Float64]:
-        """Return ids [U], ascending, and the gradients of their weights [U, D] and biases [U]."""
+        """Return ascending ids [U] and the gradients of their weights [U, D] and biases [U]."""
         # Numbers are sorted many times faster than an order is found.
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
         ids = keys >> _TERM
@@ -96,7 +95,6 @@ def ragged_losses(
     targets: Targets,
     candidates: RaggedCandidates,
 ) -> Tensor:
-    """Return the loss of each row [B]; duplicates of a candidate count."""
     if not _kernel_reads(classes):
         return torch_losses(hidden_BD, classes, form, targets, candidates)
     losses: Tensor = _KernelLoss.apply(  # type: ignore[no-untyped-call]

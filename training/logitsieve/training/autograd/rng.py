@@ -1,6 +1,6 @@
 """Random numbers of training steps by counter, from seed, rank, step, draw and place.
 
-The state of a run is two integers, and a resumed run goes on with the same numbers.
+A run's state is two integers, so a resumed run goes on with the same numbers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ class StepRng:
     step: int
 
     def uniforms(self, count: int, draw: int = 0) -> Tensor:
-        """float64 [count] in (0, 1), never either end."""
+        """float64 [count] in the open interval (0, 1)."""
         out = np.empty(count)
         fill_uniforms(np.uint64(self.key), np.uint64(self.step), np.uint64(draw), out)
         return torch.from_numpy(out)
 
 
 class Randomness:
-    """Random numbers of a loss, step by step; its state is `seed` and `step`."""
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.step = 0

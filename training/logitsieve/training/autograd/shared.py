@@ -1,7 +1,7 @@
 """The shared form: one set of candidates for all rows, one matrix product.
 
 Shape letters: B rows, D hidden size, V classes, M candidates as drawn, C different ones, P pairs of
-a row and a target, U different classes touched: C candidates, then targets that are none.
+a row and a target, U different classes touched: C candidates, then other targets.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from logitsieve.training.autograd.batch import SharedCandidates, Targets
-from logitsieve.training.autograd.classes import (
-    ClassWeights,
-    LogitForm,
-    read_rows,
-    read_touched,
-)
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm, read_rows, read_touched
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,6 @@ def shared_losses(
     targets: Targets,
     candidates: SharedCandidates,
 ) -> Tensor:
-    """Return the loss of each row [B]; duplicates of a candidate count."""
     merged = merge_classes(targets, candidates)
     losses: Tensor = _SharedLoss.apply(  # type: ignore[no-untyped-call]
         hidden_BD, classes.weight, classes.bias, (merged, targets, logit_form, classes.sparse)
@@ -62,7 +56,7 @@ def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClass
 
 
 def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return distinct ids [C], ascending, and log-weights: weights of duplicates add up."""
+    """Return distinct ids [C], ascending, and log-weights; weights of duplicates add up."""
     drawn, log_weights = candidates.ids.to(device), candidates.log_weights.to(device)
     ids, places = torch.unique(drawn, return_inverse=True)
     if len(ids) == len(drawn):
@@ -74,7 +68,7 @@ def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, 
 
 
 class _SharedLoss(torch.autograd.Function):
-    """Forward keeps probabilities [B, C] and the rows touched; backward is two products."""
+    """Save probabilities [B, C] and the touched rows; backward is two products."""
 
     @staticmethod
     def forward(
@@ -131,7 +125,7 @@ class _SharedLoss(torch.autograd.Function):
 
 
 def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
-    """Return losses [B] from logits; x becomes the gradient in it: probabilities, less shares."""
+    """Return losses [B] from logits; x becomes the gradient in it, probabilities less shares."""
     most_B = targets.most(x_P)
     if x_BC.shape[1]:
         most_B = torch.maximum(most_B, x_BC.amax(1))
@@ -153,7 +147,6 @@ def merged_logits(
     merged: MergedClasses,
     targets: Targets,
 ) -> tuple[Tensor, Tensor]:
-    """Return plain logits of candidates [B, C] and targets [P]."""
     weight_UD, bias_U = read_rows(classes, merged.ids, form, hidden_BD.dtype)
     count = len(merged.log_weights)
     x_BC = hidden_BD @ weight_UD[:count].T

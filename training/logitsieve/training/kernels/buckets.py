@@ -2,8 +2,7 @@
 
 A row moves in constant time: the last id of the old bucket takes its place. A full bucket moves to
 the end of the pool with twice the places; a full pool is laid out again, with a quarter of its size
-free. Buckets are contiguous because look-ups read them. The order of ids in a bucket depends on
-earlier moves, and no result does.
+free. Look-ups read contiguous buckets. Results do not depend on the order of ids in a bucket.
 
 Shape letters: V rows, L tables, C buckets a table, U rows that move, P the pool of a table; in
 look-ups, B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
@@ -24,13 +23,12 @@ SIDE_BY_SIDE = 16  # tables laid out at once: as many codes share a cache line
 
 
 def pool_size(rows: int, buckets: int) -> int:
-    """Return P: the most that a new layout takes, and its free places twice."""
+    """Return P: the largest new layout, and its free places again."""
     return rows + rows // 2 + (LEAST_ROOM + 1) * buckets
 
 
 @inline
 def _lay_out(extents, ends, table, buckets, pool):
-    """Give the counted buckets of a table their stretches, empty."""
     end = table * pool
     for bucket in range(table * buckets, (table + 1) * buckets):
         size = extents[bucket, SIZE]
@@ -42,7 +40,6 @@ def _lay_out(extents, ends, table, buckets, pool):
 
 @inline
 def _fill(codes, places, pools, extents, ends, first, last):
-    """Lay out tables first .. last-1 from the codes; ids ascend in a bucket."""
     rows, buckets = codes.shape[0], extents.shape[0] // codes.shape[1]
     extents[first * buckets : last * buckets, SIZE] = 0
     for row in range(rows):
@@ -75,15 +72,15 @@ def _take_out(places, pools, extents, bucket, row, table):
 def _grow(places, pools, extents, ends, bucket, table, pool_end):
     """Move a full bucket to the pool's end; False if it does not fit."""
     start, size = extents[bucket, START], extents[bucket, SIZE]
-    room = 2 * extents[bucket, ROOM]
-    if ends[table] + room > pool_end:
+    space = 2 * extents[bucket, ROOM]
+    if ends[table] + space > pool_end:
         return False
     for i in range(size):
         row = pools[start + i]
         pools[ends[table] + i] = row
         places[row, table] = ends[table] + i
-    extents[bucket, START], extents[bucket, ROOM] = ends[table], room
-    ends[table] += room
+    extents[bucket, START], extents[bucket, ROOM] = ends[table], space
+    ends[table] += space
     return True
 
 
@@ -142,20 +139,19 @@ def _count(extents, pools, bucket, weight, counts, distinct, size):
 
 @inline
 def _drop_targets(targets, counts, distinct, size):
-    """Drop targets (negative: padding) from `distinct`; return the new size."""
     for i in range(targets.size):
         if targets[i] >= 0:
             counts[targets[i]] = 0
-    kept = 0
+    left = 0
     for i in range(size):
-        distinct[kept] = distinct[i]
-        kept += counts[distinct[i]] > 0
-    return kept
+        distinct[left] = distinct[i]
+        left += counts[distinct[i]] > 0
+    return left
 
 
 @inline
 def _keep_most(counts, distinct, size, limit, largest):
-    """Keep the `limit` ids with the largest counts; among equals the lower ids."""
+    """Keep the `limit` ids with the largest counts, of equals the lower; reset the counts."""
     tally = np.zeros(largest + 1, np.int64)
     for i in range(size):
         tally[counts[distinct[i]]] += 1
@@ -164,7 +160,7 @@ def _keep_most(counts, distinct, size, limit, largest):
         above += tally[least]
         least -= 1
     equals = np.empty(tally[least], np.uint64)
-    number, kept = 0, 0
+    number, left = 0, 0
     for i in range(size):
         if counts[distinct[i]] == least:
             equals[number] = distinct[i]
@@ -173,25 +169,24 @@ def _keep_most(counts, distinct, size, limit, largest):
     for i in range(size):
         row, count = distinct[i], counts[distinct[i]]
         counts[row] = 0
-        distinct[kept] = row
-        kept += count > least or (count == least and row <= last)
-    return kept
+        distinct[left] = row
+        left += count > least or (count == least and row <= last)
+    return left
 
 
 @inline
 def _keep_fair(counts, distinct, size, limit, key):
-    """Keep a uniform sample of `limit` ids: the ones with the smallest numbers."""
     numbers = np.empty(size, np.uint64)
     for i in range(size):
         numbers[i] = mixed(key, distinct[i])
     last = np.partition(numbers, limit - 1)[limit - 1]
-    kept = 0
+    left = 0
     for i in range(size):
         row = distinct[i]
         counts[row] = 0
-        distinct[kept] = row
-        kept += mixed(key, row) <= last and kept < limit
-    return kept
+        distinct[left] = row
+        left += mixed(key, row) <= last and left < limit
+    return left
 
 
 @inline
@@ -248,11 +243,10 @@ def look_up_batch(
     buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, votes: Int32,
     distinct: Int32, visits: Int32,
 ) -> Int32:  # fmt: skip
-    """Return the ids, at most `limit`, that rows find most often; no target of any row.
+    """Return at most `limit` ids that rows find most often, without any row's targets.
 
-    An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it; a bucket is
-    read once. Ids ascend. Scratch: votes [V] and visits [buckets], zeros before and after, and
-    distinct [V + 1].
+    An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it. Ids ascend.
+    Scratch: votes [V] and visits [buckets], zeros before and after, and distinct [V + 1].
     """
     rows, probes = buckets.shape
     size = 0

@@ -23,7 +23,6 @@ ONE = np.float32(1)
 
 
 def next_power_of_two(size: int) -> int:
-    """The least power of two that is at least `size` (1 or more)."""
     return 1 << (size - 1).bit_length()
 
 
@@ -35,7 +34,7 @@ def random_signs(blocks: int, size: int, generator: np.random.Generator) -> Floa
 
 @intrinsic
 def _transform_lanes(typing_context, lanes):
-    """The transform of sixteen lanes: four butterflies, one shuffle and one addition each."""
+    """Transform sixteen lanes: four butterflies, one shuffle and one addition each."""
 
     def codegen(context, builder, signature, arguments):
         (values,) = arguments
@@ -53,7 +52,6 @@ def _transform_lanes(typing_context, lanes):
 
 @inline
 def _butterflies(values, size, stride):
-    """One stage over float32 values[:size], for a stride of whole lanes."""
     for start in range(0, size, 2 * stride):
         for i in range(start, start + stride, LANES):
             a, b = load(values, i), load(values, i + stride)
@@ -63,7 +61,6 @@ def _butterflies(values, size, stride):
 
 @inline
 def _narrow(values, size):
-    """The transform of fewer values than there are lanes."""
     stride = 1
     while stride < size:
         for i in range(size):
@@ -75,7 +72,7 @@ def _narrow(values, size):
 
 @inline
 def transform(values, size):
-    """Replace float32 values[:size], a power of two of them, by H values; H of +1 and -1."""
+    """Replace float32 values[:size], size a power of two, by H values; H of +1 and -1."""
     if size < LANES:
         _narrow(values, size)
         return

@@ -1,14 +1,14 @@
 """Buckets of DWTA and SimHash hashes, and the probability that two vectors agree in one hash.
 
-SimHash (Charikar 2002): a random hyperplane leaves two vectors on one side with probability
-1 - angle / pi.
+SimHash (Charikar 2002): two vectors are on one side of a random hyperplane with probability 1 -
+angle / pi.
 
 DWTA: the largest of a few random coordinates, K winners a table. Chen, Shrivastava 2018, Densified
 Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et al. 2020, A Truly Constant-Time
 Distribution-Aware Negative Sampling, appendix A.3. Two vectors agree if coordinate i wins in both:
-with R_i coordinates below i in both vectors, that has the probability
-sum_i C(R_i, m - 1) / C(D, m). Each window is drawn by itself, not cut from a permutation as in the
-paper: so 1 - (1 - p^K)^L, the chance of a common bucket, is exact.
+with R_i coordinates below i in both vectors, that has the probability sum_i C(R_i, m - 1) / C(D,
+m). Each window is drawn independently, not cut from a permutation as in the paper, so 1 - (1 -
+p^K)^L, the chance of a common bucket, is exact.
 
 Shape letters: B queries or vectors, D their size, V rows, E pairs of a query and a row, L tables, K
 hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >= L K products.
@@ -35,7 +35,7 @@ ONE = np.uint64(1)
 
 
 def draw_windows(tables: int, hashes: int, window: int, dim: int, seed: int) -> Int32:
-    """Draw windows int32 [L, K, m] of distinct coordinates, all sets equally likely; m <= D."""
+    """Draw windows int32 [L, K, m] of distinct coordinates, uniformly; m <= D."""
     random = np.random.default_rng([seed, hashes, window])
     order = random.random((tables * hashes, dim)).argsort(axis=1)[:, :window]
     return np.ascontiguousarray(order.reshape(tables, hashes, window), np.int32)
@@ -60,7 +60,6 @@ def window_chances(dim: int, window: int) -> Float64:
 
 @inline
 def _winner(vector, windows, number, size):
-    """Return the place of the largest coordinate in a window; EMPTY if all are zero."""
     best, largest, zeros = 0, vector[windows[number * size]], True
     for i in range(size):
         value = vector[windows[number * size + i]]
@@ -72,7 +71,6 @@ def _winner(vector, windows, number, size):
 
 @inline
 def _borrowed(winners, number):
-    """Return the winner of the first window with one, in an order by `number`."""
     for attempt in range(ATTEMPTS):
         other = mixed(np.uint64(number), attempt) % np.uint64(winners.size)
         if winners[other] != EMPTY:
@@ -84,7 +82,7 @@ def _borrowed(winners, number):
 def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
     """Fill codes [B, L], the buckets of vectors [B, D] in the tables of windows [L, K, m].
 
-    An empty window takes another's winner (the densification).
+    An empty window borrows another's winner (the densification).
     """
     tables, hashes, size = windows.shape
     bits = int(log2(size))
@@ -103,10 +101,9 @@ def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
 
 @inline
 def _ones_below(words, place):
-    """The number of bits below `place` that are set."""
-    whole = place // WORD_BITS
-    count = count_bits(words[whole] & ((ONE << np.uint64(place % WORD_BITS)) - ONE))
-    for i in range(whole):
+    word = place // WORD_BITS
+    count = count_bits(words[word] & ((ONE << np.uint64(place % WORD_BITS)) - ONE))
+    for i in range(word):
         count += count_bits(words[i])
     return count
 

@@ -1,12 +1,12 @@
-"""The sampled softmax of rows that have candidates of their own: forward, and the rows' gradients.
+"""The sampled softmax of rows with their own candidates: forward, and the rows' gradients.
 
 One pass over a row's candidates computes logits, log of the sum of exponentials and the gradient in
-the hidden row: sums are rescaled when a larger logit comes (Milakov and Gimelshein 2018, Online
-normalizer calculation for softmax). So each row of W is read once.
+the hidden row, so each row of W is read once; sums are rescaled when a larger logit comes (Milakov
+and Gimelshein 2018, Online normalizer calculation for softmax).
 
 Shape letters: B rows, D hidden size, V classes, P pairs of a row and a target, E candidates of all
 rows, N = P + E terms (the pairs first), U different classes. Each kernel exists in float32 and in
-float64, by the type of hidden, weight, bias and their gradients.
+float64.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def add_four(out, W, i, j, k, m, a, b, c, e, dim):
     """out += a W[i] + b W[j] + c W[k] + e W[m], offsets as above."""
     wa, wb = splat_like(out, a), splat_like(out, b)
     wc, we = splat_like(out, c), splat_like(out, e)
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    full = dim - dim % LANES
+    for d in range(0, full, LANES):
         total = multiply_add(load(W, i + d), wa, load(out, d))
         total = multiply_add(load(W, j + d), wb, total)
         total = multiply_add(load(W, k + d), wc, total)
         store(out, d, multiply_add(load(W, m + d), we, total))
-    for d in range(whole, dim):
+    for d in range(full, dim):
         out[d] += a * W[i + d] + b * W[j + d] + c * W[k + d] + e * W[m + d]
 
 
@@ -59,9 +59,9 @@ def squared_norm(w, dim):
 
 
 @inline
-def is_among(ids, count, wanted):
+def is_among(ids, count, class_id):
     for i in range(count):  # noqa: SIM110  # a generator would not compile
-        if ids[i] == wanted:
+        if ids[i] == class_id:
             return True
     return False
 
@@ -134,8 +134,8 @@ def ragged_forward(
 ) -> None:  # fmt: skip
     """Fill losses [B], coefficients [N] and factors [N] of rows start .. stop-1.
 
-    Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and from P on those
-    that offsets count: ids [N] and log_weights [N]. bias is [V], or [0] for none. A coefficient is
+    Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and the candidates P
+    + offsets[r] .. of ids [N] and log_weights [N]. bias is [V], or [0] for none. A coefficient is
     the loss's gradient in the logit, a factor multiplies w (or h) in the logit's gradient. If
     `wants`, d_hidden [B, D] gets the loss's gradient in hidden.
     """

@@ -1,4 +1,4 @@
-"""Random numbers by counter, and uniform samples of the ids that a row does not have yet.
+"""Random numbers by counter, and uniform samples of ids that a row does not have yet.
 
 A sample depends on seed, step, the row's number and its ids, not on the order of draws.
 
@@ -41,7 +41,7 @@ def mixed(key, place):
 
 @inline
 def _mark(taken, ids):
-    """Mark the ids not marked yet and return their number; negative ids are padding."""
+    """Mark ids (negative: padding) and return the number of new ones."""
     fresh = 0
     for i in range(ids.size):
         if ids[i] >= 0 and not taken[ids[i]]:
@@ -59,7 +59,6 @@ def _unmark(taken, ids):
 
 @inline
 def _by_rejection(taken, out, seed, step, draw):
-    """Fill `out` with ids that are not taken, and mark them."""
     vocab_size, count, trial = np.uint64(taken.size), 0, np.uint64(0)
     while count < out.size:
         for bits in random_bits(seed, step, draw, trial):
@@ -73,7 +72,6 @@ def _by_rejection(taken, out, seed, step, draw):
 
 @inline
 def _from_the_rest(taken, rest, out, seed, step, draw):
-    """Fill `out` from the `rest` ids not taken, by the first steps of a shuffle."""
     free, count = np.empty(rest, np.int32), 0
     for place in range(taken.size):
         if not taken[place]:
@@ -93,9 +91,9 @@ def add_uniform_sample(
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
     """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
-    The others are no ids of the row (CSR) and none of its targets [B, M] (padded by -1). Their
-    weight is the number of ids that each stands for; the row's ids have 1. O(ids + count), unless
-    that is more than half of V. Scratch: taken [V], zeros before and after.
+    The others exclude the row's ids (CSR) and its targets [B, M] (padded by -1). Their weight is
+    the number of ids that each stands for; the row's ids have 1. O(ids + count), unless that is
+    more than half of V. Scratch: taken [V], zeros before and after.
     """
     rows = offsets.size - 1
     starts = np.zeros(rows + 1, np.int64)

@@ -45,37 +45,35 @@ Tree = namedtuple("Tree", "sums leaves size classes per_leaf")  # sums: a pointe
 
 @inline
 def dot32(a, b, size):
-    """The dot product of two float32 vectors, in 64 float32 sums."""
     s0, s1, s2, s3 = zeros32(), zeros32(), zeros32(), zeros32()
-    whole = size - size % LANES
+    full = size - size % LANES
     fours = size - size % (4 * LANES)
     for d in range(0, fours, 4 * LANES):
         s0 = multiply_add(load(a, d), load(b, d), s0)
         s1 = multiply_add(load(a, d + LANES), load(b, d + LANES), s1)
         s2 = multiply_add(load(a, d + 2 * LANES), load(b, d + 2 * LANES), s2)
         s3 = multiply_add(load(a, d + 3 * LANES), load(b, d + 3 * LANES), s3)
-    for d in range(fours, whole, LANES):
+    for d in range(fours, full, LANES):
         s0 = multiply_add(load(a, d), load(b, d), s0)
-    if whole < size:
-        rest = size - whole
-        s1 = multiply_add(load_first(a, whole, rest), load_first(b, whole, rest), s1)
+    if full < size:
+        rest = size - full
+        s1 = multiply_add(load_first(a, full, rest), load_first(b, full, rest), s1)
     sums = sums_of_four(s0, s1, s2, s3)
     return float(sums[0]) + float(sums[1]) + float(sums[2]) + float(sums[3])
 
 
 @inline
 def add32(target, values, size):
-    """target += values, float32."""
-    whole = size - size % LANES
-    for d in range(0, whole, LANES):
+    full = size - size % LANES
+    for d in range(0, full, LANES):
         store(target, d, multiply_add(load(values, d), splat32(ONE), load(target, d)))
-    for d in range(whole, size):
+    for d in range(full, size):
         target[d] += values[d]
 
 
 @inline
 def _split(tree, query, floor, first, span, dot):
-    """Return the masses of a node's children and phi.left; dot: phi.S of the node itself."""
+    """Return the masses of a node's children and phi.left; dot: phi.S of the node."""
     node = (tree.leaves + first) // span
     c0 = min(first * tree.per_leaf, tree.classes)
     c1 = min((first + span // 2) * tree.per_leaf, tree.classes)
@@ -88,7 +86,6 @@ def _split(tree, query, floor, first, span, dot):
 
 @inline
 def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
-    """Push a node with its draws a .. b - 1; return the stack's new height."""
     places[top, 0], places[top, 1], places[top, 2], places[top, 3] = first, span, a, b
     shares[top, 0], shares[top, 1], shares[top, 2], shares[top, 3] = low, high, dot, log_p
     return top + 1
@@ -101,10 +98,10 @@ def descend(
     sums: Float32, classes: int, per_leaf: int, phi: Float32, floor: float, uniforms: Float64,
     leaves: Int64, log_q: Float64,
 ) -> None:  # fmt: skip
-    """Fill leaves [M] and log_q [M] with draws for the query phi [F], and their probabilities.
+    """Fill leaves [M] and log_q [M] with draws for the query phi [F], and their log-probabilities.
 
-    A class has at least the mass `floor`. uniforms [M] ascend, and so do the leaves that they
-    decide. Each node is visited once: at most O(F log L) a draw.
+    A class has at least the mass `floor`. uniforms [M] ascend, and so do the leaves. Each node is
+    visited once: at most O(F log L) a draw.
     """
     count, size = sums.shape
     query, tree = pointer(phi), Tree(pointer(sums), count, size, classes, per_leaf)
@@ -120,35 +117,34 @@ def descend(
                 leaves[i], log_q[i] = first, log_p
             continue
         left, right, dot_left = _split(tree, query, floor, first, span, dot)
-        whole, half = left + right, span // 2
+        mass, half = left + right, span // 2
         # No draw may go to a side without classes, however things are rounded.
-        split = high if right == 0 else low + (high - low) * (left / whole)
+        split = high if right == 0 else low + (high - low) * (left / mass)
         c = a  # the first draw that goes right
         while c < b and uniforms[c] < split:
             c += 1
         if c < b:
             top = _push(
                 places, shares, top, first + half, half, c, b, split, high, dot - dot_left,
-                log_p + log(right / whole),
+                log_p + log(right / mass),
             )  # fmt: skip
         if a < c:
             top = _push(
                 places, shares, top, first, half, a, c, low, split, dot_left,
-                log_p + log(left / whole),
+                log_p + log(left / mass),
             )  # fmt: skip
 
 
 @inline
 def _merge_equal(nodes, count, sums, places, size):
-    """Add up the sums of equal neighbours among nodes; return the number of nodes left."""
-    kept = 0
+    left = 0
     for i in range(count):
-        if kept and nodes[kept - 1] == nodes[i]:
-            add32(row_of(sums, places[kept - 1], size), row_of(sums, places[i], size), size)
+        if left and nodes[left - 1] == nodes[i]:
+            add32(row_of(sums, places[left - 1], size), row_of(sums, places[i], size), size)
         else:
-            nodes[kept], places[kept] = nodes[i], places[i]
-            kept += 1
-    return kept
+            nodes[left], places[left] = nodes[i], places[i]
+            left += 1
+    return left
 
 
 @kernel("(float32[:,::1], int64[::1], float32[:,::1])")

@@ -1,4 +1,4 @@
-"""The baselines of the papers, a few lines each.
+"""The baselines that the papers compare with.
 
 Shape letters: B rows, D hidden size, V classes, m draws, C different ones, K best classes of a row,
 b rows at once.
@@ -47,7 +47,7 @@ CLASSES_AT_ONCE = 8192  # TopK holds their logits
 
 @dataclass(kw_only=True, eq=False)
 class TopK(SearchProposal):
-    """The k largest logits and the targets; with n_uniform > 0 a sample of the rest too.
+    """The k largest logits and the targets; with n_uniform > 0 a sample of the others too.
 
     "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed: only the
     backward pass is cheaper than the full softmax's. Biased without n_uniform, and with it LSH
@@ -88,7 +88,7 @@ class TopK(SearchProposal):
 
 @dataclass(kw_only=True, eq=False)
 class Exp(Proposal):
-    """m draws a row from the softmax over the classes that are no targets of it: O(V) a row.
+    """m draws a row from the softmax over the other classes than its targets: O(V) a row.
 
     The best proposal possible: Rawat et al. 2019, Sampled Softmax with Random Fourier Features,
     section 2; Bengio and Senecal 2008. Each draw's e^{x_j} / q_j is the same, so the loss is the
@@ -125,7 +125,6 @@ class Exp(Proposal):
 
 
 def _logits(made: Proposal, hidden_BD: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return logits [B, n] of some rows of W [n, D] with their bias [n, 1]."""
     weight = weight.to(hidden_BD.dtype)
     if made.form.scale is not None:
         weight = normalize(weight, dim=-1)
@@ -137,7 +136,7 @@ def _logits(made: Proposal, hidden_BD: Tensor, weight: Tensor, bias: Tensor | No
 class Quadratic(KernelProposal):
     """Negatives by alpha (h.w)^2 + 1 (Blanc, Rendle 2018), for a loss with absolute logits.
 
-    With a `scale` the kernel is of the cosine, as in Rawat et al. A branch costs D (D + 1) / 2.
+    With a `scale` the kernel is of the cosine (Rawat et al.). A branch costs D (D + 1) / 2.
     """
 
     alpha: float = option(100.0, "Larger: the 1 matters less.")
@@ -149,8 +148,6 @@ class Quadratic(KernelProposal):
 
 
 class _FrequencyLoss(SampledSoftmax):
-    """A loss of its own over shared draws by class_counts [V], or by `default_weights`."""
-
     proposal: FrequencyProposal
 
     def __init__(
@@ -223,7 +220,7 @@ class DSoftmax(FullSoftmax):
 
     Chen, Grangier, Auli 2016, Strategies for Training Large Vocabulary Neural Language Models,
     section 2.2: classes are cut into blocks by frequency, and the logits of a block of n classes
-    are the product of its weights with its own part of the hidden row, of size d.
+    are the product of its weights with a part of the hidden row, of size d.
 
     blocks: (n, d) of each, most frequent classes first, together V and D. By default a tenth of the
     classes has half of the dimensions, the next three tenths a quarter. class_counts [V]:
@@ -270,7 +267,7 @@ def _default_blocks(n_classes: int, in_features: int) -> list[tuple[int, int]]:
 
 def _check_blocks(blocks: Sequence[tuple[int, int]], n_classes: int, in_features: int) -> None:
     pairs = all(isinstance(block, Sequence) and len(block) == 2 for block in blocks)
-    whole = pairs and all(type(size) is int and size > 0 for block in blocks for size in block)
-    if not whole or tuple(map(sum, zip(*blocks, strict=True))) != (n_classes, in_features):
+    fit = pairs and all(type(size) is int and size > 0 for block in blocks for size in block)
+    if not fit or tuple(map(sum, zip(*blocks, strict=True))) != (n_classes, in_features):
         allowed = f"(classes, dimensions) of blocks that add up to {(n_classes, in_features)}"
         raise InvalidRequest("blocks", list(blocks), allowed)

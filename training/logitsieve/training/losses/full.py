@@ -1,7 +1,7 @@
-"""The full softmax: as torch computes it, and in chunks of rows.
+"""The full softmax, dense and in chunks of rows.
 
 The chunked form is Liger Kernel's fused linear cross-entropy (Hsu et al. 2024): gradients are taken
-from each chunk of logits before the next overwrites it. The matrix products are the same.
+from each chunk of logits before the next overwrites it.
 
 Shape letters: B rows, D hidden size, V classes, b rows of a chunk.
 """
@@ -55,7 +55,6 @@ class ChunkedSoftmax(FullSoftmax):
     """
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
-        """Return the sum of the losses, times `share`."""
         result: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
             hidden_BD, *self.full_classes(), (targets, self.logit_form.absolute), share
         )
@@ -92,14 +91,14 @@ class _Problem:
         return torch.addmm(self.bias, hidden_bD, self.weight.T, out=out_bV)
 
     def gradients(
-        self, shares_B: Tensor, wanted: tuple[bool, ...]
+        self, shares_B: Tensor, needed: tuple[bool, ...]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return losses [B], and gradients of sum(shares * losses) in the wanted inputs."""
+        """Return losses [B], and gradients of sum(shares * losses) in the inputs that need them."""
         losses_B = torch.empty_like(shares_B)
         inputs = (self.hidden, self.weight, self.bias)
         d_hidden, d_weight, d_bias = (
             torch.zeros_like(x) if x is not None and w else None
-            for x, w in zip(inputs, wanted, strict=True)
+            for x, w in zip(inputs, needed, strict=True)
         )
         weighed_BD = self.hidden * shares_B[:, None]
         for rows, losses, g_bV in self.chunks():
@@ -127,7 +126,7 @@ def _normalise_all(x_bV: Tensor, targets: Targets) -> Tensor:
 
 
 class _Chunked(torch.autograd.Function):
-    """The sum of losses times `share`; backward hands the gradients over, once."""
+    """The sum of losses times `share`; its gradients can be used once."""
 
     @staticmethod
     def forward(

@@ -53,8 +53,8 @@ class LossOptions(TypedDict, total=False):
 class Export:
     """weight [V, D] and bias [V] for the builder: `weight, bias = loss.export()`.
 
-    With `normalized_contexts` the softmax is over weight @ (h / |h|): captured and served contexts
-    have to be normalised.
+    With `normalized_contexts` the softmax is over weight @ (h / |h|): normalise captured and served
+    contexts.
     """
 
     weight: Tensor
@@ -69,8 +69,8 @@ class SoftmaxLoss(nn.Module, ABC):
     """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
 
     Several targets a row are padded with `ignore_index`; the loss is log Z less the mean of their
-    logits. Rows without a target do not count: 0 with reduction "none", and a mean over no rows is
-    0. Raises InvalidRequest.
+    logits. Rows without a target count 0 with reduction "none", and not at all in a mean. Raises
+    InvalidRequest.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SoftmaxLoss(nn.Module, ABC):
     def track(
         self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
-        """Keep the loss's index of its rows up to date; None without an index."""
+        """Update the loss's index of its rows after steps of `optimizer`; None without an index."""
         return None
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @property
     def unservable(self) -> str | None:
-        """The name of the trained model if it is no softmax of h.w + b; then `export` raises."""
+        """The name of the trained model if it is not a softmax of h.w + b; then `export` raises."""
         return "absolute logits" if self.logit_form.absolute else None
 
     @torch.no_grad()

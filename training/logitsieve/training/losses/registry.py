@@ -48,7 +48,6 @@ class Option(typing.NamedTuple):
 
     @property
     def shown_type(self) -> str:
-        """The types as text: int, float or none, one of the words."""
         kinds = [repr(kind) if isinstance(kind, str) else kind.__name__ for kind in self.kinds]
         return " or ".join("none" if kind == "NoneType" else kind for kind in kinds)
 
@@ -70,8 +69,8 @@ class Option(typing.NamedTuple):
 class Loss:
     """A loss of the registry, called with the options of its class and of its proposal.
 
-    weights: makes the weights of a FrequencyProposal from V and class_counts. common: its own
-    defaults of LossOptions.
+    weights: makes the weights of a FrequencyProposal from V and class_counts. common: its defaults
+    of LossOptions.
     """
 
     kind: type[SoftmaxLoss]
@@ -88,7 +87,7 @@ class Loss:
         seed: int = 0,
         **options: Any,
     ) -> SoftmaxLoss:
-        """Make the loss; class_counts [V] and seed are used by losses that need them."""
+        """Make the loss; class_counts [V] and seed are ignored by losses without them."""
         options = {**self.common, **options}
         if issubclass(self.kind, SampledSoftmax):
             options["seed"] = seed
@@ -118,8 +117,8 @@ class Loss:
             if name not in self.common or name == "scale":
                 default = self.common.get(name, base.parameters[name].default)
                 hints[name] = types[name], default
-        found = {name: Option(kinds_of(hint), default) for name, (hint, default) in hints.items()}
-        return {name: each for name, each in found.items() if all(map(_is_text, each.kinds))}
+        options = {name: Option(kinds_of(hint), default) for name, (hint, default) in hints.items()}
+        return {name: each for name, each in options.items() if all(map(_is_text, each.kinds))}
 
     def _parameters(self) -> dict[str, inspect.Parameter]:
         return dict(inspect.signature(self.kind).parameters)

@@ -10,6 +10,7 @@ Shape letters: B rows that have a target, D hidden size, V classes.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -25,14 +26,14 @@ from logitsieve.training.autograd.rng import LARGEST_SEED, Randomness, processes
 from logitsieve.training.autograd.shared import shared_losses
 from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
 from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.structures.track import Tracker, TrackingState, check_trackable
+from logitsieve.training.structures.track import Tracking, check_trackable
 
 
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
-    `track` keeps the proposal's index of the rows up to date. The state has the seed of the draws,
-    the number of steps, the index, and the rows that moved since its update.
+    `track` updates the proposal's index of the rows. The state has the seed of the draws, the
+    number of steps, the index, and the rows that moved since its update.
     """
 
     classes: ClassWeights
@@ -49,7 +50,7 @@ class SampledSoftmax(SoftmaxLoss):
         super().__init__(in_features, n_classes, **common)
         check_at_least("seed", seed, 0, LARGEST_SEED)
         self.random = Randomness(seed)
-        self.tracking = TrackingState()
+        self.tracking = Tracking()
         self._tracked = False
         self.proposal = copy.copy(proposal)
         self.proposal.start(self.classes, self.logit_form, seed)
@@ -90,10 +91,10 @@ class SampledSoftmax(SoftmaxLoss):
     def track(
         self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
-        """Keep the index up to date with the steps of `optimizer`.
+        """Update the index after steps of `optimizer`.
 
         Rows with a gradient are indexed again every `every` steps, a period that grows by `growth`
-        each time. Returns a handle with .remove(), or None without an index. Raises InvalidRequest.
+        each time. Return a handle with .remove(), or None without an index. Raises InvalidRequest.
         """
         check_at_least("every", every, 1)
         if not growth >= 1:
@@ -102,8 +103,8 @@ class SampledSoftmax(SoftmaxLoss):
             return None
         check_trackable(optimizer, self.classes)
         self._tracked = True
-        tracker = Tracker(self.classes, self.proposal.index, self.tracking, every, growth)
-        return optimizer.register_step_post_hook(tracker.after_step)
+        tracked = self.classes, self.proposal.index, every, growth
+        return optimizer.register_step_post_hook(partial(self.tracking.after_step, *tracked))
 
     def get_extra_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"seed": self.random.seed, "step": self.random.step}

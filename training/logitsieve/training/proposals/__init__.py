@@ -1,1 +1,1 @@
-"""How a sampled softmax draws its candidates: a file for each method."""
+"""Ways to draw the candidates of a sampled softmax."""

@@ -50,7 +50,6 @@ class FrequencyProposal(Proposal):
         return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)
 
     def shared(self, rng: StepRng) -> SharedCandidates:
-        """Return one set for the batch."""
         ids = self.draw(rng.uniforms(self.n_sampled))
         return SharedCandidates(ids, -log(self.n_sampled) - self.log_q[ids])
 
@@ -74,14 +73,14 @@ class FrequencyProposal(Proposal):
 
 
 def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
-    """Return equal weights [V]: q = 1 / V."""
+    """Return equal weights [V]."""
     return torch.ones(n_classes, dtype=torch.float64)
 
 
 def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
     """Return weights [V] of q = log((r + 2) / (r + 1)) / log(V + 1), r the rank from 0.
 
-    As TensorFlow's log_uniform_candidate_sampler. Without class_counts [V] ids are ranks.
+    TensorFlow's log_uniform_candidate_sampler. Without class_counts [V] ids are ranks.
     """
     ranks = torch.arange(n_classes, dtype=torch.float64)
     if class_counts is not None:

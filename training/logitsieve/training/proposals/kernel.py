@@ -40,13 +40,10 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 class LeafSoftmax:
     """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
 
-    Within a leaf, class j is drawn with a probability in proportion to
-
-        sum over the rows b of e^{x_bj} / Z^_b.
-
-    Any Z^_b that does not depend on the draws within leaves gives a valid distribution. Here it is
+    Within a leaf, class j is drawn with a probability in proportion to sum over the rows b of
+    e^{x_bj} / Z^_b. Any Z^_b that does not depend on the draws within leaves is valid. Here it is
     the importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a
-    confident row does not count for too much.
+    confident row does not dominate.
 
     Shape letters: L' different leaves, n classes a leaf, M draws.
     """
@@ -58,7 +55,7 @@ class LeafSoftmax:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the distribution, which need not be exact."""
+        """The precision of the distribution, which need not be exact."""
         fast = BFLOAT16_IS_FAST and self.hidden.device.type == "cpu"
         single = self.hidden.dtype == torch.float32
         return torch.bfloat16 if fast and single else self.hidden.dtype

@@ -19,7 +19,7 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
-from logitsieve.index_builder.row_clusters import cluster_arrays
+from logitsieve.index_builder.fit.ivf import cluster_arrays
 from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
@@ -32,7 +32,7 @@ UNIFORM = 5  # |T| = 5 |S|, as in the paper
 
 
 class InvertedLists(Buckets):
-    """Rows by cluster: a RowIndex. An update clusters all rows again, as in the paper."""
+    """Rows by cluster: a RowIndex. An update clusters all rows again, like the paper."""
 
     def __init__(self, n_classes: int, n_lists: int, seed: int, *, normalized: bool) -> None:
         super().__init__(n_classes)

@@ -122,10 +122,7 @@ class LNS(Proposal):
     def _weighed(
         self, queries: np.ndarray, rows: np.ndarray, colliding: DrawnIds, uniform: DrawnIds
     ) -> RaggedCandidates:
-        """Return both kinds of candidates, with weights 1 / (pi_j + u / (V - 1)).
-
-        A kept colliding class stands for 1 / share of them.
-        """
+        """Weigh by 1 / (pi_j + u / (V - 1)); a colliding class stands for 1 / share."""
         offsets, ids, places = _joined(colliding, uniform)
         chances_E = self.hashed.hashing.chances(queries, rows, offsets, ids)
         log_weights_E = -np.log(chances_E + np.repeat(uniform.shares, np.diff(offsets)))
@@ -135,7 +132,7 @@ class LNS(Proposal):
 
 
 def default_bits(n_classes: int) -> int:
-    """Return K = 9, or more for many classes, so that a bucket holds about BUCKET classes."""
+    """Return K = 9, or more for many classes: a bucket then holds about BUCKET classes."""
     return min(max(BITS, ceil(log2(n_classes / BUCKET))), LARGEST_BITS)
 
 
@@ -157,7 +154,6 @@ def _picked(targets_BM: Int64, rng: StepRng) -> Int64:
 
 
 def _distinct(targets_BM: Int64) -> Int64:
-    """Count the distinct targets of each row."""
     ordered = np.sort(targets_BM, axis=1)
     first = np.diff(ordered, axis=1, prepend=-1) != 0
     count: Int64 = (first & (ordered >= 0)).sum(1)

@@ -60,6 +60,6 @@ class LSH(SearchProposal):
 
 
 def default_bits(n_classes: int, tables: int, k: int) -> int:
-    """Return bits by which the buckets of a context unlike all classes hold about 4 k ids."""
+    """Return bits: the buckets of a context unlike all classes then hold about 4 k ids."""
     bits = round(log2(max(n_classes * tables / (4 * k), 1)))
     return min(max(bits, LEAST_BITS), MOST_BITS)

@@ -18,11 +18,10 @@ from logitsieve.utils.options import check_ranges
 class Proposal(ABC):
     """A method that draws candidates; its options are the fields of a dataclass.
 
-    `SampledSoftmax` copies the proposal and starts the copy. InvalidRequest for an option out of
-    range.
+    `SampledSoftmax` starts a copy. InvalidRequest for an option out of range.
 
-    index: the index of the rows of W that `propose` searches, if any; the loss keeps it up to date
-    and saves it. unservable: the name of the trained model if it is no softmax of h.w + b.
+    index: the index of the rows of W that `propose` searches, if any; the loss updates and saves
+    it. unservable: the name of the trained model if it is not a softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:
@@ -33,7 +32,7 @@ class Proposal(ABC):
     def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
         """Prepare to draw for `classes`, which may move or be exchanged by a tie.
 
-        `index`, if any, is made here and filled by the loss. seed: of hash functions and features.
+        Make `index`, if any; the loss fills it. seed: of hash functions and features.
         InvalidRequest for options that do not fit.
         """
         self.classes, self.form = classes, form
@@ -46,5 +45,5 @@ class Proposal(ABC):
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
         """Return candidates for rows that have targets, and minus their log-expected counts.
 
-        hidden is detached, and normalised if the logits are. All randomness comes from `rng`.
+        hidden is detached, and normalised if the logits are. Use no randomness but `rng`.
         """

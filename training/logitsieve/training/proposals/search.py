@@ -1,8 +1,8 @@
-"""The classes that a search finds for a context, and a uniform sample of the rest.
+"""The classes that a search finds for a context, and a uniform sample of the others.
 
 The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets
-and the classes that a search finds, T is uniform without replacement outside S (Levy, Chen, Ermon
-2018, LSH Softmax, equations 4 to 6, with V - |S| for its C - k).
+and the classes found, T is uniform without replacement outside S (Levy, Chen, Ermon 2018, LSH
+Softmax, equations 4 to 6, with V - |S| for its C - k).
 
 Shape letters: B rows, D hidden size, V classes, M targets of a row, E candidates of all rows.
 """
@@ -102,7 +102,7 @@ class SearchProposal(Proposal):
 
 
 class UniformSampler:
-    """Draws uniform samples, without replacement, of the classes that a row does not have yet."""
+    """Uniform samples, without replacement, of classes that a row does not have yet."""
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
@@ -113,7 +113,7 @@ class UniformSampler:
     ) -> tuple[Int64, Int32, Float64]:
         """Return CSR (offsets, ids, log-weights): each row's ids and then `count` others.
 
-        None of the others is a target of the row (padded by -1).
+        Targets (padded by -1) are excluded.
         """
         key, step = np.uint64(rng.key), np.uint64(rng.step)
         taken = self.scratch.zeros("taken", self.n_classes, np.uint8)
@@ -124,5 +124,5 @@ class UniformSampler:
 
 
 def sqrt_classes(n_classes: int, factor: float = 1.0) -> int:
-    """Return factor sqrt V within 1 .. V: the papers' defaults are multiples of it."""
+    """Return factor sqrt V within 1 .. V, the papers' form of defaults."""
     return min(n_classes, max(1, round(factor * math.sqrt(n_classes))))

@@ -76,7 +76,7 @@ class StructuredFourier(Features):
 class QuadraticFeatures(Features):
     """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1.
 
-    u u^T is symmetric, so D (D + 1) / 2 + 1 features do, half of the paper's D^2 + 1.
+    u u^T is symmetric: D (D + 1) / 2 + 1 features instead of the paper's D^2 + 1.
     """
 
     def __init__(self, dim: int, alpha: float) -> None:
@@ -92,7 +92,6 @@ class QuadraticFeatures(Features):
 
 
 def _waves(angles: Float32) -> Float32:
-    """[cos, sin] / sqrt(R) of angles [N, R]."""
     count = angles.shape[1]
     phi = np.empty((len(angles), 2 * count), np.float32)
     np.cos(angles, out=phi[:, :count])

@@ -68,7 +68,6 @@ class Hashing(ABC):
         return out
 
     def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
-        """Return the probability [E] of a common bucket, 1 - (1 - p^K)^L."""
         common = self.agreements(queries, rows, offsets, ids) ** self.hashes
         with np.errstate(divide="ignore"):
             chances: Float64 = -np.expm1(self.tables * np.log1p(-common))
@@ -101,11 +100,10 @@ class SimHash(Hashing):
         return hash_vectors(vectors_NX, self.drawn, torch.get_num_threads())
 
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """Return the vectors at length 1; one of zeros becomes the last axis, zero in others."""
         norms = np.linalg.norm(vectors_NX, axis=1, keepdims=True)
-        kept: np.ndarray = vectors_NX / np.where(norms > 0, norms, 1)
-        kept[norms[:, 0] == 0, -1] = 1
-        return kept
+        unit: np.ndarray = vectors_NX / np.where(norms > 0, norms, 1)
+        unit[norms[:, 0] == 0, -1] = 1
+        return unit
 
     def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
         simhash_agreements(queries, rows, *rest)

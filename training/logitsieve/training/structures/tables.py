@@ -1,8 +1,8 @@
 """Hash tables over the rows of W, which follow the rows as they are trained.
 
 `update` moves changed rows to other buckets, in constant time a table. Between updates look-ups
-find classes by their old rows. A loss that weighs by the probability of a collision needs the rows
-as they were hashed: `keep` stores them.
+find classes by their old rows. `keep` stores the rows as they were hashed, for losses that weigh by
+the probability of a collision.
 
 Shape letters: B rows of a batch, D hidden size, X = D + 2, V classes, L tables, C buckets a table,
 M targets of a row, U rows that changed.
@@ -33,13 +33,12 @@ from logitsieve.training.structures.hashing import Hashing
 
 
 class Scratch:
-    """Arrays of zeros for kernels, by name and thread: no part of any state."""
+    """Arrays of zeros for kernels, by name and thread; never saved."""
 
     def __init__(self) -> None:
         self._of_thread = local()
 
     def zeros(self, name: str, size: int, dtype: type[np.generic]) -> np.ndarray:
-        """Return the calling thread's array, which kernels leave as zeros or only overwrite."""
         arrays: dict[str, Any] = self._of_thread.__dict__
         if name not in arrays or arrays[name].size != size:
             arrays[name] = np.zeros(size, dtype)
@@ -57,7 +56,7 @@ LARGEST_POOLS = 2**31 - 1
 class Buckets:
     """Buckets of class ids: bucket i holds pools[start : start + size] of its extents[i].
 
-    extents int32 [buckets, 3], as kernels/buckets.py has them; pools int32.
+    extents int32 [buckets, 3] (kernels/buckets.py); pools int32.
     """
 
     extents: Int32
@@ -78,8 +77,8 @@ class Buckets:
     ) -> tuple[Int64, Int32, Int64]:
         """Return CSR (offsets, ids) of each row's classes, and their number before a limit [B].
 
-        Targets (padded by -1) are left out. At most `limit` classes stay: the ones in most
-        buckets, or a uniform sample if `fair`.
+        Targets (padded by -1) are excluded. At most `limit` classes stay: the ones in most buckets,
+        or a uniform sample if `fair`.
         """
         seed, count = (np.uint64(random.key), np.uint64(random.step)), self.n_classes
         counts = self.scratch.zeros("counts", count, np.uint16)
@@ -90,7 +89,7 @@ class Buckets:
         return classes
 
     def look_up_batch(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
-        """Return at most `limit` ids in most pairs of a row and a bucket, no row's targets."""
+        """Return at most `limit` ids in most pairs of a row and a bucket, without targets."""
         sizes = {
             "votes": self.n_classes,
             "distinct": self.n_classes + 1,
@@ -106,7 +105,7 @@ class Buckets:
 class HashTables(Buckets):
     """The buckets of every row: a RowIndex. mips: hash for h.w + b instead of the angle.
 
-    keep: store the rows as they were hashed, for `Hashing.chances`; V rows more.
+    keep: store the V rows as they were hashed, for `Hashing.chances`.
     """
 
     def __init__(
@@ -128,7 +127,6 @@ class HashTables(Buckets):
         self.kept: np.ndarray | None = None
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash all rows; O(V (X L bits + L))."""
         if self.mips:
             norms = (_norms(*_read(weight, bias, part)) for part in self._parts())
             self.largest = HEADROOM * max(float(norm.max()) for norm in norms) or 1.0
@@ -139,7 +137,7 @@ class HashTables(Buckets):
         self._fill()
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash rows [U] again and move those whose buckets change; a row longer than M: rebuild."""
+        """Hash rows [U] again and move those with other buckets; a row longer than M: rebuild."""
         rows_U = rows.cpu().numpy()
         for start in range(0, len(rows_U), AT_ONCE):
             part = rows_U[start : start + AT_ONCE]
@@ -161,7 +159,6 @@ class HashTables(Buckets):
         return self._numbered(self.hashing.codes(vectors)), vectors
 
     def of_classes(self, ids_B: Int64) -> Int32:
-        """Return the buckets int32 [B, L] of classes, by their rows as hashed."""
         return self._numbered(self.codes[ids_B])
 
     def state_dict(self) -> dict[str, Any]:
@@ -203,7 +200,6 @@ class HashTables(Buckets):
         return codes_BL + np.arange(self.hashing.tables, dtype=np.int32) * self.buckets
 
     def _lifted(self, weight_UD: Float32, bias_U: Float32) -> Float32:
-        """Return lifted rows float32 [U, X] of length 1."""
         norms = _norms(weight_UD, bias_U)
         norms = np.where(norms > 0, norms, 1)
         largest = np.full_like(norms, self.largest) if self.mips else norms
@@ -214,14 +210,13 @@ class HashTables(Buckets):
     def _keep(self, rows: slice | Int64, vectors_UX: Float32) -> None:
         if not self.keep:
             return
-        kept = self.hashing.kept(vectors_UX)
+        vectors = self.hashing.kept(vectors_UX)
         if self.kept is None:
-            self.kept = np.zeros((self.n_classes, kept.shape[1]), kept.dtype)
-        self.kept[rows] = kept
+            self.kept = np.zeros((self.n_classes, vectors.shape[1]), vectors.dtype)
+        self.kept[rows] = vectors
 
 
 def _read(weight: Tensor, bias: Tensor | None, rows: Tensor | slice) -> tuple[Float32, Float32]:
-    """Return rows of weight [U, D] and bias [U] (zeros if None) as float32 on the CPU."""
     weight_UD = weight.detach()[rows].to("cpu", torch.float32).numpy()
     if bias is None:
         return weight_UD, np.zeros(len(weight_UD), np.float32)

@@ -1,4 +1,4 @@
-"""Indexes of the rows of W, kept up to date with an optimizer.
+"""Indexes of the rows of W that follow an optimizer.
 
 Rows with a gradient are dirty; they are indexed again once a period, as every step would cost many
 times the loss. Optimizers that move other rows are refused.
@@ -43,14 +43,33 @@ class RowIndex(Protocol):
 
 
 @dataclass
-class TrackingState:
-    """State of a Tracker, saved in checkpoints: optimizer steps, updates, dirty rows."""
+class Tracking:
+    """Optimizer steps, updates of an index, and the rows that moved since: saved in checkpoints."""
 
     steps: int = 0
     updated: int = 0  # the step of the last update
     updates: int = 0
     dirty: list[Tensor] = field(default_factory=list)  # int64, most of them of one step
     noted: int = 0  # ids in `dirty`, with duplicates
+
+    def after_step(
+        self, classes: ClassWeights, index: RowIndex, every: int, growth: float, *_: object
+    ) -> None:
+        """Note the rows that moved; index them after `every` * `growth`^updates steps."""
+        self.steps += 1
+        for parameter in classes.parameters():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if not gradient.is_sparse:
+                raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
+            self.note(gradient._indices()[0].clone(), len(gradient))
+        if self.steps - self.updated >= every * growth**self.updates:
+            weight, bias = classes.detached()
+            index.update(self.rows().to(weight.device), weight, bias)
+            self.forget()
+            self.updated = self.steps
+            self.updates += 1
 
     def note(self, rows: Tensor, n_classes: int) -> None:
         """Add rows; duplicates are dropped beyond 2 V ids."""
@@ -80,37 +99,7 @@ class TrackingState:
         self.dirty, self.noted = [state["dirty"]], len(state["dirty"])
 
 
-@dataclass(frozen=True)
-class Tracker:
-    """Updates `index` every `every` steps, a period that grows by `growth` each time."""
-
-    classes: ClassWeights
-    index: RowIndex
-    state: TrackingState
-    every: int
-    growth: float
-
-    def after_step(self, *_: object) -> None:
-        """Note the rows that moved, and index them if the period is over."""
-        state = self.state
-        state.steps += 1
-        for parameter in self.classes.parameters():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if not gradient.is_sparse:
-                raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
-            state.note(gradient._indices()[0].clone(), len(gradient))
-        if state.steps - state.updated >= self.every * self.growth**state.updates:
-            weight, bias = self.classes.detached()
-            self.index.update(state.rows().to(weight.device), weight, bias)
-            state.forget()
-            state.updated = state.steps
-            state.updates += 1
-
-
 def check_trackable(optimizer: Optimizer, classes: ClassWeights) -> None:
-    """Raise InvalidRequest unless it has all the classes' parameters and moves no other rows."""
     name = type(optimizer).__name__
     if not classes.sparse:
         raise InvalidRequest("optimizer", f"{name} on dense gradients", _SPARSE)

@@ -38,7 +38,7 @@ class TreeQuery:
 class KernelTree:
     """Sums of phi over the classes below each branch: a RowIndex.
 
-    Keeps each row as it was added, to subtract it again; normalised rows in half precision, and
+    Stores each added row, to subtract it again; normalised rows in half precision, and
     phi is of the rounded row.
     """
 

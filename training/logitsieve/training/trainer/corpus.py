@@ -96,14 +96,12 @@ class Corpus(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays that `save` wrote."""
         train, valid, counts = (
             np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls._fields[:3]
         )
         return cls(train, valid, counts, Vocabulary.load(folder))
 
     def save(self, folder: Path) -> None:
-        """Write each array as an .npy file of its name, and `vocab.txt`."""
         for name in self._fields[:3]:
             np.save(folder / f"{name}.npy", getattr(self, name))
         self.vocabulary.save(folder)
@@ -133,12 +131,11 @@ def encode(config: TrainConfig, progress: Progress = no_progress) -> Corpus:
 
 
 def _numbered(path: Path, field: str, numbers: dict[str, int]) -> Int32:
-    """Return the number of each word, int32 [N]; `numbers` grows by the new words."""
     words = chain.from_iterable(read_words(path, field))
-    found = np.fromiter(map(numbers.__getitem__, words), np.int32)
-    if not found.size:
+    ids = np.fromiter(map(numbers.__getitem__, words), np.int32)
+    if not ids.size:
         raise InvalidRequest(field, f"{path} without a word", "text")
-    return found
+    return ids
 
 
 class TextStreams:

@@ -35,8 +35,8 @@ SMOOTH = 100  # steps that the displayed loss averages over
 class TrainingStatus:
     """Progress of a training; perplexities are on the held-out text, infinite before a validation.
 
-    rows: words of a step. per_epoch, total: steps. loss: the loss's own, in nats a word, averaged
-    over some steps. seconds: of training steps alone. validated: the step of the last validation.
+    rows: words of a step. per_epoch, total: steps. loss: nats a word, averaged over some steps.
+    seconds: of training steps alone. validated: the step of the last validation.
     """
 
     rows: int
@@ -51,7 +51,6 @@ class TrainingStatus:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last step, from 1 on; 0 before the first."""
         return -(-self.steps // self.per_epoch)
 
     @property
@@ -135,7 +134,6 @@ class Trainer:
         return nats
 
     def _batch(self) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of the next step; each epoch shifts the streams."""
         epoch, number = divmod(self.status.steps, self.status.per_epoch)
         if number == 0:
             self._state = None
@@ -175,7 +173,6 @@ class Trainer:
         return LanguageModel.of(on_cpu, normalized=exported.normalized_contexts)
 
     def save(self, file: Path) -> None:
-        """Replace a checkpoint atomically."""
         state = {
             "status": asdict(self.status),
             "parts": [part.state_dict() for part in self._parts],
