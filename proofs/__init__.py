@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proofs import certified, exponential, gumbel, intervals, levels, log_z, route, scan
+from proofs import certified, exponential, intervals, levels, log_z, route, scan
 
 THEOREMS = [
     *certified.THEOREMS,
@@ -11,6 +11,5 @@ THEOREMS = [
     *route.THEOREMS,
     *exponential.THEOREMS,
     *log_z.THEOREMS,
-    *gumbel.THEOREMS,
     *intervals.THEOREMS,
 ]

@@ -1,8 +1,15 @@
-"""Sums of exponentials within intervals, and decisions by them: kernels/intervals.
+"""Sums of exponentials within intervals, decisions by them, and draws by Gumbel's trick.
 
-The exponent of a row is y inverse - top, for y its estimate or a bound of its logit; all of it is
-float32 but `inverse`, `top` and `lift`, which are rounded to it here. Exponentials below e^-87
-carry no information, and `LEAST` is taken off for them.
+kernels/intervals: the exponent of a row is y inverse - top, for y its estimate or a bound of its
+logit; all of it is float32 but `inverse`, `top` and `lift`, which are rounded to it here.
+Exponentials below e^-87 carry no information, and `LEAST` is taken off for them.
+
+kernels/sampling/gumbel.py passes ids over. The C library's log and exp are assumed to err as in
+log_z.py. An id wins a draw if its scaled logit s and its noise G = -log E, E = l or l + e, reach M
+as computed, with l a sixteenth of -log u of its block and e its own -log u; and -log u >= 1 - u.
+The largest s is 0, with noise of at least -3.7, and G is at most 39.6, as u is from 2^-53 to
+1 - 2^-53. So s is at least -44, and neither its weight e^s nor e^-M underflows in float32. The
+1 - u of the tests is truncated to a multiple of 2^-31, then rounded.
 """
 
 from __future__ import annotations
@@ -23,6 +30,25 @@ from proofs.exponential import exponential_below
 from proofs.expression import Symbol, assigned, traced
 from proofs.log_z import COMPUTED, DEEPEST, LIBM, ROWS
 from proofs.theorem import U32, U64, Checks, Theorem, growth, nearer_one, number
+
+DRAWN_NATS = 40  # above |G|, and above |s + G| of an id that wins
+
+
+def passed_over(spare: float) -> Checks:
+    """A logarithm and sums, for l + e and e^{s - M}; in float32 1 - u, and its upper bound.
+
+    That is w e^-M - r of a weight w, rounded twice, with r a sixteenth of the block's 1 - u. Both
+    sides are linear in r, which is at most l: 0 or all of l + e.
+    """
+    off = (LIBM + U64) * DRAWN_NATS * (1 + U64)
+    exponential = 1 / ((1 - off) * (1 - U64))
+    rest = (1 + U32) / (1 - LIBM)
+    weight, noise = (1 - Fraction(ERROR64)) * (1 - U32), (1 - LIBM) * (1 - U64) * (1 - U32)
+    limit = Fraction(spare) * weight * noise * (1 - U32)
+    for least in (Fraction(0), exponential):
+        rounded = least / (1 - LIBM) * (1 + U32)
+        yield rest * (exponential - least) <= (limit - rounded) * (1 - U32)
+
 
 NATS = 88
 # |top|, by quarters of binades: `lift` is LIFTED at most.
@@ -150,4 +176,5 @@ THEOREMS = [
     Theorem("intervals, limits", "kernels.sketch.thresholds.SPARE", limits, 4),
     Theorem("intervals, nucleus", f"{KERNELS}.nucleus.CLOSE", close, 8),
     Theorem("intervals, min-p", f"{KERNELS}.nucleus.EDGE", edge, 4),
+    Theorem("draws, passed over", "kernels.sampling.gumbel.SPARE", passed_over, 5, nearer_one),
 ]

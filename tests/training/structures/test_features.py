@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float32, Float64
-from logitsieve.training.structures.features import (
+from logitsieve.training.structures.tree import (
     FEATURES,
     QuadraticFeatures,
     RandomFourier,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float32, Float64
-from logitsieve.training.structures.features import QuadraticFeatures, RandomFourier
+from logitsieve.training.structures.tree import QuadraticFeatures, RandomFourier
 
 SCALE, NU = 4.0, 2.0
 

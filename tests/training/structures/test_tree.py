@@ -10,8 +10,7 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int64
 from logitsieve.training.autograd.classes import LogitForm
-from logitsieve.training.structures.features import QuadraticFeatures, RandomFourier
-from logitsieve.training.structures.tree import KernelTree
+from logitsieve.training.structures.tree import KernelTree, QuadraticFeatures, RandomFourier
 
 DIM, CLASSES = 8, 100
 UNIT, ABSOLUTE = LogitForm(scale=6.0), LogitForm(absolute=True)

@@ -39,7 +39,7 @@ from logitsieve.training.proposals.frequency import (
 from logitsieve.training.proposals.kernel import KernelProposal
 from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.proposals.search import Csr, SearchProposal
-from logitsieve.training.structures.features import Features, QuadraticFeatures
+from logitsieve.training.structures.tree import Features, QuadraticFeatures
 from logitsieve.utils.options import option
 
 CLASSES_AT_ONCE = 8192  # TopK holds their logits

@@ -26,8 +26,7 @@ from logitsieve.training.autograd.batch import SharedCandidates, Targets
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm, read_touched
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.structures.features import FEATURES, Features
-from logitsieve.training.structures.tree import KernelTree
+from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
 from logitsieve.utils.options import option
 
 ROWS_AT_ONCE = 2048  # rows of W: their logits for the batch are held at a time

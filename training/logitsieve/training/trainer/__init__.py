@@ -3,8 +3,7 @@
 from logitsieve.training.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus, Vocabulary, windows
 from logitsieve.training.trainer.language_model import LanguageModel
-from logitsieve.training.trainer.run import begin, load_config, train
-from logitsieve.training.trainer.trainer import Trainer, TrainingStatus
+from logitsieve.training.trainer.trainer import Trainer, TrainingStatus, begin, load_config, train
 
 __all__ = [
     "Corpus", "LanguageModel", "TrainConfig", "Trainer", "TrainingStatus", "Vocabulary", "begin",
