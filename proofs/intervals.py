@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from logitsieve.kernels.intervals import intervals, sums
+from logitsieve.kernels.intervals.intervals import BOUND_SPARE, MARGIN_SPARE
 from logitsieve.kernels.sampling.gumbel import SPARE
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST
 from logitsieve.kernels.simd.lanes import LANES
@@ -151,19 +152,16 @@ def edge(share: float) -> Checks:
     yield Fraction(share) >= Fraction(ERROR64) + 4 * U64
 
 
-KERNELS = "kernels.intervals"
+KERNELS, INTERVALS = "kernels.intervals", "kernels.intervals.intervals"
 
 THEOREMS = [
     Theorem(
-        "intervals, bound",
-        f"{KERNELS}.intervals.BOUND_SPARE",
-        partial(with_margin, spare=intervals.MARGIN_SPARE),
-        4,
+        "intervals, bound", f"{INTERVALS}.BOUND_SPARE", partial(with_margin, spare=MARGIN_SPARE), 4
     ),
     Theorem(
         "intervals, margin",
-        f"{KERNELS}.intervals.MARGIN_SPARE",
-        partial(with_margin, intervals.BOUND_SPARE),
+        f"{INTERVALS}.MARGIN_SPARE",
+        partial(with_margin, BOUND_SPARE),
         16,
         nearer_one,
     ),

@@ -11,7 +11,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from logitsieve.kernels.sampling import log_z, quick_log_z
+from logitsieve.kernels.sampling import log_z
+from logitsieve.kernels.sampling.quick_log_z import LOG_REACH, LOG_SPARE, STEP, SUMMED
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST, LOWEST64
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.topk.queries import CHUNK
@@ -135,18 +136,11 @@ THEOREMS = [
     Theorem("log Z, logarithm", f"{EXACT}.LOG_ERROR", log_error, 1.5),
     Theorem("quick log Z, exponentials", f"{QUICK}.ROUGH", rough, 1.3),
     Theorem("quick log Z, exponents", f"{QUICK}.ROUNDED", rounded, 2.1),
-    Theorem("quick log Z, sums", f"{QUICK}.SUMMED", partial(quick_sums, each=quick_log_z.STEP), 4),
-    Theorem("quick log Z, rows", f"{QUICK}.STEP", partial(quick_sums, quick_log_z.SUMMED), 4),
+    Theorem("quick log Z, sums", f"{QUICK}.SUMMED", partial(quick_sums, each=STEP), 4),
+    Theorem("quick log Z, rows", f"{QUICK}.STEP", partial(quick_sums, SUMMED), 4),
     Theorem("quick log Z, underflow", f"{QUICK}.TINY", clamped, 1.5),
-    Theorem(
-        "quick log Z, logarithm",
-        f"{QUICK}.LOG_SPARE",
-        partial(logarithm, flat=quick_log_z.LOG_REACH),
-        4,
-    ),
-    Theorem(
-        "quick log Z, reach", f"{QUICK}.LOG_REACH", partial(logarithm, quick_log_z.LOG_SPARE), 4
-    ),
+    Theorem("quick log Z, logarithm", f"{QUICK}.LOG_SPARE", partial(logarithm, flat=LOG_REACH), 4),
+    Theorem("quick log Z, reach", f"{QUICK}.LOG_REACH", partial(logarithm, LOG_SPARE), 4),
     Theorem("printed log p", f"{PRINTING}.ROUNDED", printed, 4),
     Theorem("raised log Z", f"{PRINTING}.SUMMED", raised, 4),
     Theorem("ranks of beams", f"{MERGE}.ROUNDED", ranks, 1.7),

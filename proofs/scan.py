@@ -10,7 +10,8 @@ from operator import mul
 from typing import Any
 
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.topk import descriptor, scan
+from logitsieve.kernels.topk import scan
+from logitsieve.kernels.topk.descriptor import DOT64_SPARE, GAMMA_SPARE, NORM_SPARE
 from logitsieve.kernels.topk.queries import SLACK
 from proofs.certified import lane_steps
 from proofs.expression import Symbol, assigned
@@ -63,7 +64,7 @@ def coded_slack(steps: float, dot64: float, norm: float) -> Checks:
     """
     for dim in range(32, LARGEST_DIM + 1, 32):
         off = growth(dim // 16 + 3 + 1 + VALUE) * (1 + growth(VALUE))
-        computed = (Fraction(dim, LANES) + Fraction(steps)) * U32 * Fraction(descriptor.GAMMA_SPARE)
+        computed = (Fraction(dim, LANES) + Fraction(steps)) * U32 * Fraction(GAMMA_SPARE)
         yield off <= computed * (1 - 12 * U64)
         yield growth(lane_steps(dim) + 1, U64) + 12 * U64 <= Fraction(dot64) * (1 - SPARED)
         # ||h - g||: a rounded difference, squares, their sum, its root and this product.
@@ -115,18 +116,12 @@ TOPK = "kernels.topk.descriptor"
 
 THEOREMS = [
     Theorem("largest norm", f"{TOPK}.NORM_SPARE", largest_norm, 2, nearer_one),
-    Theorem(
-        "slack",
-        f"{TOPK}.GAMMA_SPARE",
-        partial(slack, dot64=descriptor.DOT64_SPARE),
-        inf,
-        nearer_one,
-    ),
+    Theorem("slack", f"{TOPK}.GAMMA_SPARE", partial(slack, dot64=DOT64_SPARE), inf, nearer_one),
     Theorem("slack, dot64", f"{TOPK}.DOT64_SPARE", partial(slack, 1.0), 2e6),
     Theorem(
         "slack, codes",
         f"{TOPK}.CODED_STEPS",
-        partial(coded_slack, dot64=descriptor.DOT64_SPARE, norm=descriptor.NORM_SPARE),
+        partial(coded_slack, dot64=DOT64_SPARE, norm=NORM_SPARE),
         2,
     ),
     Theorem("codes", "kernels.simd.planes.LARGEST_CODE", exact_sums, 2.1, mul),

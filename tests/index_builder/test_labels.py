@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.fitting import shared_head
+from logitsieve.index_builder.fitting import shared_heads
 from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix
@@ -34,9 +34,8 @@ def test_labels_are_the_exact_ones_of_ties_too(tmp_path: Path, workers: int, kin
     contexts, file = Contexts([hidden[:1030], hidden[1030:]]), tmp_path / "labels.npy"
     with ThreadPoolExecutor(3) as pool:
         by = Workers(pool if workers else None)
-        labels = exact_labels(
-            shared_head("exact", exact, softmax), contexts, 20, 1100, file, ignore, by
-        )
+        shared = shared_heads(softmax, {})["exact"]
+        labels = exact_labels(shared, contexts, 20, 1100, file, ignore, by)
     np.testing.assert_array_equal(labels, exact.topk(hidden, 20).ids)
 
 
@@ -51,14 +50,7 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
             raise InterruptedError
 
     contexts, workers = Contexts([make_contexts(5000)]), Workers(Watching(), tmp_path)
+    shared = shared_heads(softmax, {})["exact"]
     with pytest.raises(InterruptedError):
-        exact_labels(
-            shared_head("exact", make_exact(softmax), softmax),
-            contexts,
-            20,
-            90,
-            file,
-            ignore,
-            workers,
-        )
+        exact_labels(shared, contexts, 20, 90, file, ignore, workers)
     assert held == [True]

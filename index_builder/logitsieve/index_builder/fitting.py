@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -134,28 +133,27 @@ def part_name(head: str) -> str:
 
 
 def heads_of(
-    softmax: Softmax, fitted: Mapping[str, FitResult], threads: int = 1, fallback: str = ""
+    softmax: Softmax, fitted: Mapping[str, FitResult], fallback: str = ""
 ) -> dict[str, Head]:
     """Make `exact` and the fitted heads at their operating points; earlier ones are fallbacks."""
     parts = {part_name(name): result.arrays for name, result in fitted.items()}
     knobs = {name: result.knobs for name, result in fitted.items()}
-    return dict(make_heads(HEADS, softmax, parts, knobs, threads, fallback))
+    return make_heads(HEADS, softmax, parts, knobs, 1, fallback)
 
 
-def shared_head(
-    name: str,
-    head: Head,
-    softmax: Softmax,
-    fitted: Mapping[str, FitResult] = MappingProxyType({}),
-    fallback: str = "",
-) -> Shared[Head]:
-    """Share the head `name` of `heads_of(softmax, fitted, fallback=fallback)` with workers."""
+def shared_heads(
+    softmax: Softmax, fitted: Mapping[str, FitResult], fallback: str = ""
+) -> dict[str, Shared[Head]]:
+    """Share the heads of `heads_of` with workers."""
     parts = {part_name(each): result.arrays for each, result in fitted.items()}
     layout = tuple((part, key) for part, arrays in parts.items() for key in arrays)
     arrays = softmax.stored, softmax.bias, *(parts[part][key] for part, key in layout)
     knobs = {each: dict(result.knobs) for each, result in fitted.items()}
-    options = name, softmax.matrix.kind, layout, knobs, fallback
-    return Shared(head, _make_head, arrays, options)
+    options = softmax.matrix.kind, layout, knobs, fallback
+    heads = heads_of(softmax, fitted, fallback)
+    return {
+        name: Shared(head, _make_head, arrays, (name, *options)) for name, head in heads.items()
+    }
 
 
 def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:

@@ -45,7 +45,7 @@ from logitsieve.index_builder.fitting import (
     heads_of,
     part_name,
     sample_rows,
-    shared_head,
+    shared_heads,
 )
 from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.screen.outlook import (
@@ -89,9 +89,9 @@ def run(
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
         fitted, fallback, note = _fit(inputs, names, scratch)
-        heads = heads_of(softmax, fitted, fallback=fallback)
-        shared = [shared_head(name, heads[name], softmax, fitted, fallback) for name in heads]
-        each = each_by(inputs.workers, shared)
+        shared = shared_heads(softmax, fitted, fallback)
+        heads = {name: each.value for name, each in shared.items()}
+        each = each_by(inputs.workers, shared.values())
         calibration = None
         if inputs.heldout.rows:
             judged = inputs.heldout
@@ -177,8 +177,7 @@ def _paying_screen(
         part = replace(inputs, train=few(inputs.train))
         basis = prepare(part, label_depth(inputs, True), folder)
     basis = replace(basis, fitted=fitted, fallback=name)
-    shared = shared_head(name, heads_of(inputs.softmax, fitted)[name], inputs.softmax, fitted)
-    judged = at_equal_precision(basis, shared, scratch)
+    judged = at_equal_precision(basis, shared_heads(inputs.softmax, fitted)[name], scratch)
     prospects = outlook(judged, costs := costs_of(judged))
     note = prospects.said(len(inputs.texts)) if prospects.needed > inputs.train.rows else ""
     if note and not named:
@@ -232,7 +231,7 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
-    exact = shared_head(EXACT, heads_of(inputs.softmax, {})[EXACT], inputs.softmax)
+    exact = shared_heads(inputs.softmax, {})[EXACT]
 
     def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
         report, path = partial(inputs.progress, stage), scratch / file

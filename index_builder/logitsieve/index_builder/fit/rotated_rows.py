@@ -73,7 +73,8 @@ def turn(softmax: Softmax, turning: Turning, workers: Workers | None = None) -> 
     V, count = softmax.vocab_size, len(turning.directions)
     turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
     matrix = softmax.matrix
-    shared = Shared(_rows(matrix, turning), _make_rows, (softmax.stored, *turning), (matrix.kind,))
+    arrays = softmax.stored, *turning
+    shared = Shared(_rows(*arrays, matrix.kind), _rows, arrays, (matrix.kind,))
     starts = range(0, V, BLOCK_ROWS)
     results = (workers or Workers()).map(turn_block, ((shared, start) for start in starts))
     digest, same = begin_sha256(matrix.kind, matrix.shape), True
@@ -98,10 +99,7 @@ def turn_block(rows: _Rows, start: int) -> tuple[Float32, Float64, float, bytes]
     return turned_RP, outside_R, float(left_R.max()), hashlib.sha256(block.data.data).digest()
 
 
-def _rows(matrix: StoredMatrix, turning: Turning) -> _Rows:
-    return _Rows(matrix, turning, solve(turning.arrays))
-
-
-def _make_rows(stored: np.ndarray, *rest: Any) -> _Rows:
-    *turning, kind = rest
-    return _rows(StoredMatrix(kind, stored), Turning(*turning))
+def _rows(stored: np.ndarray, *rest: Any) -> _Rows:
+    *arrays, kind = rest
+    turning = Turning(*arrays)
+    return _Rows(StoredMatrix(kind, stored), turning, solve(turning.arrays))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -140,13 +139,6 @@ def least_rows(precision: float, unseen: bool) -> int:
     return rows
 
 
-class Start(NamedTuple):
-    """Plain k-means centroids [C, D] to train, and the number of labels to count."""
-
-    centroids: Float32
-    depth: int
-
-
 def depths(target: Mapping[str, float], labels: int, vocab_size: int) -> tuple[int, ...]:
     """Return the numbers of labels a context to search: the target's, and more."""
     least = max(labels, *(TARGETS[name] for name in target))
@@ -179,8 +171,8 @@ class Search:
         provable = inputs.bound(np.ones(inputs.heldout.rows))
         if max(self.target.values()) > provable:
             starts = starts[:1]
-        for number, begin in enumerate(starts, start=1):
-            plain = Partition(inputs, begin.centroids, begin.depth)
+        for number, (centroids_CD, depth) in enumerate(starts, start=1):
+            plain = Partition(inputs, centroids_CD, depth)
             screen = train_screen(inputs, plain, goal.plan)
             if screen.plan.reached:
                 reached.append(screen)
@@ -199,19 +191,19 @@ class Search:
         bounds = goal.bounds(nearest.partition, keep_P)
         raise TargetNotReached(self.target, {**bounds, **nearest.summary, "provable": provable})
 
-    def _cheapest_starts(self) -> list[Start]:
-        """Return plain k-means at all numbers of clusters and depths, the cheapest first.
+    def _cheapest_starts(self) -> list[tuple[Float32, int]]:
+        """Return plain centroids [C, D] and numbers of labels to count, the cheapest first.
 
         One that misses the target comes last: training may make up for it. Partitions are dropped:
         most of them are never trained.
         """
-        ranked: list[tuple[float, Start]] = []
+        ranked: list[tuple[float, Float32, int]] = []
         inputs, tried = self.inputs, self.inputs.config.clusters_tried
         labels = depths(self.target, inputs.config.labels, inputs.vocab_size)
         for number, clusters in enumerate(tried, start=1):
             centroids_CD = plain_centroids(inputs, clusters)
             for depth in reversed(labels):
                 partition = Partition(inputs, centroids_CD, depth)
-                ranked.append((self.goal.plan(partition).cost, Start(centroids_CD, depth)))
+                ranked.append((self.goal.plan(partition).cost, centroids_CD, depth))
             inputs.progress("search", number, len(tried))
-        return [begin for _, begin in sorted(ranked, key=lambda entry: entry[0])]
+        return [each[1:] for each in sorted(ranked, key=lambda each: each[0])]

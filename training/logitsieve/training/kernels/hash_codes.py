@@ -3,12 +3,11 @@
 SimHash (Charikar 2002): two vectors are on one side of a random hyperplane with probability 1 -
 angle / pi.
 
-DWTA: the largest of a few random coordinates, K winners a table. Chen, Shrivastava 2018, Densified
-Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et al. 2020, A Truly Constant-Time
-Distribution-Aware Negative Sampling, appendix A.3. Two vectors agree if coordinate i wins in both:
-with R_i coordinates below i in both vectors, that has the probability sum_i C(R_i, m - 1) / C(D,
-m). Each window is drawn independently, not cut from a permutation as in the paper, so 1 - (1 -
-p^K)^L, the chance of a common bucket, is exact.
+DWTA (Chen, Shrivastava 2018; Daghaghi et al. 2020, appendix A.3): the largest of a few random
+coordinates, K winners a table. Two vectors agree if coordinate i wins in both: with R_i coordinates
+below i in both, that has the probability sum_i C(R_i, m - 1) / C(D, m). Each window is drawn
+independently, not cut from a permutation as in the paper, so 1 - (1 - p^K)^L, the chance of a
+common bucket, is exact.
 
 Shape letters: B queries or vectors, D their size, V rows, E pairs of a query and a row, L tables, K
 hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >= L K products.

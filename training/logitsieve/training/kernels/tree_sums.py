@@ -1,10 +1,7 @@
 """A binary tree over the classes that draws in proportion to a kernel: branches, draws, updates.
 
-Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling, section 3.2: for a kernel
-phi(h).phi(c) the mass of a set of classes is phi(h).S with S the sum of phi over the set.
-
-Shape letters: V classes, D their size, F features, L leaves (a power of two), n classes a leaf,
-M draws, N rows to add.
+Blanc, Rendle 2018, section 3.2: for a kernel phi(h).phi(c) the mass of a set of classes is phi(h).S
+with S the sum of phi over the set.
 
 Nodes are numbered as in a heap: 1 is the root, node i has the children 2 i and 2 i + 1, leaf l is
 node L + l and has the classes l n .. (l + 1) n - 1. Row i of `sums` [L, F] is the sum of phi over
@@ -12,7 +9,10 @@ the *left* child of node i, row 0 the sum over all classes; the right child is t
 
 A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
 or 0 without classes. log q is the logarithm of the product of the branches' probabilities with
-these masses: the true one, whatever rounding and clipping do.
+these masses: exact despite rounding and clipping.
+
+Shape letters: V classes, D their size, F features, L leaves (a power of two), n classes a leaf, M
+draws, N rows to add.
 """
 
 from __future__ import annotations

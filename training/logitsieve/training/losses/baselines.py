@@ -90,9 +90,9 @@ class TopK(SearchProposal):
 class Exp(Proposal):
     """m draws a row from the softmax over the other classes than its targets: O(V) a row.
 
-    The best proposal possible: Rawat et al. 2019, Sampled Softmax with Random Fourier Features,
-    section 2; Bengio and Senecal 2008. Each draw's e^{x_j} / q_j is the same, so the loss is the
-    full softmax's, and the gradient is in expectation.
+    The best proposal possible (Rawat et al. 2019, section 2; Bengio and Senecal 2008). Each draw's
+    e^{x_j} / q_j is the same, so the loss is the full softmax's, and the gradient is in
+    expectation.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
@@ -176,9 +176,8 @@ class _FrequencyLoss(SampledSoftmax):
 class ImportanceSoftmax(_FrequencyLoss):
     """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j), q of class_counts [V] or uniform.
 
-    Bengio and Senecal 2003, Quick Training of Probabilistic Neural Nets by Importance Sampling;
-    "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so the loss
-    can be negative.
+    Bengio and Senecal 2003; "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to
+    the draws, so the loss can be negative.
     """
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
@@ -191,9 +190,8 @@ class ImportanceSoftmax(_FrequencyLoss):
 class NCE(_FrequencyLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
-    Noise-contrastive estimation, which tells classes of the data from noise: Gutmann and Hyvarinen
-    2010 (AISTATS); Mnih and Teh 2012, A Fast and Simple Algorithm for Training Neural Probabilistic
-    Language Models, with Z = 1. The noise, m draws for the batch from class_counts [V] or
+    Noise-contrastive estimation, which tells classes of the data from noise (Gutmann and Hyvarinen
+    2010), with Z = 1 (Mnih and Teh 2012). The noise, m draws for the batch from class_counts [V] or
     log-uniform by id, may be the target. Biases start at -log V, so that Z starts near 1.
     """
 
@@ -218,9 +216,8 @@ class NCE(_FrequencyLoss):
 class DSoftmax(FullSoftmax):
     """Full softmax over blocks of classes: sum of n d products a row instead of V D.
 
-    Chen, Grangier, Auli 2016, Strategies for Training Large Vocabulary Neural Language Models,
-    section 2.2: classes are cut into blocks by frequency, and the logits of a block of n classes
-    are the product of its weights with a part of the hidden row, of size d.
+    Chen, Grangier, Auli 2016, section 2.2: classes are cut into blocks by frequency, and the logits
+    of a block of n classes are the product of its weights with a part of the hidden row, of size d.
 
     blocks: (n, d) of each, most frequent classes first, together V and D. By default a tenth of the
     classes has half of the dimensions, the next three tenths a quarter. class_counts [V]:

@@ -1,7 +1,6 @@
 """Negatives from a fixed distribution over the classes, whatever the context.
 
-Bengio and Senecal 2008, Adaptive Importance Sampling (IEEE Trans. Neural Networks 19(4)); Jean et
-al. 2015, On Using Very Large Target Vocabulary. Draws are independent.
+Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015. Draws are independent.
 
 Shape letters: B rows, D hidden size, V classes, m draws, E = B m of all rows.
 """

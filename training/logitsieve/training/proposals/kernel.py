@@ -1,10 +1,7 @@
 """Negatives from a kernel tree: RF-softmax, and the base of the quadratic kernel.
 
-Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; Rawat et al. 2019, Sampled
-Softmax with Random Fourier Features, section 3.2.
-
-m draws for the batch come from the mean of the rows' distributions, with log-weight -log(m q_j); m
-counts the draws that are masked as targets.
+Blanc, Rendle 2018; Rawat et al. 2019, section 3.2. m draws for the batch come from the mean of the
+rows' distributions, with log-weight -log(m q_j); m counts the draws that are masked as targets.
 
 Shape letters: B rows that have a target, D hidden size, V classes, m draws, L' different leaves, n
 classes a leaf.

@@ -1,8 +1,7 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
-corrected (docs/training/kmeans.md). The `ivf` head has the same clusters: Auvolat et al. 2015,
-Clustering is Efficient for Approximate Maximum Inner Product Search.
+corrected (docs/training/kmeans.md). The clusters are the `ivf` head's (Auvolat et al. 2015).
 
 Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 """

@@ -3,8 +3,7 @@
 Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. As published the
 loss is an unweighted softmax over the target and the classes that collide: other classes are never
 pushed away. Corrected, u uniform classes are added, and each candidate is weighted by 1 over its
-expected count, pi_j + u / (V - 1), pi_j being its probability of colliding over the draw of the
-hash functions, by the rows as they were hashed.
+expected count, pi_j + u / (V - 1), with pi_j the probability that its row, as hashed, collides.
 
 Shape letters: B rows, D hidden size, V classes, L tables, E candidates of all rows, M targets of a
 row.

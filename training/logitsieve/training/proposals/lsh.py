@@ -1,7 +1,6 @@
 """LSH Softmax: the classes that share buckets with the context, and a uniform sample of the rest.
 
-Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
-Architectures, Algorithm 1.
+Levy, Chen, Ermon 2018, LSH Softmax, Algorithm 1.
 
 Shape letters: B rows, D hidden size, V classes, M targets of a row.
 """

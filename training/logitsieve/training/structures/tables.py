@@ -1,8 +1,8 @@
 """Hash tables over the rows of W, which follow the rows as they are trained.
 
 `update` moves changed rows to other buckets, in constant time a table. Between updates look-ups
-find classes by their old rows. `keep` stores the rows as they were hashed, for losses that weigh by
-the probability of a collision.
+find classes by their old rows, which `keep` stores for losses that weigh by the probability of a
+collision.
 
 Shape letters: B rows of a batch, D hidden size, X = D + 2, V classes, L tables, C buckets a table,
 M targets of a row, U rows that changed.

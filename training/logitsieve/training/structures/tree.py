@@ -1,10 +1,9 @@
 """A kernel tree over the rows of W, rebuilt and updated with the weights, and its feature maps.
 
-phi(x).phi(y) equals a kernel of x and y, in expectation or exactly: Rawat et al. 2019, Sampled
-Softmax with Random Fourier Features, section 3; Rahimi, Recht 2007 for RFF, Yu et al. 2016 for
-SORF. Both estimate exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1 and so
-at least e^{-2 nu}. The tree: Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based
-Sampling; kernels/tree_sums.py has its layout.
+phi(x).phi(y) equals a kernel of x and y, in expectation or exactly (Rawat et al. 2019, section 3;
+Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Both estimate exp(-nu |x - y|^2 / 2), which is
+exp(nu (x.y - 1)) for vectors of norm 1 and so at least e^{-2 nu}. kernels/tree_sums.py has the
+tree's layout.
 
 Shape letters: N vectors, D their size, R random directions, F features, V classes, L leaves, n
 classes a leaf, B contexts, M draws.

@@ -1,7 +1,6 @@
 """A word-level LSTM language model and its file.
 
-Press and Wolf, "Using the Output Embedding to Improve Language Models", EACL 2017 (the tying);
-Zaremba, Sutskever and Vinyals, "Recurrent Neural Network Regularization", 2014 (the dropout).
+Tied embeddings (Press and Wolf 2017); dropout between layers (Zaremba et al. 2014).
 
 Shape letters: B batch rows, T time steps, D hidden size, V vocabulary, L layers.
 """
