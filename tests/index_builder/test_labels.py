@@ -10,16 +10,12 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.fitting import shared_heads
+from logitsieve.index_builder.fitting import BuildInputs, shared_heads
 from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
-
-
-def ignore(done: int, total: int) -> None:
-    pass
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16"])
@@ -35,7 +31,8 @@ def test_labels_are_the_exact_ones_of_ties_too(tmp_path: Path, workers: int, kin
     with ThreadPoolExecutor(3) as pool:
         by = Workers(pool if workers else None)
         shared = shared_heads(softmax, {})["exact"]
-        labels = exact_labels(shared, contexts, 20, 1100, file, ignore, by)
+        inputs = BuildInputs(softmax=softmax, train=contexts, heldout=contexts, workers=by)
+        labels = exact_labels(inputs, shared, contexts, 20, file, "label")
     np.testing.assert_array_equal(labels, exact.topk(hidden, 20).ids)
 
 
@@ -51,6 +48,7 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
 
     contexts, workers = Contexts([make_contexts(5000)]), Workers(Watching(), tmp_path)
     shared = shared_heads(softmax, {})["exact"]
+    inputs = BuildInputs(softmax=softmax, train=contexts, heldout=contexts, workers=workers)
     with pytest.raises(InterruptedError):
-        exact_labels(shared, contexts, 20, 90, file, ignore, workers)
+        exact_labels(inputs, shared, contexts, 20, file, "label")
     assert held == [True]

@@ -6,7 +6,6 @@ Shape letters: N contexts, B contexts of a block, D hidden size, K labels a cont
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,31 +15,26 @@ from logitsieve.api.results import Float32, Int32
 from logitsieve.heads import Head
 from logitsieve.index_builder.data.arrays import reserve
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.workers import Shared, Workers
+from logitsieve.index_builder.fitting import BuildInputs
+from logitsieve.index_builder.workers import Shared
 from logitsieve.utils.environment import name_in_errors
 
 LABEL_ROWS = 1024  # contexts of a block
 
 
 def exact_labels(
-    exact: Shared[Head],
-    contexts: Contexts,
-    depth: int,
-    vocab_size: int,
-    file: Path,
-    progress: Callable[[int, int], None],
-    workers: Workers,
+    inputs: BuildInputs, head: Shared[Head], contexts: Contexts, depth: int, file: Path, stage: str
 ) -> np.ndarray:
-    """Return [N, K] ids of the exact top `depth`, best first, in a mapped file.
+    """Return [N, K] ids of the head's top `depth`, best first, in a mapped file.
 
     InvalidRequest names a context that is too large.
     """
-    dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
+    dtype = np.uint16 if inputs.vocab_size <= 1 << 16 else np.int32
     with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
     reserve(file, labels, 0, contexts.rows)
-    calls = ((exact, block, depth) for block in contexts.blocks(LABEL_ROWS))
-    results = workers.map(label_block, calls)
+    calls = ((head, block, depth) for block in contexts.blocks(LABEL_ROWS))
+    results = inputs.workers.map(label_block, calls)
     for part in contexts.spans(LABEL_ROWS):
         try:
             labels[part] = next(results)
@@ -49,7 +43,7 @@ def exact_labels(
                 raise
             field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
             raise InvalidRequest(field, error.got, error.allowed) from error
-        progress(part.stop, contexts.rows)
+        inputs.progress(stage, part.stop, contexts.rows)
     return labels
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import faiss
-import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -19,7 +18,6 @@ from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.heads.certified import GRADES, EstimatedHead
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
-from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import fit_certified, fit_without_contexts
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
@@ -232,16 +230,13 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
     exact = shared_heads(inputs.softmax, {})[EXACT]
-
-    def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
-        report, path = partial(inputs.progress, stage), scratch / file
-        return exact_labels(exact, contexts, depth, vocab_size, path, report, inputs.workers)
-
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return FitInputs(
         **vars(inputs),
-        labels=label(train, depth, "labels-fitted.npy", "label"),
-        heldout_labels=label(inputs.heldout, judged, "labels-heldout.npy", "label held-out"),
+        labels=exact_labels(inputs, exact, train, depth, scratch / "fitted.npy", "label"),
+        heldout_labels=exact_labels(
+            inputs, exact, inputs.heldout, judged, scratch / "heldout.npy", "label held-out"
+        ),
         sample=train.take(rows_S),
         sample_rows=rows_S,
     )

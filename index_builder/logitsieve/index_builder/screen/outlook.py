@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -82,9 +81,9 @@ def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path
     """
     K = min(max(TARGETS.values()), inputs.vocab_size)
     labels_HK = inputs.heldout_labels[:, :K]
-    report = partial(inputs.progress, "judge estimated")
-    asked = inputs.heldout, K, inputs.vocab_size, scratch / "estimated.npy", report, inputs.workers
-    rest_HK = exact_labels(estimated, *asked) == labels_HK
+    file = scratch / "estimated.npy"
+    found_HK = exact_labels(inputs, estimated, inputs.heldout, K, file, "judge estimated")
+    rest_HK = found_HK == labels_HK
     if inputs.target is None:
         shown = {name: inputs.bound(each) for name, each in shares_right(rest_HK, EQUAL).items()}
         target = {name: min(least, shown[name]) for name, least in EQUAL.items()}

@@ -14,7 +14,7 @@ import torch
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.workers import Shared, Workers
+from logitsieve.index_builder.workers import Shared
 
 LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
 MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
@@ -80,19 +80,16 @@ class Pairs(NamedTuple):
 
 
 def count_pairs(
-    contexts: Contexts,
-    labels_NK: np.ndarray,
-    centroids_CD: Float32,
-    vocab_size: int,
-    workers: Workers,
+    inputs: FitInputs, labels_NK: np.ndarray, centroids_CD: Float32
 ) -> tuple[np.ndarray, Pairs]:
     """Return (uint16 [N] the cluster of each context, its Pairs)."""
+    contexts, vocab_size = inputs.train, inputs.vocab_size
     shared = Shared(centroids_CD, np.asarray, (centroids_CD,))
     calls = ((shared, block, labels_NK[part], vocab_size) for part, block in contexts.parts())
     cluster_N = np.empty(contexts.rows, np.uint16)
     rows_C = np.zeros(len(centroids_CD), np.int64)
     keys, hits, waiting = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-    counted = workers.map(count_block, calls)
+    counted = inputs.workers.map(count_block, calls)
     for part, (cluster, block_keys, block_hits) in zip(contexts.spans(), counted, strict=True):
         cluster_N[part] = cluster
         rows_C += np.bincount(cluster, minlength=len(rows_C))
@@ -137,13 +134,7 @@ class Partition:
         self.depth = min(depth, inputs.labels.shape[1])
         self.waste_weight = waste_weight = inputs.config.waste_weight
         guard = inputs.config.guard or 0.0
-        cluster_N, pairs = count_pairs(
-            inputs.train,
-            inputs.labels[:, : self.depth],
-            centroids_CD,
-            inputs.vocab_size,
-            inputs.workers,
-        )
+        cluster_N, pairs = count_pairs(inputs, inputs.labels[:, : self.depth], centroids_CD)
         used = np.flatnonzero(pairs.rows)
         self.centroids_CD = centroids_CD[used]
         self.pairs = pairs._replace(
