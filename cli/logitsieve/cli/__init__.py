@@ -7,6 +7,6 @@ from logitsieve.cli.app import app
 
 def main() -> None:
     """Run the command; exit code 0: done, 1: could not, 2: bad input."""
-    # gRPC's own lines, such as those about a handshake, say less than our errors do.
+    # gRPC's own lines say less than our errors.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     app(prog_name="logitsieve")

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 DENSE, CERTIFIED = "dense", "certified"
 DENSE_ANSWERS = "llama.cpp's own head answers."
 SLOW = "\nMore than half of the rows were computed: --head dense is likely as fast here."
-SLOW_SHARE = 0.5  # of the rows: above it llama.cpp's own head is likely as fast
+SLOW_SHARE = 0.5  # of the rows
 
 
 class Handover:
-    """The head that answers: llama.cpp's own until an index is made, then one of the index."""
+    """llama.cpp's own head until an index is made, then one of the index."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Handover:
         wanted: str,
         threads: int,
     ) -> None:
-        """`head` answers first; `wanted` of the index follows, on `threads`."""
+        """`head` answers first, then `wanted` of the index, on `threads`."""
         self.head = head
         self._attached, self._making = attached, making
         self._wanted, self._threads = wanted, threads
         self._before: Counts | None = None  # at the handover
 
     def follow(self, counts: Counts) -> None:
-        """Let the index answer from the next token on, if it is ready."""
+        """Let the index answer from the next token on, once it is ready."""
         making = self._making
         if making is None or (making.decoder is None and not making.error):
             return
@@ -51,7 +51,7 @@ class Handover:
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
     def end(self, wait: bool) -> None:
-        """Print the state of an index that was not ready for the text; `wait` until it is."""
+        """Print the state of an unused index; `wait` until it is made."""
         making = self._making
         if making is None:
             return
@@ -65,7 +65,7 @@ class Handover:
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
     def cost(self, counts: Counts) -> str:
-        """Return the speed, before and after the handover, and the rows that the last head read."""
+        """Return the speed before and after the handover, and the last head's rows."""
         vocab_size = self._attached.context.gguf.vocab_size
         if self._before is None or self._before.tokens == counts.tokens:
             return _cost(counts, vocab_size, self.head)
@@ -73,12 +73,11 @@ class Handover:
         return f"{own}; then {_cost(_less(counts, self._before), vocab_size, self.head)}"
 
     def _say(self, line: str) -> None:
-        """Print a line within the text."""
         print("\n" * sys.stdout.isatty() + line, file=sys.stderr)
 
 
 def grade_of(decoder: LocalDecoder | None, wanted: str) -> str:
-    """Return the wanted head, or `certified` if the index does not have it."""
+    """Return `wanted`, or `certified` if the index does not have it."""
     if decoder is None:
         return DENSE
     return wanted if wanted in decoder.index.heads else CERTIFIED
@@ -92,7 +91,7 @@ def _less(counts: Counts, before: Counts) -> Counts:
 
 def _cost(counts: Counts, vocab_size: int, head: str) -> str:
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
-    if head == DENSE:  # llama.cpp's head is part of its graph: it has no time of its own
+    if head == DENSE:  # part of llama.cpp's graph, without a time of its own
         return f"{speed}, all {vocab_size:,} logits of each"
     scanned = counts.scanned / counts.tokens
     much = scanned > SLOW_SHARE * vocab_size

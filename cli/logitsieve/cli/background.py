@@ -1,6 +1,6 @@
 """An index of a GGUF model that another process makes while text is generated.
 
-The cache keeps it in a folder that is named by the hash of the output matrix.
+The cache keeps it in a folder named by the hash of the output matrix.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logitsieve.decoding import LocalDecoder
     from logitsieve.llamacpp import GgufModel
 
-# One thread, as llama.cpp has the other cores; a few contexts show that the heads answer.
+# llama.cpp has the other cores; a few contexts show that the heads answer.
 MODULE = "logitsieve.cli.background"
 BUILD = (sys.executable, "-m", MODULE, "build", "--threads", "1", "--heldout-rows", "64")
 NICENESS = 10  # a low priority, for idle cores
@@ -38,7 +38,7 @@ DIGITS = 16  # of the hash
 
 
 def cached_index(model: GgufModel) -> Path:
-    """Return the folder <name>/<version> in the cache for an index of the model's output matrix."""
+    """Return the folder in the cache for an index of the model's output matrix."""
     kind = model.matrix.kind if model.matrix.kind in KINDS else "F32"
     return default_cache() / "indexes" / model.sha256(kind)[:DIGITS] / "1"
 
@@ -46,7 +46,7 @@ def cached_index(model: GgufModel) -> Path:
 def index_of_cache(
     model: GgufModel, threads: int
 ) -> tuple[LocalDecoder | None, BackgroundIndex | None]:
-    """Return a decoder over the index in the cache, or start to make one; print which."""
+    """Open the index in the cache, or start to make one; print which."""
     path = cached_index(model)
     if path.exists():
         try:
@@ -71,15 +71,15 @@ def warm_decoder(index: Path, threads: int) -> LocalDecoder:
     from logitsieve.index import open_index
 
     decoder = LocalDecoder(open_index(index, threads=threads))
-    decoder.warm()  # compiled before anything is timed
+    decoder.warm()
     return decoder
 
 
 class BackgroundIndex:
     """The index `out` of the model `gguf`, made by a process of low priority.
 
-    `decoder` is None until it can answer; `error` is the reason if it never will. The end of `with`
-    ends the process and leaves a complete index in the cache, or none.
+    `decoder` is None until it can answer, `error` the reason if it never will. The end of `with`
+    ends the process; the cache then has a complete index or none.
     """
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:
@@ -106,7 +106,7 @@ class BackgroundIndex:
         self._thread.start()
 
     def __enter__(self) -> Self:
-        self._handler = signal(SIGTERM, lambda *_: sys.exit(128 + SIGTERM))  # by way of __exit__
+        self._handler = signal(SIGTERM, lambda *_: sys.exit(128 + SIGTERM))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -116,11 +116,9 @@ class BackgroundIndex:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the process was started."""
         return perf_counter() - self._began
 
     def wait(self) -> None:
-        """Wait until there is a decoder or an error."""
         self._thread.join()
 
     def _finish(self) -> None:
@@ -139,10 +137,7 @@ class BackgroundIndex:
 
 
 def build_and_compile(arguments: Sequence[str]) -> int:
-    """Run `logitsieve build`, then compile the kernels of its heads; return the exit code.
-
-    The compiled kernels stay on disk, so that the process that generates only loads them.
-    """
+    """Run `logitsieve build`, then compile its kernels for other processes to load."""
     from logitsieve.cli.app import app
 
     if code := app(list(arguments), standalone_mode=False):

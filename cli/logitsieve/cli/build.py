@@ -26,7 +26,7 @@ ANY_DIRECTION = (
     " wider than for a model's own."
 )
 PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
-LEFT_SHARE = 0.5  # of rows left to the fallback: above it a screen saves little
+LEFT_SHARE = 0.5  # of rows left to the fallback: a screen then saves little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,6 @@ def _bytes(index: Index) -> dict[str, int]:
 
 
 def show(index: Index) -> None:
-    """Print the operating points, the sizes of the files, and the path of the index."""
     print_points(index)
     print_files("On disk", _bytes(index), index.vocab_size * index.dim)
     screen = index.manifest.heads.get("screen")

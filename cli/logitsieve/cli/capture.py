@@ -66,7 +66,7 @@ class CaptureOptions:
     )
 
     def check(self) -> None:
-        """Raise InvalidRequest unless there is one source, and a text if it needs one."""
+        """InvalidRequest unless there is one source, and its text."""
         sources = {"module": self.module, "huggingface": self.huggingface, "gguf": self.gguf}
         given = [name for name, source in sources.items() if source is not None]
         if len(given) != 1:
@@ -97,7 +97,7 @@ class CaptureOptions:
         return capture_gguf(gguf, self.text, self.out, **read, **more)
 
     def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:
-        """Return the model, its batches, and a function that loads it in another process."""
+        """Return the model, its batches, and a loader for other processes."""
         if self.module is not None:
             return *_call(self.module), partial(_model_of, str(Path(self.module).absolute()))
         from logitsieve.index_builder.capture.huggingface import load_model, open_folder

@@ -19,7 +19,7 @@ from logitsieve.cli.output import print_json
 if TYPE_CHECKING:
     from logitsieve.client.llamacpp import Generation, LlamaContext
 
-WHOLE = ("top_k", "penalized", "seed")  # settings of --sample that are whole numbers
+WHOLE = ("top_k", "penalized", "seed")  # integers of --sample
 SETTINGS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "penalized"),
@@ -162,12 +162,12 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         with making or nullcontext(), attach(context, decoder, head=head) as attached:
             handover = Handover(attached, making, head, options.head, threads)
             if making is not None and options.threads is None:
-                context.use_threads(max(1, threads - 1))  # a core for what makes the index
+                context.use_threads(max(1, threads - 1))  # a core for the index
             _show(attached.generate(prompts, **settings), given, handover, options, as_json)
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
-    """Report, and print, if only llama.cpp can answer because the model bends its logits."""
+    """Return True, and say so, if only llama.cpp can answer, as the model bends its logits."""
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
     only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:

@@ -41,7 +41,7 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
         auto = points.auto_of(opened)
-        # The index's own target does not look at k.
+        # The index's own target ignores k.
         ks = (BEYOND,) if precision is None else (*KS, BEYOND)
         if k is not None:
             chosen = k_class(checked_k(k, opened.vocab_size))

@@ -1,7 +1,4 @@
-"""Command-line options from frozen dataclasses, shared options, and options in files.
-
-A dataclass is the one list of names, types, defaults, ranges and help.
-"""
+"""Command-line options from frozen dataclasses, the one list of names, types, ranges and help."""
 
 from __future__ import annotations
 
@@ -31,21 +28,21 @@ RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one o
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-# Types that a file may hold for a field of another type.
+# Types in a file for fields of other types.
 IN_TOML: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
 def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """Return a field for an option of one command; `names` and `more` are typer.Option's."""
+    """Return a field for an option; `names` and `more` are typer.Option's."""
     return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
 
 
 def with_options(command: Callable[..., None], from_file: bool = False) -> Callable[..., None]:
-    """Return the command with one option for each field of the dataclasses among its parameters.
+    """Return the command with one option for each field of its dataclass parameters.
 
-    A field's metadata is from `flag` or holds "help" and, for numbers, "low" and "high". Fields
-    typed tuple[X, ...] become repeatable options. The parameter's default overrides the fields'
-    defaults. `from_file` adds --config, a TOML file with fields as keys; the command line wins.
+    A field's metadata is from `flag` or holds "help" and, for numbers, "low" and "high". Fields of
+    tuple[X, ...] become repeatable. A parameter's default overrides the fields' defaults.
+    `from_file` adds --config, a TOML file of fields; the command line wins.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}
@@ -80,7 +77,7 @@ FILE = inspect.Parameter("config", KEYWORD, default=None, annotation=Annotated[P
 
 
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
-    """Return the fields of `config` that a TOML file sets; InvalidRequest names a wrong one."""
+    """Return the fields of `config` in a TOML file; InvalidRequest names a wrong one."""
     try:
         options = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -131,7 +128,7 @@ def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]
 
 
 def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
-    """Read ["probes=2", "p1=0.99,p5=0.9"] as numbers; InvalidRequest names `field`."""
+    """Read ["probes=2", "p1=0.99,p5=0.9"]; InvalidRequest names `field`."""
     values: dict[str, float] = {}
     for pair in ",".join(pairs).split(",") if pairs else []:
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -146,7 +143,7 @@ def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
 
 
 def read_words(path: Path) -> list[str]:
-    """Read words by id, the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
+    """Read the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
     return read_text("vocabulary", path, "a UTF-8 text file").removesuffix("\n").split("\n")
 
 
@@ -159,20 +156,19 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
 
 
 def idle_cores() -> int:
-    """Count the cores that are idle at the moment, 1 or more: a default for llama.cpp.
+    """Count the idle cores, 1 or more; all cores without Linux's /proc.
 
-    Its threads wait for each other in busy loops, so one on a shared core slows all of them. All
-    cores without Linux's /proc.
+    llama.cpp's threads wait for each other in busy loops: one on a shared core slows all.
     """
     try:
         runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, IndexError, ValueError):
         return CORES
-    return max(1, CORES - max(0, runnable - 1))  # this process is one of them
+    return max(1, CORES - max(0, runnable - 1))  # without this process
 
 
 def executor_at(address: str | None) -> AbstractContextManager[Executor | None]:
-    """Return an executor on the cluster of Ray at that address; None without an address.
+    """Return an executor on the Ray cluster at `address`; None without an address.
 
     MissingExtra without Ray, InvalidRequest without a cluster.
     """

@@ -28,7 +28,7 @@ from logitsieve.utils.options import StageLines, no_progress
 if TYPE_CHECKING:
     from logitsieve.training.trainer import TrainingStatus
 
-PIPED_WIDTH = 160  # columns for a pipe or a file
+PIPED_WIDTH = 160  # columns without a terminal
 
 
 def print_json(value: Any) -> None:
@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print the title and a table: cells without markup, numbers to the right."""
+    """Print a title and a table: cells without markup, numbers to the right."""
     print(*(shown(line) for line in title.split("\n")), sep="\n")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for number, column in enumerate(columns):
@@ -70,7 +70,7 @@ def size(count: float) -> str:
 
 
 def print_files(title: str, sizes: Mapping[str, int], numbers: int) -> None:
-    """Print the bytes of files, and their share of W, `numbers` of four bytes."""
+    """Print the bytes of files and their share of W, `numbers` of four bytes."""
     rows = [(file, size(n), f"{100 * n / (4 * numbers):.2f} %") for file, n in sizes.items()]
     print_table(title, ["file", "size", "of W"], rows)
 
@@ -94,7 +94,7 @@ class TrainDisplay:
         self._update(stage, done, total, f"{done:,}")
 
     def step(self, status: TrainingStatus) -> None:
-        """Show a step of the training; a validation or a resumed start is a line that stays."""
+        """Show a step; a validation or a resumed start is a line that stays."""
         if self._resumed:
             self._resumed = False
             self.say(f"Going on at step {status.steps:,} of {status.total:,}.")
@@ -110,11 +110,11 @@ class TrainDisplay:
 
     @staticmethod
     def perplexity(value: float) -> str:
-        """Format with two decimals, or a power of ten after divergence."""
+        """Format with two decimals, or as a power of ten after divergence."""
         return f"{value:.2f}" if value < 1e6 else f"{value:.2e}"
 
     def _update(self, stage: str, done: int, total: int, note: str) -> None:
-        if stage not in self._tasks:  # steps of an earlier process count for no speed
+        if stage not in self._tasks:  # at `done`: earlier steps count for no speed
             self._tasks[stage] = self._display.add_task(stage, completed=done, note=note)
         self._display.update(self._tasks[stage], completed=done, total=total or None, note=note)
 

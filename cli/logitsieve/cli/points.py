@@ -1,4 +1,4 @@
-"""Tables of operating points, and of the points that AUTO takes."""
+"""Tables of operating points and of the choices of AUTO."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def goal(auto: Auto, precision: float | None) -> str:
 
 
 def without_contexts(calibration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a printable `calibration`: with the size of its contexts, not their numbers."""
+    """Return a printable `calibration`: the size of its contexts, not their numbers."""
     if calibration is None or "contexts" not in calibration:
         return None if calibration is None else dict(calibration)
     contexts = {name: calibration["contexts"][name] for name in ("rows", "dim")}

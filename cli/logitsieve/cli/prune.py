@@ -33,7 +33,7 @@ def command(
     names = sorted(folder for folder in models.iterdir() if is_name(folder.name))
     folders = [folder for folder in names if folder.is_dir()]
     for folder in folders:
-        read_aliases(folder)  # refuses a file that is spoiled before anything is removed
+        read_aliases(folder)  # refuses a spoiled file before anything is removed
     removed = [str(path) for folder in folders for path in prune(folder, keep)]
     if as_json:
         print_json({"removed": removed})
@@ -44,12 +44,12 @@ def command(
 
 
 def prune(model: Path, keep: int) -> list[Path]:
-    """Remove old versions of the folder `model`; return their paths, the lowest first."""
+    """Remove old versions of a model; return their paths, the lowest first."""
     from logitsieve.index.files import TEMPORARY
     from logitsieve.index.manifest import is_version
     from logitsieve.server.models.routes import locked, read_aliases
 
-    with locked(model):  # no alias may come to name one meanwhile
+    with locked(model):
         versions = sorted(
             int(path.name)
             for path in model.iterdir()
@@ -58,7 +58,7 @@ def prune(model: Path, keep: int) -> list[Path]:
         kept = {*versions[-keep:], *read_aliases(model).values()}
         old = [model / str(version) for version in versions if version not in kept]
         for path in old:
-            # Renamed first: a folder with a version's name is whole, even if this process dies.
+            # Renamed first: a version's folder is complete even if this process dies.
             leaving = path.rename(model / f"{TEMPORARY}{secrets.token_hex(8)}")
             shutil.rmtree(leaving)
     return old

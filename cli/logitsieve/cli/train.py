@@ -103,7 +103,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 
 def _refuse_changes(ctx: typer.Context, run: TrainConfig, config: TrainConfig) -> None:
-    """Raise InvalidRequest if an option with --resume differs from the run's own."""
+    """InvalidRequest if an option with --resume differs from the run's own."""
     for name, value in vars(config).items():
         was = getattr(run, name)
         if is_typed(name, ctx) and value != was:

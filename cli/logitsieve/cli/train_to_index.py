@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from logitsieve.index import Index
     from logitsieve.training.trainer import LanguageModel
 
-CONTEXTS, HELD_OUT = "contexts", "heldout"  # in the folder of the run
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders in the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToServing:
     """Contexts to capture from a run, and the index to build from them, if any.
 
-    They are checked before hours of training rather than after.
+    Checked before hours of training.
     """
 
     capture: int | None = flag(
@@ -48,7 +48,7 @@ class ToServing:
             new_path(self.build)
         elif self.build_config is not None:
             raise InvalidRequest("build_config", self.build_config, "nothing without --build")
-        _ = self.config  # its file is read now
+        _ = self.config
 
     @cached_property
     def config(self) -> BuildConfig:
@@ -56,7 +56,7 @@ class ToServing:
         return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
 
     def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
-        """Return the number of contexts kept of the run in `out`, and the index."""
+        """Return the number of contexts kept and the index."""
         if self.capture is None:
             return None, None
         from logitsieve.training.trainer import Corpus, LanguageModel
@@ -93,7 +93,7 @@ class ToServing:
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
-    """Capture contexts of windows spread over the text, unless an earlier call did."""
+    """Capture contexts of windows spread over the text, unless done before."""
     from logitsieve.index_builder.capture import CaptureConfig, capture
     from logitsieve.training.trainer.corpus import WINDOW, windows
 

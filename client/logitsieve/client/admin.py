@@ -1,4 +1,4 @@
-"""AdminClient: loads, unloads and names versions while their server goes on serving."""
+"""AdminClient: loads, unloads and names versions of a running server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logitsieve.client.models import ModelInfo, model_info
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import AdminStub
 
-TIMEOUT_S = 600.0  # a large index is read whole, and kernels may have to be compiled
+TIMEOUT_S = 600.0  # to read a large index and compile kernels
 DRAIN_S = 10.0
 MAX_DRAIN_S = 3600.0
 
@@ -23,7 +23,7 @@ def drain_seconds(value: float) -> float:
 class AdminClient(BlockingConnection):
     """The Admin service at `address`, the admin port. Nothing is retried.
 
-    A server finishes what it has begun, also where a call ends by DeadlineExceeded.
+    A server finishes work that it has begun, even after a DeadlineExceeded.
     """
 
     other_port = "public"
@@ -40,26 +40,26 @@ class AdminClient(BlockingConnection):
         self._admin = AdminStub(self._channel)
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
-        """Open a version, and point `alias` at it from the moment that it answers.
+        """Open a version, and point `alias` at it once it answers.
 
-        Raises ModelNotFound, InvalidRequest with the reason where it cannot be opened, or
-        Unavailable if the alias could not be written; then nothing changes.
+        Raises ModelNotFound, InvalidRequest with the reason if it cannot be opened, or Unavailable
+        if the alias could not be written; then nothing changes.
         """
         request = pb.LoadRequest(name=name, version=str(version), alias=alias)
         return model_info(self._call(self._admin.Load, request))
 
     def unload(self, name: str, version: int, drain_s: float = DRAIN_S) -> ModelInfo:
-        """Send no more requests to a version, and wait `drain_s` seconds for those it has.
+        """Send no more requests to a version, and wait `drain_s` seconds for its current ones.
 
-        The state is "unspecified" when it is gone, "unloading" as long as requests use it. Raises
-        ModelNotFound, or InvalidRequest where an alias names it.
+        The state is "unspecified" once it is gone, "unloading" while requests use it. Raises
+        ModelNotFound, or InvalidRequest if an alias names it.
         """
         drain_ms = round(drain_seconds(drain_s) * 1000)
         request = pb.UnloadRequest(name=name, version=str(version), drain_ms=drain_ms)
         return model_info(self._call(self._admin.Unload, request))
 
     def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:
-        """Point `alias` at a loaded version; None takes the alias away.
+        """Point `alias` at a loaded version; None removes the alias.
 
         Raises ModelNotFound, InvalidRequest, or Unavailable if it could not be written.
         """

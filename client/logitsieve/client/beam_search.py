@@ -1,8 +1,8 @@
-"""Beam search on any Decoder, many sentences at once; the caller's model runs between its steps.
+"""Beam search on any Decoder, many sentences at once; the caller's model runs between steps.
 
 Graves, "Sequence Transduction with Recurrent Neural Networks", 2012 (the search); finished
-hypotheses are kept and the search is stopped as Hugging Face's `generate` does it; Wu et al.,
-"Google's Neural Machine Translation System", 2016, equation 14 (the "gnmt" length penalty).
+hypotheses and the end of the search as in Hugging Face's `generate`; Wu et al., "Google's Neural
+Machine Translation System", 2016, equation 14 (the "gnmt" length penalty).
 
 Shape letters: S sentences, G sentences still searched, D hidden size, K beams, P pairs a sentence,
 T tokens chosen so far.
@@ -27,8 +27,8 @@ from logitsieve.utils.hidden import as_hidden
 ModelStep = Callable[[Int32, Int32], ArrayLike]
 """(parents [R], tokens [R]) -> hidden [R, D]: contexts of the next tokens, by the caller's model.
 
-Row r goes on from row parents[r] of the call before (the first call: of the `hidden` that the
-search began with) by the token tokens[r]. R is K for each sentence that is still searched.
+Row r goes on from row parents[r] of the call before (at first: of the search's `hidden`) by the
+token tokens[r]. R is K for each sentence that is still searched.
 """
 
 LengthPenalty = Literal["length", "gnmt"]
@@ -38,7 +38,7 @@ DIVISORS: dict[str, Callable[[int], float]] = {
     "length": lambda length: float(length),
     "gnmt": lambda length: (5 + length) / 6,
 }
-DEAD = np.float32(-1e9)  # the score of a beam that holds no hypothesis; sums of it stay below half
+DEAD = np.float32(-1e9)  # score of a beam without a hypothesis; its sums stay below half
 MOST_TOKENS = 1 << 20
 
 
@@ -48,14 +48,14 @@ class Hypothesis:
 
     score: float  # log_prob under the length penalty
     log_prob: float  # the sum of the log-probabilities of `tokens`
-    tokens: tuple[int, ...]  # an EOS, if it came to one, is the last of them
+    tokens: tuple[int, ...]  # with the final EOS, if any
 
 
 class SearchResult(NamedTuple):
     """Hypotheses of each sentence."""
 
     hypotheses: list[list[Hypothesis]]  # [S] up to n_best, best first
-    exact: Bool  # [S] True where every step was proven equal to the full softmax's
+    exact: Bool  # [S] every step proven equal to the full softmax's
     steps: int  # calls of beam_step
 
 
@@ -74,16 +74,16 @@ def beam_search(
     constraints: Constraints | None = None,
     **target: Unpack[Target],
 ) -> SearchResult:
-    """The best continuations of S sentences, each of at most `max_tokens` tokens.
+    """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
-    `hidden` [S, D] predicts the first token of each sentence; `step` takes the tokens chosen and
-    returns the contexts of the next ones. A hypothesis has finished when it ends in one of
-    `eos_ids` or is `max_tokens` long, and ranks by log_prob / length ** length_penalty, for "gnmt"
-    by log_prob / ((5 + length) / 6) ** length_penalty.
+    `hidden` [S, D] predicts the first token of each sentence; `step` takes the chosen tokens and
+    returns the next contexts. A hypothesis has finished when it ends in one of `eos_ids` or is
+    `max_tokens` long, and ranks by log_prob / length ** length_penalty, for "gnmt" by log_prob /
+    ((5 + length) / 6) ** length_penalty.
 
-    `early_stopping` True leaves a sentence as soon as `beams` hypotheses of it have finished; False
-    when the best live one would not rank among them if it finished now; "never" when it could not
-    even if it became `max_tokens` long at no further cost. `constraints` hold flat lists of ids.
+    `early_stopping` True leaves a sentence as soon as `beams` hypotheses have finished; False when
+    the best live one would not rank among them if it finished now; "never" when it could not even
+    at `max_tokens` without further cost. `constraints` hold flat lists of ids.
 
     InvalidRequest names the argument at fault; raises what `decoder.beam_step` raises.
     """
@@ -126,7 +126,7 @@ def beam_search(
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
-    """Copy a reply in tensors to the host, where the search is."""
+    """Copy a reply in tensors to the host."""
     if isinstance(reply.tokens, np.ndarray):
         return reply
     arrays, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()
@@ -150,7 +150,7 @@ class _Search:
 
     @property
     def pairs(self) -> int:
-        """P: enough that K of them do not end in EOS, whatever the beams do."""
+        """P: at least K of them do not end in EOS."""
         return max(2, 1 + len(self.eos_ids)) * self.beams
 
     def rank(self, log_prob: float, length: int) -> float:
@@ -158,9 +158,7 @@ class _Search:
 
 
 class _Live(NamedTuple):
-    """Hypotheses that have not finished, best first in each sentence."""
-
-    groups: Int64  # [G] which sentence each is of
+    groups: Int64  # [G] sentences
     scores: Float32  # [G, K] one beam at first
     tokens: Int32  # [G, K, T]
 
@@ -178,7 +176,7 @@ class _Pool:
         push(self.heap, finished)
 
     def settled(self, best_live: float, length: int) -> bool:
-        """True if no live hypothesis, `length` tokens long and at most this good, is worth more."""
+        """Return True if no live hypothesis of this length, at best this good, is worth more."""
         search = self._search
         if length == search.max_tokens or best_live < DEAD / 2:
             return True
@@ -194,9 +192,9 @@ class _Pool:
 def _advance(
     search: _Search, live: _Live, reply: BeamStepReply, pools: Sequence[_Pool]
 ) -> tuple[_Live, Int32]:
-    """Return what lives on and the rows of `live` [G x K] that it continues; fill the pools.
+    """Return the live hypotheses and the rows of `live` [G x K] that they continue; fill the pools.
 
-    Only pairs among the best K may finish; those after them are there to go on from.
+    Only pairs among the best K may finish.
     """
     beams, length = search.beams, live.tokens.shape[2] + 1
     scores = np.where(reply.tokens < 0, DEAD, reply.scores)  # [G, P]

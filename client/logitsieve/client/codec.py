@@ -1,7 +1,4 @@
-"""Arguments -> requests, refused here where no decoder would take them; responses -> replies.
-
-InvalidRequest names the argument at fault.
-"""
+"""Arguments -> requests, checked; responses -> replies. InvalidRequest names the argument."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ R = TypeVar("R", bound=Reply)
 
 
 def fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, target: Target) -> int:
-    """Write the fields that all requests have, and return the rows of hidden."""
+    """Write the fields that all requests have; return the number of rows of hidden."""
     wire = as_wire(hidden)
     put(request.hidden, wire)
     if constraints is not None:
@@ -66,21 +63,21 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
 
 
 def uint32(field: str, value: int) -> int:
-    """`value` as an int; InvalidRequest names `field` unless it fits into 32 bits."""
+    """Check `value`; InvalidRequest names `field` unless it fits into 32 bits."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
         raise InvalidRequest(field, repr(value), "a positive integer")
     return int(value)
 
 
 def to_reply(rpc: Rpc[R], response: Any) -> R:
-    """Read a reply: its arrays are named as the fields of the response, its answer comes last."""
+    """Read a reply: its arrays have the names of the response's fields; its answer comes last."""
     make: Callable[..., R] = rpc.reply
     arrays = (_array(response, name) for name in rpc.reply._fields[:-1])
     return make(*arrays, _answer(response.answer))
 
 
 def _array(message: Any, field: str) -> np.ndarray:
-    """Copy a field, a Tensor, to an array [rows, cols] that the caller owns."""
+    """Copy a Tensor to an array [rows, cols] that the caller owns."""
     tensor = getattr(message, field)
     return decode(tensor.dtype, tensor.rows, tensor.cols, tensor.data, field).copy()
 

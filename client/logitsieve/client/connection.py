@@ -1,4 +1,4 @@
-"""A channel to a server, blocking or not: its TLS, its token, its timeout, our exceptions."""
+"""A channel to a server, blocking or not: TLS, token, timeout, our exceptions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MAX_TIMEOUT_S = 3600.0
 class Tls:
     """PEM files: the authorities to trust, and the client's own certificate."""
 
-    ca: Path | str | None = None  # authorities of the server's certificate; None: gRPC's own list
-    cert: Path | str | None = None  # with its key, where the server asks for one
+    ca: Path | str | None = None  # of the server's certificate; None: gRPC's own list
+    cert: Path | str | None = None  # with its key, if the server asks for one
     key: Path | str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
@@ -52,12 +52,12 @@ class Closing(ABC):
 
 
 class Connection:
-    """A channel of `grpc` or of `grpc.aio` to `address`, which connects at the first call.
+    """A channel of `grpc` or `grpc.aio`, which connects at the first call.
 
-    Each call, its retries included, takes at most `timeout_s` seconds, at most an hour.
+    Each call, retries included, takes at most `timeout_s` seconds, up to an hour.
     """
 
-    other_port = "admin"  # for which the right one may be taken
+    other_port = "admin"  # that may be confused with this one
     api: Any = grpc
 
     def __init__(
@@ -93,7 +93,7 @@ class BlockingConnection(Connection, Closing):
 
     def _call(self, method: Any, request: Any) -> Any:
         try:
-            left = time_left()  # of the computation that this call is a step of
+            left = time_left()  # of the computation around this call
             timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
             return method(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as failure:
@@ -109,7 +109,7 @@ def seconds(value: float) -> float:
 
 
 def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
-    """Metadata of every call. InvalidRequest where a token would leave the machine in the clear."""
+    """Make the metadata of calls. InvalidRequest if a token would leave the machine unencrypted."""
     if not token:
         return ()
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -120,7 +120,7 @@ def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, s
 
 
 def _is_this_machine(address: str) -> bool:
-    """True if all of "host:port", "[host]:port", "ipv4:host:port,host:port" are."""
+    """Check all of "host:port", "[host]:port" or "ipv4:host:port,host:port"."""
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
         return True

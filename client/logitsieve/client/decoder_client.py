@@ -1,4 +1,4 @@
-"""The Decoder protocol over gRPC, by calls on one channel that block or are awaited."""
+"""The Decoder protocol over gRPC, by blocking or awaited calls on one channel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from logitsieve.v1.rpcs import Rpc
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
 
-# gRPC retries by itself, waits as long as the server's grpc-retry-pushback-ms says, and stops at
-# the deadline; several addresses ("ipv4:host:port,host:port") share the load. CANCELLED is what
-# gRPC itself says for a call that reaches a server in the moment it stops; a call that is cancelled
-# on this side is over, and not retried.
+# gRPC retries, waits for the server's grpc-retry-pushback-ms, and stops at the deadline; several
+# addresses ("ipv4:host:port,host:port") share the load. A call that reaches a stopping server gets
+# CANCELLED; one cancelled on this side is not retried.
 SERVICE_CONFIG = json.dumps(
     {
         "loadBalancingConfig": [{"round_robin": {}}],
@@ -42,17 +41,17 @@ SERVICE_CONFIG = json.dumps(
 )
 
 KEEPALIVE_S = 30.0
-MIN_KEEPALIVE_S = 10.0  # servers take more frequent pings for abuse
+MIN_KEEPALIVE_S = 10.0  # servers refuse more frequent pings
 PING_S = 5.0
 
 
 def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[tuple[str, Any]]:
-    """Let a channel retry, spread its calls, reconnect and notice a server that has died."""
+    """Let a channel retry, spread calls, reconnect and notice a dead server."""
     options = [
         ("grpc.service_config", SERVICE_CONFIG),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        # A server that was restarted is found again within a second or two, not two minutes.
+        # Find a restarted server within two seconds, not two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.max_reconnect_backoff_ms", 1000),
@@ -70,7 +69,7 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
 
 
 class DecoderConnection(Connection):
-    """A connection with the stubs of the public port, for both kinds of clients."""
+    """A connection with the stubs of the public port."""
 
     _call: Any  # blocking, or to be awaited
 
@@ -102,54 +101,51 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
 
     Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name that resolves
-    to all of them. While calls are in flight a server that has been silent for `keepalive_s` is
-    pinged: streams break within 5 s if it does not answer.
+    to all of them. During calls, a server that has been silent for `keepalive_s` is pinged: streams
+    break within 5 s if it does not answer.
 
-    Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
-    over `max_message_bytes`, either way, raise RequestTooLarge. `token` goes along with every call;
-    it needs `tls` unless the address is this machine.
+    Each call, retries included, takes at most `timeout_s` seconds, up to an hour. Messages over
+    `max_message_bytes`, either way, raise RequestTooLarge. `token` goes with every call; it needs
+    `tls` unless the address is this machine.
     """
 
     def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
-        """Open a decoder whose calls share one stream; close it, or use it in a `with`.
+        """Open a decoder with one stream for its calls; close it, or use it in a `with`.
 
-        Each of its calls takes at most `timeout_s` seconds, by default as many as this client's.
+        Each call takes at most `timeout_s` seconds, by default this client's.
         """
         return DecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     def models(self) -> list[ModelInfo]:
-        """Return every version that the server knows, without operating points."""
+        """Return every version of the server, without operating points."""
         listing = Listing()
         while not listing.whole:
             listing.add(self._call(self._models.List, listing.request))
         return listing.models
 
     def model(self, name: str) -> ModelInfo:
-        """Return the version that "name", "name@version" or "name:alias" means.
-
-        Raises ModelNotFound.
-        """
+        """Return the version for "name", "name@version" or "name:alias"; or ModelNotFound."""
         return model_info(self._call(self._models.Get, pb.GetModelRequest(model=name)))
 
 
 class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
-    """A `DecoderClient`, by its arguments, for the event loop in which it is made."""
+    """A `DecoderClient`, with its arguments, for one event loop."""
 
     api = grpc.aio
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
-        """Open the stream of `DecoderClient.stream`; close it, or use it in an `async with`."""
+        """Open a stream like `DecoderClient.stream`; close it, or use it in an `async with`."""
         return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     async def models(self) -> list[ModelInfo]:
-        """Return every version that the server knows, without operating points."""
+        """Return every version of the server, without operating points."""
         listing = Listing()
         while not listing.whole:
             listing.add(await self._call(self._models.List, listing.request))
         return listing.models
 
     async def model(self, name: str) -> ModelInfo:
-        """Return the version that `DecoderClient.model` does, or raise ModelNotFound."""
+        """Return a version like `DecoderClient.model`."""
         return model_info(await self._call(self._models.Get, pb.GetModelRequest(model=name)))
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 
 TRAILER = "logitsieve-error-bin"
 
-# Words of gRPC where no connection came about, with what they mean without and with TLS.
+# gRPC's words for a failed connection, and their meaning without and with TLS.
 NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")
 HINTS: dict[str, tuple[str, str]] = {
     "Connection refused": ("nothing answers at {}: is `logitsieve serve` running there?",) * 2,
@@ -32,8 +32,8 @@ def to_exception(
 ) -> errors.LogitsieveError:
     """Return the exception that in-process code would have raised.
 
-    Without a trailer of the server its text is gRPC's own, or says what may be wrong with the
-    address: `other_port` is the server's port for which it may have been taken.
+    Without the server's trailer, the text is gRPC's, or a hint about the address; `other_port` is
+    the port that it may be confused with.
     """
     error = _trailer(failure)
     if not error.message:
@@ -44,7 +44,7 @@ def to_exception(
 
 
 def of_message(error: pb.Error) -> errors.LogitsieveError:
-    """Return the exception for an Error that came as the reply to one message of a stream."""
+    """Return the exception for an Error that answers one message of a stream."""
     return EXCEPTIONS.get(STATUS.get(error.code, grpc.StatusCode.UNKNOWN), _internal)(error)
 
 
@@ -70,7 +70,7 @@ def _trailer(failure: grpc.RpcError) -> pb.Error:
 
 
 def _invalid(error: pb.Error) -> errors.LogitsieveError:
-    # "field: got X, allowed: Y", perhaps cut short: whatever becomes of its parts, the text stays.
+    # "field: got X, allowed: Y", perhaps cut short; the text stays as it is.
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
     kind = errors.InvalidKnob if field.startswith("knobs.") else errors.InvalidRequest
@@ -80,7 +80,7 @@ def _invalid(error: pb.Error) -> errors.LogitsieveError:
 
 
 def _exhausted(error: pb.Error) -> errors.LogitsieveError:
-    # gRPC itself refuses a large message, on either side, and has no trailer of ours.
+    # gRPC itself refuses a large message, without our trailer.
     if "larger than max" in error.message:
         return errors.RequestTooLarge("request", error.message, "the limits that models() shows")
     return errors.Overloaded(error.message, error.retry_after_ms / 1000)

@@ -1,7 +1,7 @@
 """`attach`: a Decoder in place of the output layer of a Hugging Face model.
 
-`model.generate` then runs as it did, greedy, by beams or sampling, and no step need compute all V
-logits. The parameters stay where they are, tied ones too: only the layer's `forward` is replaced.
+`model.generate` then runs as before, greedy, by beams or sampling, without computing all V logits.
+The parameters, tied ones too, stay: only the layer's `forward` is replaced.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def attach(
 ) -> Attachment:
     """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
 
-    Logits are exact at the `k` best ids of each row, at more where `generate` needs more: its
-    `top_k`, the pairs that its beams ask for, and ids that its processors edit. Elsewhere all have
-    one value, the mean of what is missing, so that log_softmax gives logit - log Z. Where
-    `generate` samples without a `top_k`, the decoder draws by the model's own settings, under seeds
-    of torch's global generator, and `generate` sees the drawn ids alone.
+    Logits are exact at the `k` best ids of each row, at more if `generate` needs more: its `top_k`,
+    the pairs for its beams, and ids that its processors edit. All other ids share one value, the
+    mean of the remaining mass, so that log_softmax gives logit - log Z. If `generate` samples
+    without a `top_k`, the decoder draws by the model's settings, with seeds of torch's global
+    generator, and `generate` sees only the drawn ids.
 
-    `target` are the decoder's keywords. Without a `normalizer`, log Z is found as the decoder's
-    `score` finds it, for beams by `exact`; greedy search asks for none. `editors` are classes of
-    logits processors of your own that look at `input_ids` alone: they are called twice a step.
+    `target` are the decoder's keywords. Without a `normalizer`, log Z is found as in the decoder's
+    `score`, for beams by `exact`; greedy search needs none. `editors` are classes of your own
+    logits processors that read only `input_ids`; they are called twice a step.
 
     InvalidRequest if the model's output layer is no nn.Linear, or the decoder's index is of another
     matrix; and from `generate`, if the model changes logits after its output layer, or for a
-    setting whose law would not be kept.
+    setting that would change the law of the draws.
     """
     layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(layer, nn.Linear):
@@ -104,7 +104,7 @@ class Attachment:
         self._watch = model.register_forward_hook(self._refuse_changed_logits)
 
     def detach(self) -> None:
-        """Give the model its output layer back; a second call changes nothing."""
+        """Restore the output layer; a second call changes nothing."""
         if self.model.get_output_embeddings() is not self.head:
             return
         self.model.set_output_embeddings(self._layer)
@@ -120,13 +120,13 @@ class Attachment:
         self.detach()
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own `generate`, whose processors find the logits that they edit.
+        """Run the model's own `generate`, with processors that find the logits that they edit.
 
-        InvalidRequest for a way of decoding that is not greedy, sampling or by beams.
+        InvalidRequest unless it decodes greedily, by sampling or by beams.
         """
         if kwargs.get("assistant_model") is not None:
             raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
-        if kwargs.get("cache_implementation") == "paged":  # it has a sampler of its own
+        if kwargs.get("cache_implementation") == "paged":  # has its own sampler
             raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
         self.model._get_logits_processor = self._processors
         try:
@@ -139,7 +139,7 @@ class Attachment:
             self.head.rest()
 
     def _processors(self, generation_config: GenerationConfig, **kwargs: Any) -> Any:
-        """Put ours before the processors of `generate`, before it calls the model."""
+        """Put our processors before those of `generate`."""
         mode = generation_config.get_generation_mode()
         if mode not in SERVED:
             allowed = ", ".join(served.value for served in SERVED)
@@ -147,7 +147,7 @@ class Attachment:
         prepared = self._prepare(generation_config=generation_config, **kwargs)
         editing = editing_processors(prepared, self._editors)
         listed = count_of_best(prepared)
-        if mode is GenerationMode.BEAM_SAMPLE and not listed:  # draws need the law of each row
+        if mode is GenerationMode.BEAM_SAMPLE and not listed:  # needs all logits
             raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
         if mode is GenerationMode.SAMPLE and not listed:
             ours = DecoderDraws(self.head, editing, draw_options(prepared))
@@ -157,7 +157,7 @@ class Attachment:
         return LogitsProcessorList([KnownLogits(self.head, editing), *prepared])
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        """Check at the first answer that nothing after the output layer changes its logits."""
+        """Check at the first answer that the output layer's logits are not changed later."""
         logits = getattr(output, "logits", None)
         if logits is None or self.head.hidden is None:
             return
@@ -193,14 +193,14 @@ def _refuse_another_matrix(
 
 
 def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
-    """The target's, or the one that the decoder takes by itself where it needs one."""
+    """Return the target's, or the one that the decoder takes for scores."""
     if normalizer := target.get("normalizer"):
         return normalizer
     return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer
 
 
 def _pairs(config: GenerationConfig) -> int:
-    """Number of a row's best ids that the choice among beams, or of one id, depends on."""
+    """Return the number of best ids of a row that the choice depends on."""
     beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
     return max(2, 1 + (0 if ends is None else len(ends))) * beams if beams > 1 else 1
 

@@ -20,46 +20,41 @@ from logitsieve.api.errors import InvalidRequest
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
-UNREAD = 8192.0  # every logit of a row that `generate` does not read; a number in any format
+UNREAD = 8192.0  # every logit of a row that `generate` does not read
 
 
 class LastAnswer(NamedTuple):
-    """The last answer of a head, for the processors that come after."""
+    """The last answer of a head, for the processors after it."""
 
-    hidden: Tensor  # [B, D] where the decoder takes it: on its GPU, or on the CPU
+    hidden: Tensor  # [B, D] on the decoder's GPU or on the CPU
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
 
     def same(self, logits: Tensor) -> bool:
-        """True if `logits` [..., V] still hold these, bit for bit."""
+        """Check that `logits` [..., V] still hold these, bit for bit."""
         rows = logits.reshape(-1, logits.shape[-1]).to(self.ids.device)
         return len(rows) == len(self.ids) and torch.equal(rows.gather(1, self.ids), self.logits)
 
 
 class DecoderHead(nn.Module):
-    """Takes the place of an nn.Linear, whose parameters it keeps under their names."""
+    """Replaces an nn.Linear and keeps its parameters under their names."""
 
     def __init__(
-        self,
-        layer: nn.Linear,
-        decoder: Decoder,
-        k: int,
-        normalizer: NormalizerName,
-        target: Target,
+        self, layer: nn.Linear, decoder: Decoder, k: int, normalizer: NormalizerName, target: Target
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
-        self.hidden: Tensor | None = None  # [B, D] of the last call, where the decoder takes it
-        self.last: LastAnswer | None = None  # None where no logits were read
+        self.hidden: Tensor | None = None  # [B, D] of the last call
+        self.last: LastAnswer | None = None  # None if no logits were read
         self._decoder, self._target = decoder, target
         self._tensors = takes_tensors(decoder)
         self._normalizer, self._least_k = normalizer, k  # rest() sets the others
         self.rest()
 
     def rest(self) -> None:
-        """Answer all positions, with log Z, as outside of `generate`."""
+        """Answer all positions with log Z, as outside of `generate`."""
         self.k = self.enough = self._least_k
         self._log_z: NormalizerName | None = self._normalizer
         self.drawing = self._last_only = self._unread = self._scored = False
@@ -75,14 +70,14 @@ class DecoderHead(nn.Module):
         self._scored = bool(config.output_scores)
         self._unread = drawing and not config.output_logits
         beams, sampling = (config.num_beams or 1) > 1, bool(config.do_sample)
-        # Whatever a list's warpers make of the ids outside it, no score of theirs is left.
+        # Warpers of a list leave no score outside it.
         read = config.output_logits or beams or (self._scored and not sampling)
         self._log_z = self._normalizer if read else None
         if beams:  # an estimate would compare them wrongly
             self._log_z = self._target.get("normalizer") or "exact"
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., D] to float32 [..., V]; of [B, T, D], only the last position in `generate`."""
+        """[..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
         if torch.is_grad_enabled() and hidden.requires_grad:
             raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
         if self._last_only and hidden.dim() == 3:
@@ -96,7 +91,7 @@ class DecoderHead(nn.Module):
         return self.filled(self.last).reshape(shape).to(hidden.device)
 
     def unchanged(self, logits: Tensor) -> bool:
-        """True if `logits` [..., V] still hold the last answer, bit for bit."""
+        """Check that `logits` [..., V] still hold the last answer, bit for bit."""
         return bool((logits == UNREAD).all()) if self.last is None else self.last.same(logits)
 
     def topk(
@@ -106,7 +101,7 @@ class DecoderHead(nn.Module):
         normalizer: NormalizerName | None = None,
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the k best ids and their logits [B, K], and log Z [B] under a normalizer."""
+        """Return the k best ids and logits [B, K], and log Z [B] under a normalizer."""
         target = self._target_with(normalizer)
         reply = self._decoder.topk(self._rows(hidden), k, constraints=constraints, **target)
         ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
@@ -117,7 +112,7 @@ class DecoderHead(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Draw an id for each row of the last call: ids and log-probabilities [B, 1].
 
-        Seeds come from torch's global generator, one for each row.
+        Seeds come from torch's global generator.
         """
         assert self.hidden is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
@@ -141,7 +136,7 @@ class DecoderHead(nn.Module):
         return ids
 
     def logits(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids [B, K] that hold those of the mask `wanted` [B, V], and their logits."""
+        """Return ids [B, K] that include the mask `wanted` [B, V], and their logits."""
         most = int(wanted.sum(1).max())
         ids = wanted.float().topk(most).indices  # shorter rows are filled up with other ids
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
@@ -149,7 +144,7 @@ class DecoderHead(nn.Module):
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
 
     def listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distinct `ids` [B, M] in order of their logits, and these."""
+        """Return distinct `ids` [B, M] in order of their logits, and the logits."""
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
@@ -157,9 +152,9 @@ class DecoderHead(nn.Module):
         return best.to(ids.device), logits.to(ids.device)
 
     def filled(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits, [B, M]).
+        """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits [B, M]).
 
-        Elsewhere it is the log of the mean mass of the other ids, at most the last of `top`.
+        All others are the log of the mean mass of the other ids, at most the last of `top`.
         """
         shape = len(top.ids), self.out_features
         full = torch.full(shape, -torch.inf, device=top.ids.device)
@@ -169,9 +164,9 @@ class DecoderHead(nn.Module):
         return full if more is None else full.scatter_(1, *more)
 
     def complete(self, scores: Sequence[Tensor]) -> None:
-        """Spread over the other ids what each drawn one's log-probability leaves, in place.
+        """Spread the remaining probability over the ids that were not drawn, in place.
 
-        So each row of each step's `scores` [B, V] sums to one.
+        Then each row of each step's `scores` [B, V] sums to one.
         """
         for step in scores:
             drawn = step.amax(1, keepdim=True)
@@ -192,5 +187,5 @@ class DecoderHead(nn.Module):
 
 
 def takes_tensors(decoder: Decoder) -> bool:
-    """True for one in process that answers tensors in tensors: its index is on a GPU."""
+    """Return True if the decoder is in process and its index on a GPU."""
     return bool(getattr(decoder, "takes_tensors", False))

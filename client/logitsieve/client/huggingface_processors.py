@@ -1,11 +1,11 @@
-"""Logits processors in front of `generate`'s own, or instead of them where it samples.
+"""Logits processors before `generate`'s own, or instead of them if it samples.
 
-Processors that penalise, bias or ban ids look at `input_ids` alone, so a row of ones shows which
-ids they edit: KnownLogits gets the logits of those ids, and DecoderDraws makes constraints of the
-edits. Warpers look at the whole row. Where the first of them leaves the K best ids, as `top_k`
-does, K exact logits are enough for all; without one the decoder draws.
+Processors that penalise, bias or ban ids read only `input_ids`, so a row of ones shows which ids
+they edit: KnownLogits finds the logits of those ids, and DecoderDraws turns the edits into
+constraints. Warpers read the whole row. If the first leaves the K best ids, like `top_k`, K exact
+logits are enough for all; otherwise the decoder draws.
 
-Shape letters: B rows, V vocabulary, K ids whose logits are known.
+Shape letters: B rows, V vocabulary, K ids with known logits.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ EDITORS: tuple[type[LogitsProcessor], ...] = (
     theirs.ForcedEOSTokenLogitsProcessor,
     theirs.ExponentialDecayLengthPenalty,
 )
-# Settings that a decoder draws by, in `generate`'s order: each is its processor's attribute, too.
+# Settings for a decoder's draws, in `generate`'s order, also attributes of the processors.
 DRAWN: dict[type[LogitsProcessor], str] = {
     theirs.TemperatureLogitsWarper: "temperature",
     theirs.TopPLogitsWarper: "top_p",
     theirs.MinPLogitsWarper: "min_p",
 }
-# Settings by the entropy or the probabilities of a row: each processor's attribute has the value.
+# Settings by the entropy or the probabilities of a row, and the processors' attributes.
 WHOLE_ROW: dict[type[LogitsProcessor], tuple[str, str]] = {
     theirs.TypicalLogitsWarper: ("typical_p", "mass"),
     theirs.EpsilonLogitsWarper: ("epsilon_cutoff", "epsilon"),
     theirs.EtaLogitsWarper: ("eta_cutoff", "epsilon"),
 }
-# Warpers that read the best ids alone: each one's attribute has their number.
+# Warpers that read only the best ids, and their attributes.
 LISTED: dict[type[LogitsProcessor], str] = {
     theirs.TopKLogitsWarper: "top_k",
     theirs.TopHLogitsWarper: "top_n",
@@ -76,10 +76,9 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 def editing_processors(
     processors: Sequence[LogitsProcessor], editors: tuple[type[LogitsProcessor], ...]
 ) -> list[LogitsProcessor]:
-    """Processors that edit single ids: Hugging Face's own, and those of the classes `editors`.
+    """Return the processors that edit single ids: Hugging Face's own, and those of `editors`.
 
-    InvalidRequest names a processor that is neither one of these nor a warper; a subclass may do
-    anything.
+    InvalidRequest names one that is neither of these nor a warper; a subclass may do anything.
     """
     for processor in processors:
         if type(processor) not in EDITORS + WARPERS and not isinstance(processor, editors):
@@ -92,7 +91,7 @@ def editing_processors(
 
 
 def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
-    """Number of a row's best ids that all warpers together depend on; 0 for the whole row."""
+    """Return the number of best ids of a row that all warpers depend on; 0 for the whole row."""
     for processor in processors:
         if attribute := LISTED.get(type(processor)):
             return int(getattr(processor, attribute))
@@ -102,7 +101,7 @@ def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
 
 
 def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
-    """Options of `Decoder.sample` for the law of these processors' warpers.
+    """Return the options of `Decoder.sample` for the law of these warpers.
 
     InvalidRequest names the setting of a warper that `sample` lacks, or one out of order.
     """
@@ -129,7 +128,7 @@ def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
 
 
 def _refuse_variant(processor: Any, setting: str) -> None:
-    """InvalidRequest for a warper made by hand that keeps more ids than `sample` does."""
+    """InvalidRequest for a warper that keeps more ids than `sample` does."""
     kept = getattr(processor, "min_tokens_to_keep", 1)
     filler = getattr(processor, "filter_value", -inf)
     if kept != 1 or filler != -inf:
@@ -138,7 +137,7 @@ def _refuse_variant(processor: Any, setting: str) -> None:
 
 
 class KnownLogits(LogitsProcessor):
-    """Finds the logits of edited ids, and of as many of the best others as the choice needs."""
+    """Finds the logits of edited ids, and of the best others that the choice needs."""
 
     def __init__(self, head: DecoderHead, editing: Sequence[LogitsProcessor]) -> None:
         self._head, self._editing = head, editing
@@ -162,7 +161,7 @@ class KnownLogits(LogitsProcessor):
         wanted = touched & ~dead
         free = (~touched).sum(1)
         few = free <= touched.shape[1] // 2
-        wanted |= ~touched & few[:, None]  # all that remain are soon named
+        wanted |= ~touched & few[:, None]
         needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
         top = last
         while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
@@ -174,10 +173,9 @@ class KnownLogits(LogitsProcessor):
 
 
 class DecoderDraws(LogitsProcessor):
-    """Draws an id for each row by the decoder, in place of all processors that `generate` made.
+    """Draws an id for each row by the decoder, instead of all processors of `generate`.
 
-    What it returns leaves `generate` that id alone: its log-probability under the law that it was
-    drawn from, and -inf elsewhere.
+    It returns the log-probability of the drawn id, and -inf for all others.
     """
 
     def __init__(
@@ -185,12 +183,12 @@ class DecoderDraws(LogitsProcessor):
     ) -> None:
         self._head, self._editing, self._options = head, editing, options
         valued: list[Any] = [each for each in editing if type(each) not in BANS]
-        # The penalty of the only editor that changes logits of ids that stay allowed, if any.
+        # Set if only a penalty changes logits of allowed ids.
         lone = len(valued) == 1 and type(valued[0]) in PENALTIES
         self._penalty: float | None = valued[0].penalty if lone else None
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Log-probabilities [B, V] of the drawn ids; `scores`, if wanted, gain their logits."""
+        """Return log-probabilities [B, V] of the drawn ids; read `scores` gain their logits."""
         head = self._head
         constraints = self._constraints(input_ids, scores) if self._editing else None
         ids, log_probs = head.sample(constraints, self._options)
@@ -202,7 +200,7 @@ class DecoderDraws(LogitsProcessor):
         return full.scatter_(1, ids.clamp(min=0).to(full.device), log_probs.to(full.device))
 
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
-        """All edits of this step, for the decoder to draw under."""
+        """Turn the edits of this step into constraints."""
         after = _edited(self._editing, input_ids, torch.ones_like(scores))
         dead = after == -torch.inf
         wanted = (after != 1) & ~dead
@@ -220,14 +218,14 @@ class DecoderDraws(LogitsProcessor):
         return Constraints(**sets)
 
     def _biases(self, input_ids: LongTensor, wanted: Tensor) -> dict[str, Any]:
-        """Edits of the ids `wanted` [B, V] as differences to their exact logits."""
+        """Return edits of the ids `wanted` [B, V] as differences to exact logits."""
         head = self._head
         assert head.hidden is not None
         ids, logits = head.logits(head.hidden, wanted.to(head.hidden.device))
         ids, logits = ids.to(wanted.device), logits.to(wanted.device)
         row = torch.ones(wanted.shape, device=wanted.device).scatter_(1, ids, logits)
         after = _edited(self._editing, input_ids, row).gather(1, ids)
-        chosen = wanted.gather(1, ids)  # shorter rows are filled up with other ids
+        chosen = wanted.gather(1, ids)
         bias = (after.double() - logits.double())[chosen]
         return {"biased": _id_sets(chosen, ids), "bias": bias.cpu().numpy().astype(np.float32)}
 
@@ -239,7 +237,7 @@ def _edited(editing: Sequence[LogitsProcessor], input_ids: LongTensor, row: Tens
 
 
 def _id_sets(mask: Tensor, ids: Tensor | None = None) -> IdSets:
-    """Set entries of a mask [B, M], of which `ids` [B, M] are the ids (None: their places)."""
+    """Return the set entries of a mask [B, M], or their `ids` [B, M]."""
     offsets = np.zeros(len(mask) + 1, np.int32)
     np.cumsum(mask.sum(1).cpu().numpy(), out=offsets[1:])
     chosen = mask.nonzero()[:, 1] if ids is None else ids[mask]

@@ -1,8 +1,7 @@
 """`attach`: a Decoder in place of the output layer of a llama.cpp model.
 
-llama.cpp then computes a token's hidden state and stops before the product with the output matrix;
-the decoder, in process or remote, chooses the next token from that. All sequences that run at once
-share one call of it.
+llama.cpp stops before the product with the output matrix, and the decoder, in process or remote,
+chooses the next token from the hidden state, in one call for all sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = [
     "generate",
 ]
 
-COMPARED, COMPARED_K = 4, 10  # random contexts whose best ids are compared with the model's rows
+COMPARED, COMPARED_K = 4, 10  # random contexts and best ids to compare with the model's rows
 
 
 def attach(
@@ -36,12 +35,12 @@ def attach(
 ) -> LlamaAttachment:
     """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
 
-    `target` are the decoder's keywords: `head`, `min_precision`, `model` and the others. Without a
-    decoder llama.cpp's own output layer answers until one is swapped in (`LlamaAttachment.swap`).
+    `target` are the decoder's keywords: `head`, `min_precision`, `model` and others. Without a
+    decoder, llama.cpp's own layer answers until one is swapped in (`LlamaAttachment.swap`).
 
     InvalidRequest names `decoder` if its index is not of the model's output matrix and bias: by
-    their hash where the decoder is in process, and by the logits of random contexts. It names
-    `context` if a decoder is attached to it already, or if it was made elsewhere: llama.cpp takes a
+    their hash if the decoder is in process, else by the logits of random contexts. It names
+    `context` if a decoder is attached already, or if it is no LlamaContext: llama.cpp takes a
     callback only when a context is made.
     """
     if not isinstance(context, LlamaContext):
@@ -54,7 +53,7 @@ def attach(
 
 
 class LlamaAttachment:
-    """A context whose decodes return hidden [B, D], and the decoder that chooses tokens by them."""
+    """A context that returns hidden [B, D], and the decoder that chooses tokens."""
 
     def __init__(self, context: LlamaContext, head: OutputHead) -> None:
         self.context = context
@@ -62,14 +61,14 @@ class LlamaAttachment:
         self._attached, context.headless = True, head.headless
 
     def swap(self, decoder: Decoder, /, **target: Unpack[Target]) -> None:
-        """Let another decoder choose from the next token on, also in a generation that runs.
+        """Let another decoder choose from the next token on, also during a generation.
 
-        It may be called from another thread. InvalidRequest names `decoder` as in `attach`.
+        Any thread may call it. InvalidRequest names `decoder` as in `attach`.
         """
         self._slot.head = _head(self.context.gguf, decoder, target)
 
     def detach(self) -> None:
-        """Give the context its output layer back; a second call changes nothing."""
+        """Restore the output layer; a second call changes nothing."""
         if self._attached:
             self._attached = self.context.headless = False
 
@@ -80,7 +79,7 @@ class LlamaAttachment:
         self.detach()
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> Generation:
-        """The decoder's continuations of the prompts; see `generate`, whose options they are."""
+        """Continue the prompts by the decoder, with the options of `generate`."""
         if not self._attached:
             raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
         return Generation(self.context, prompts, self._slot, GenerationOptions(**options))
@@ -89,12 +88,12 @@ class LlamaAttachment:
 def generate(
     context: LlamaContext, prompts: Prompt | Sequence[Prompt], **options: Any
 ) -> Generation:
-    """Continuations by llama.cpp's own output layer, of a context that no decoder is attached to.
+    """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
 
     `prompts` is a text, a list of token ids, or several of either, one for each of the context's
-    first sequences, which are emptied. `options` are those of `GenerationOptions`. Iterate over
-    the result for the tokens as they come. InvalidRequest names the argument at fault before
-    anything is decoded.
+    first sequences, which are emptied. `options` are those of `GenerationOptions`. Iterate over the
+    result for the tokens as they come. InvalidRequest names the argument at fault before anything
+    is decoded.
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
@@ -107,7 +106,7 @@ def _head(gguf: GgufModel, decoder: Decoder, target: Target) -> DecoderOutput:
 
 
 def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, target: Target) -> None:
-    """InvalidRequest unless the decoder's logits are the exact ones of the file's matrix."""
+    """InvalidRequest unless the decoder's logits are those of the file's matrix."""
     allowed = f"an index of {gguf.matrix.name} of {gguf.path} (logitsieve build --weight FILE.gguf)"
     index: Any = getattr(decoder, "index", None)
     if index is not None:

@@ -1,8 +1,4 @@
-"""Sequences of llama.cpp that are decoded together, one token of each at a time.
-
-Whatever chooses the tokens, it is called once for all sequences, and only for the last token of a
-prompt.
-"""
+"""Sequences of llama.cpp that are decoded together, one token of each at a time."""
 
 from __future__ import annotations
 
@@ -27,15 +23,13 @@ Prompt = str | Sequence[int]
 class GenerationOptions:
     """Options of a generation; InvalidRequest for a value out of range.
 
-    Greedy at temperature 0. Temperature and filters are those of `Decoder.sample`, `seeds` too:
-    one for each sequence, or one to be spread over them. The penalties apply to the last
-    `penalized` tokens of a sequence, its prompt among them: a logit is divided by the
-    `repetition_penalty` if it is positive, else multiplied by it, and falls by
-    `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` is the list of
-    ids to choose from, or a function from a sequence's tokens so far, without its prompt, to that
-    list: a grammar. A sequence whose text comes to hold one of the texts in `stop` ends, and its
-    text is cut before that. `logprobs` keeps each token's log-probability under the full softmax,
-    before edits, temperature and filters.
+    Greedy at temperature 0. Temperature, filters and `seeds` are those of `Decoder.sample`. The
+    penalties apply to the last `penalized` tokens of a sequence with its prompt: a positive logit
+    is divided by the `repetition_penalty`, a negative one multiplied, and each falls by
+    `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` lists the ids to
+    choose from, or is a function from a sequence's tokens so far, without its prompt, to that list:
+    a grammar. A sequence ends before any of the texts in `stop`. `logprobs` keeps each token's
+    log-probability under the full softmax, before edits, temperature and filters.
     """
 
     max_tokens: int = 128
@@ -61,7 +55,7 @@ class GenerationOptions:
         whole("penalized", self.penalized, 0, 1 << 30)
 
     def drawing(self, sequences: int) -> Sampling | None:
-        """The checked options of draws, of step 0; None where the best id is taken."""
+        """Return the checked options of draws at step 0; None if greedy."""
         checked = sampling(
             sequences,
             1,
@@ -76,7 +70,7 @@ class GenerationOptions:
         return checked if checked.temperature > 0 else None
 
     def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:
-        """The edits of the logits of a sequence's next token."""
+        """Return the edits of the logits of a sequence's next token."""
         counts: dict[int, int] = {}
         for token in [*prompt, *made][-self.penalized :] if self.penalized else []:
             counts[token] = counts.get(token, 0) + 1
@@ -99,11 +93,11 @@ class GenerationOptions:
 
 
 class Token(NamedTuple):
-    """A token that was decoded: its sequence, its id, and the text that it completes."""
+    """A decoded token: its sequence, its id, and the text that it completes."""
 
     sequence: int
     id: int
-    text: str  # "" where it ends the sequence, or in the middle of a character or of a `stop`
+    text: str  # "" at the end, and within a character or a `stop`
 
 
 @dataclass
@@ -112,8 +106,8 @@ class Counts:
 
     prompt_tokens: int = 0
     tokens: int = 0
-    head_s: float = 0.0  # seconds in the choice of tokens, beside llama.cpp
-    seconds: float = 0.0  # in all, prompts aside
+    head_s: float = 0.0  # seconds in the choice of tokens
+    seconds: float = 0.0  # without prompts
     prompt_s: float = 0.0
     scanned: int = 0  # rows of the output matrix whose exact logit was computed
     proven: int = 0  # tokens proven to be the full softmax's choice
@@ -121,21 +115,19 @@ class Counts:
 
 @dataclass
 class _Sequence:
-    """A sequence that is being decoded, in one of the context's."""
-
     number: int
     prompt: Sequence[int]
     made: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    held: str = ""  # text that may be the beginning of one that stops the sequence
+    held: str = ""  # perhaps the beginning of a `stop`
     stopped: bool = False
     utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
 
 class Generation:
-    """An iterator over the tokens of all sequences, in the order in which they are decoded.
+    """An iterator over the tokens of all sequences, in the order of their decoding.
 
-    `texts` grows as it is iterated over, and `counts` too.
+    `texts` and `counts` grow with it.
     """
 
     def __init__(
@@ -173,12 +165,12 @@ class Generation:
 
     @property
     def ids(self) -> list[list[int]]:
-        """The tokens of each sequence so far."""
+        """Return the tokens of each sequence so far."""
         return [list(each.made) for each in self._sequences]
 
     @property
     def log_probs(self) -> list[list[float]]:
-        """The log-probabilities of these tokens; empty without `logprobs`."""
+        """Return their log-probabilities; empty without `logprobs`."""
         return [list(each.log_probs) for each in self._sequences]
 
     def _decoded(self) -> Iterator[Token]:
@@ -202,7 +194,7 @@ class Generation:
             self.counts.seconds += perf_counter() - began
 
     def _take_head(self) -> None:
-        """Let the head that is in the slot now have llama.cpp's next rows."""
+        """Let the slot's head get the next rows."""
         if self.context.headless != self._head.headless:
             raise InvalidRequest("context", "attached or detached meanwhile", "as it was begun")
         self._head = self._slot.head
@@ -217,7 +209,6 @@ class Generation:
         return np.concatenate(rows)
 
     def _choose(self, rows: Float32, running: Sequence[_Sequence], step: int) -> None:
-        """Append the next token of each sequence."""
         edits = [self._options.edits(each.prompt, each.made) for each in running]
         drawing = self._drawing
         if drawing is not None:
@@ -237,7 +228,7 @@ class Generation:
                 each.log_probs.append(float(log_prob))
 
     def _text(self, sequence: _Sequence) -> str:
-        """The text that the last token completes, up to one that stops the sequence."""
+        """Return the text that the last token completes, up to a `stop`."""
         token = sequence.made[-1]
         if self.context.ends(token):
             return ""
@@ -268,14 +259,14 @@ class Generation:
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Several prompts, or the only one in a list."""
+    """Return several prompts, or the only one in a list."""
     nested = not isinstance(prompts, str) and any(hasattr(each, "__len__") for each in prompts)
     single = len(prompts) > 0 and not nested
     return [prompts] if single else prompts  # type: ignore[list-item, return-value]
 
 
 def _tokens(context: LlamaContext, prompt: Prompt) -> list[int]:
-    """The checked ids of a prompt; InvalidRequest names `prompts`."""
+    """Return the checked ids of a prompt; InvalidRequest names `prompts`."""
     try:
         if isinstance(prompt, str):
             return context.tokenize(prompt)

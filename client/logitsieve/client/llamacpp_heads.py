@@ -1,9 +1,9 @@
 """Choosers of the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's own logits.
 
-A softcap bends the logits and keeps their order, so the decoder's best ids stay the best; their
-logits are bent here, before temperatures and penalties, as llama.cpp bends its own.
+A softcap bends logits and keeps their order, so the decoder's best ids stay the best; their logits
+are bent here, before temperatures and penalties, as in llama.cpp.
 
-Shape letters: B rows, D hidden size, V vocabulary, K ids whose logits are known.
+Shape letters: B rows, D hidden size, V vocabulary, K ids with known logits.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class RowEdits:
 
     @property
     def valued(self) -> list[int]:
-        """The ids whose logits change and stay finite, in order."""
+        """Return the ids with changed, finite logits, in order."""
         repeated = self.repeated if self.repetition_penalty != 1 else ()
         return sorted({*self.bias, *repeated})
 
     def applied(self, ids: Int64, logits: Float64) -> Float64:
-        """The logits [K] of `ids` [K] after all edits; -inf for ids that must not be chosen."""
+        """Return the logits [K] of `ids` [K] after all edits; -inf for refused ids."""
         if self == UNEDITED:
             return logits
         edited = logits.copy()
@@ -57,30 +57,30 @@ UNEDITED = RowEdits()
 
 
 class Chosen(NamedTuple):
-    """The next token of each row, and what it cost."""
+    """The next token of each row, and its cost."""
 
     ids: Int32  # [B]
-    scanned: Int32  # [B] rows of W whose exact logit was computed
+    scanned: Int32  # [B] exact logits computed
     exact: Bool  # [B] proven to be the full softmax's choice
 
 
 class OutputHead(Protocol):
-    """Chooses tokens from what a LlamaContext returns; `headless` says which of the two it is."""
+    """Chooses tokens from the rows of a LlamaContext: hidden if `headless`, else logits."""
 
     headless: bool
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """The best id of each row, or a draw; `drawing.seeds` has one seed for each row."""
+        """Return the best id of each row, or a draw with `drawing.seeds` [B]."""
         ...
 
     def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
-        """[B]: the natural log-probability of an id in each row, before edits and temperature."""
+        """Return the log-probability [B] of an id in each row, before edits and temperature."""
         ...
 
 
 @dataclass
 class HeadSlot:
-    """A place for the head that chooses the next token: another one may be put there meanwhile."""
+    """A place for the head that chooses the next token; another may be put there."""
 
     head: OutputHead
 
@@ -91,7 +91,7 @@ class DenseOutput:
     headless = False
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """See `OutputHead.choose`."""
+        """Choose from all logits."""
         if drawing is None and all(edit == UNEDITED for edit in edits):
             chosen = rows.argmax(axis=1).tolist()
         else:
@@ -104,7 +104,7 @@ class DenseOutput:
         return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
 
     def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
-        """See `OutputHead.log_probs`."""
+        """Normalize all logits."""
         shifted = rows.astype(np.float64) - rows.max(axis=1, keepdims=True)
         chosen = np.take_along_axis(shifted, np.asarray(ids)[:, None], axis=1)[:, 0]
         return np.asarray(chosen - np.log(np.exp(shifted).sum(axis=1)), np.float64)
@@ -122,7 +122,7 @@ class DecoderOutput:
         self._vocab_size, self._softcap = vocab_size, softcap
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """See `OutputHead.choose`; InvalidRequest names `top_k` where a softcap needs one."""
+        """InvalidRequest names `top_k` if a softcap needs one."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
             return self._bent(rows, edits, drawing, self._softcap)
         constraints = as_constraints(edits)
@@ -143,7 +143,7 @@ class DecoderOutput:
         return _chosen(drawn.ids[:, 0], drawn.answer)
 
     def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
-        """See `OutputHead.log_probs`; InvalidRequest names `logprobs` where there is a softcap."""
+        """InvalidRequest names `logprobs` if there is a softcap."""
         if self._softcap is not None:
             allowed = "a model that does not bend its logits, or llama.cpp's own head"
             raise InvalidRequest("logprobs", True, allowed)
@@ -157,7 +157,7 @@ class DecoderOutput:
     def _bent(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
     ) -> Chosen:
-        """The choice among the best ids whose logits no edit changes, and those that one does."""
+        """Choose among the best ids that no edit changes, and the changed ones."""
         if drawing is not None and not drawing.top_k:
             allowed = "1 or more where the model bends its logits (final_logit_softcapping)"
             raise InvalidRequest("top_k", 0, allowed)
@@ -182,7 +182,7 @@ class DecoderOutput:
         return Chosen(np.array(chosen, np.int32), scanned, exact)
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
-        """The k best ids of a row [1, D] that no edit changes, and all that one does."""
+        """Return the k best ids of a row [1, D] that no edit changes, and all changed ones."""
         listed = edit.valued
         apart = {*edit.banned, *listed}
         left = self._vocab_size if edit.allowed is None else len({*edit.allowed} - apart)
@@ -213,7 +213,7 @@ def _chosen(ids: Int32, answer: Answer) -> Chosen:
 
 
 def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
-    """The edits of all rows; None where there are none, which is answered faster."""
+    """Return the edits of all rows; None without any, which is faster."""
     lists: dict[str, Any] = {}
     if any(edit.banned for edit in edits):
         lists["banned"] = [list(edit.banned) for edit in edits]
@@ -229,9 +229,9 @@ def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
 
 
 def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int:
-    """The best of `ids` by their logits, the lower of equal ones, or a draw as `sample` draws.
+    """Return the best of `ids`, the lower of equal ones, or a draw like `sample`'s.
 
-    A draw depends on the row's seed and on the step alone. InvalidRequest where no id is left.
+    A draw depends only on the row's seed and the step. InvalidRequest if no id is left.
     """
     best = logits.max()
     if best == -np.inf:

@@ -10,7 +10,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that one request may hold."""
+    """The most that a request may hold."""
 
     max_rows: int
     max_k: int  # answers, targets or beams a row
@@ -21,12 +21,12 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class PointInfo:
-    """A measured operating point: a head and its knobs, one of those that AUTO chooses among."""
+    """A measured operating point: a head and its knobs."""
 
     head: str
     knobs: Mapping[str, float]
     rows: int  # batch rows of the timing
-    us_per_row: float  # on the server's machine, or until it has measured, on the builder's
+    us_per_row: float  # on the builder's machine
     precision_at: Mapping[int, float]  # k -> P@k
     mass_kept: float
     proven: bool
@@ -34,7 +34,7 @@ class PointInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """One version of a model; `points` are empty in a list of models."""
+    """A version of a model; `points` are empty in a list of models."""
 
     name: str
     version: str
@@ -51,7 +51,7 @@ class ModelInfo:
 
 
 class Listing:
-    """The pages of Models.List: send `request` and `add` its answer until the list is `whole`."""
+    """The pages of Models.List: send `request`, `add` its answer, until `whole`."""
 
     def __init__(self) -> None:
         self.request = pb.ListModelsRequest()
@@ -59,14 +59,14 @@ class Listing:
         self.whole = False
 
     def add(self, page: pb.ListModelsResponse) -> None:
-        """Take in the answer to `request`."""
+        """Add the answer to `request`."""
         self.models += [model_info(model) for model in page.models]
         self.request.page_token = page.next_page_token
         self.whole = not page.next_page_token
 
 
 def model_info(model: pb.Model) -> ModelInfo:
-    """The plain value of a message."""
+    """Convert a message."""
     limits = model.limits
     same = ("name", "version", "error", "digest", "dim", "vocabulary_id")
     measured = ("rows", "us_per_row", "mass_kept", "proven")

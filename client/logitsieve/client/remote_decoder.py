@@ -1,4 +1,4 @@
-"""The Decoder protocol over anything that carries a request to a server and a response back."""
+"""The Decoder protocol over any carrier of requests to a server and of responses back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ Awaited = Callable[Concatenate["AsyncRemoteDecoder", P], Coroutine[Any, Any, T]]
 class RemoteDecoder(ABC):
     """The four methods of a `Decoder`; subclasses carry requests to a server.
 
-    B rows of hidden size D are contexts. Those of float16 and bfloat16 travel as they are, all
-    others as float32. Every method raises InvalidRequest naming the field at fault, ModelNotFound,
-    and others of ServiceError's family for what only a server can meet.
+    Rows of float16 and bfloat16 travel as they are, all others as float32. Every method raises
+    InvalidRequest naming the field at fault, ModelNotFound, and other ServiceErrors.
     """
 
     @abstractmethod
@@ -52,10 +51,9 @@ class RemoteDecoder(ABC):
     ) -> TopKReply:
         """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
 
-        `constraints` say which ids may be answered. `model` chooses the index; `head` and `knobs`,
-        `min_precision` or `exact` choose the operating point, and AUTO does without them. A
-        `normalizer` or a `width` adds log Z to the answer: its proven interval is at most `width`
-        nats wide.
+        `constraints` limit the ids. `model` chooses the index; `head` and `knobs`, `min_precision`
+        or `exact` choose the operating point, else AUTO does. A `normalizer` or a `width` adds log
+        Z to the answer, in a proven interval of at most `width` nats.
         """
         check_keywords(Target, target)
         request = pb.TopKRequest(k=uint32("k", k))
@@ -73,8 +71,8 @@ class RemoteDecoder(ABC):
     ) -> ScoreReply:
         """Return log-probabilities of `targets`, ids [B, T] or [B], one list for each row.
 
-        They are relative to what the `constraints` leave, and within `width` nats of the true ones,
-        where it is given. The other keywords are those of `topk`; without a `normalizer`, one that
+        They are relative to the ids that `constraints` leave, and within `width` nats of the true
+        ones, if given. The other keywords are those of `topk`; without a `normalizer`, one that
         fits the index finds log Z.
         """
         check_keywords(Target, target)
@@ -94,14 +92,14 @@ class RemoteDecoder(ABC):
     ) -> SampleReply:
         """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
 
-        After the temperature only the `top_k` best ids remain (0: all), of those the least set with
-        a probability of at least `top_p`, and those at least `min_p` as probable as the best. A
-        draw depends on its row's seed (uint64 [B]; one number is spread over the rows; None draws
-        fresh ones), on `step` and on its place among the row's draws alone. The other keywords are
-        those of `topk`; without a head and a precision, a head that proves its draws answers.
+        Of the distribution only the `top_k` best ids remain (0: all), of those the least set with a
+        probability of at least `top_p`, and those at least `min_p` as probable as the best. A draw
+        depends only on its row's seed (uint64 [B]; one number is spread over the rows; None draws
+        fresh ones), on `step` and on its place in the row. The other keywords are those of `topk`;
+        without a head and a precision, a head that proves its draws answers.
         """
         request = pb.SampleRequest()
-        # Seeds that are not given are drawn here, so that a retry draws the same ids.
+        # Fresh seeds are drawn here, so a retry draws the same ids.
         draws = sampling(fill(request, hidden, constraints, options), samples, options)
         put(request.seeds, draws.seeds)
         for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p"):
@@ -121,10 +119,10 @@ class RemoteDecoder(ABC):
     ) -> BeamStepReply:
         """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
 
-        A hypothesis is a row of `hidden`, with its score so far, its length in tokens (None: 0) and
-        whether it has `finished` (None: it has not); one that has continues as itself, with the
-        first of `eos_ids`. Continuations are ranked by score / ((5 + length) / 6)^length_alpha.
-        The other keywords are those of `topk`.
+        A hypothesis is a row of `hidden`, with its score, its length in tokens (None: 0) and
+        whether it has `finished` (None: it has not); a finished one continues as itself, with the
+        first of `eos_ids`. Continuations rank by score / ((5 + length) / 6)^length_alpha. The other
+        keywords are those of `topk`.
         """
         request = pb.BeamStepRequest()
         rows = fill(request, hidden, constraints, options)
@@ -138,7 +136,7 @@ class RemoteDecoder(ABC):
 
 
 def awaited(method: Callable[Concatenate[RemoteDecoder, P], T]) -> Awaited[P, T]:
-    """Reuse a method that returns the value of `_reply`, which is a coroutine where `_ask` is."""
+    """Reuse a method that returns the value of `_reply`, a coroutine if `_ask` is one."""
     return cast("Awaited[P, T]", method)
 
 

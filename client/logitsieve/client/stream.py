@@ -1,4 +1,4 @@
-"""Decoders over one Decode stream, on which a message costs less than a call of its own."""
+"""Decoders over one Decode stream: a message costs less than a call."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Rpc
 
-# Requests that may wait to be sent: further callers block.
-OUTBOX = 64
+OUTBOX = 64  # requests that wait to be sent; further callers block
 
-M = TypeVar("M")  # where one reply is awaited
+M = TypeVar("M")  # a mailbox for one reply
 
 
 class StreamOptions(NamedTuple):
-    """Options that a stream has from its client."""
+    """Options of a stream from its client."""
 
     timeout_s: float  # of each call
     metadata: tuple[tuple[str, str], ...]
@@ -39,8 +38,8 @@ class StreamOptions(NamedTuple):
 class PendingReplies(Generic[M]):
     """Messages of a stream and the mailboxes of their replies; thread-safe.
 
-    `put(mailbox, reply)` is called at most once for each: with the response, or with the failure
-    that ended the stream, or None where the stream ended without one.
+    `put(mailbox, reply)` is called at most once for each: with the response, the failure that ended
+    the stream, or None if it ended without one.
     """
 
     def __init__(
@@ -49,13 +48,13 @@ class PendingReplies(Generic[M]):
         self._mailbox, self._put, self._options = mailbox, put, options
         self._ids = count(1)
         self._waiting: dict[int, M] = {}  # by id
-        self._lock = Lock()  # of `_ended` and of what is added to `_waiting`
-        self._ended = ""  # why, once it has
+        self._lock = Lock()  # of `_ended` and of additions to `_waiting`
+        self._ended = ""  # the reason, once it has
 
     def write(self, rpc: Rpc[Any], request: Any) -> tuple[pb.DecodeRequest, M]:
         """Return a message and the mailbox of its reply; `forget` the message at the end.
 
-        RequestTooLarge, or Unavailable where the stream has ended.
+        RequestTooLarge, or Unavailable if the stream has ended.
         """
         timeout_ms, most = ceil(self._options.timeout_s * 1000), self._options.max_message_bytes
         message = pb.DecodeRequest(
@@ -70,7 +69,7 @@ class PendingReplies(Generic[M]):
         return message, mailbox
 
     def forget(self, message: pb.DecodeRequest) -> None:
-        """Drop a message: its reply, if there will be one, is for no one."""
+        """Drop a message and its reply."""
         self._waiting.pop(message.id, None)
 
     def deliver(self, response: pb.DecodeResponse) -> None:
@@ -79,7 +78,7 @@ class PendingReplies(Generic[M]):
             self._put(mailbox, response)
 
     def open(self, rpc: Rpc[Any], reply: Any) -> Any:
-        """Return the response in a mailbox's reply, or raise the exception that it stands for."""
+        """Return the response in a reply, or raise its exception."""
         if isinstance(reply, grpc.RpcError):
             raise self._options.to_exception(reply) from reply
         if reply is None:
@@ -89,7 +88,7 @@ class PendingReplies(Generic[M]):
         return getattr(reply, rpc.field)
 
     def end(self, why: str | grpc.RpcError) -> None:
-        """Fail all calls, under way and to come; the first reason stays."""
+        """Fail all calls, current and future; the first reason stays."""
         failure = why if isinstance(why, grpc.RpcError) else None
         reason = why if failure is None else str(self._options.to_exception(failure))
         with self._lock:
@@ -105,8 +104,8 @@ class PendingReplies(Generic[M]):
 class DecodeStream(Closing, RemoteDecoder):
     """The methods of a decoder over one stream of a `DecoderClient`; thread-safe.
 
-    Each call takes at most `timeout_s` seconds. Nothing is retried and a stream that breaks is not
-    opened again: calls under way raise what broke it, usually Unavailable, later ones Unavailable.
+    Each call takes at most `timeout_s` seconds. Nothing is retried, and a broken stream stays
+    closed: current calls raise the reason, usually Unavailable, later ones Unavailable.
     """
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:
@@ -153,15 +152,14 @@ class DecodeStream(Closing, RemoteDecoder):
         self._send_no_more()
 
     def _send_no_more(self) -> None:
-        with suppress(Full):  # then gRPC meets another message, and sees that the call is over
+        with suppress(Full):  # then gRPC sees at another message that the call is over
             self._outbox.put_nowait(None)
 
 
 class AsyncDecodeStream(AsyncRemoteDecoder):
     """The methods of a decoder over one stream of an `AsyncDecoderClient`; for one event loop.
 
-    Any number of calls may be under way, each for at most `timeout_s` seconds. Nothing is retried:
-    if the stream breaks, calls under way raise the reason and later ones Unavailable.
+    Any number of calls may run, each for at most `timeout_s` seconds; breaks like a `DecodeStream`.
     """
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:
@@ -205,7 +203,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         else:
             self._pending.end("the server closed it")
         finally:
-            self._pending.end("closed")  # by the client, where nothing was said before
+            self._pending.end("closed")  # by the client, unless a reason is known
 
 
 def _settle(mailbox: asyncio.Future[Any], reply: Any) -> None:

@@ -1,8 +1,8 @@
 """The guard of the console: tokens of scope `console` in a cookie, and names of this machine.
 
-A browser keeps the token in a cookie that no other site's pages send (SameSite=Strict) and no
-script reads. A console that takes no token is on loopback; it answers only to names of loopback,
-so that a page of another site cannot reach it by a name that resolves there.
+No other site's pages send the cookie (SameSite=Strict), and no script reads it. Without tokens, a
+console on loopback answers only to names of loopback, so no other site reaches it by a name that
+resolves there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ConsoleAccess:
         self._tokens.check(header, CONSOLE)
 
     def sign_in(self, form: bytes) -> Response | str:
-        """The reply to a form with a token: to the overview with a cookie, or what is wrong."""
+        """Answer a form with a token: a redirect with a cookie, or the complaint."""
         fields = parse_qs(form.decode("latin-1"))
         token = fields.get("token", [""])[0].strip()
         try:

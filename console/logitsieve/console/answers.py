@@ -28,27 +28,23 @@ from logitsieve.server.config import ServeConfig
 Facts = dict[str, Any]  # of JSON
 
 PROVING = ("certified", "exact")  # normalizers that prove an interval
-WIDTH = 0.01  # nats that it may span: probabilities within a hundredth of themselves
-TIMED = 3  # answers, of whose times the median is shown
+WIDTH = 0.01  # nats
+TIMED = 3  # answers; the median time is shown
 
 
 def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
-    """id, word (None without a vocabulary), and `cut` where a word is longer than is sent."""
+    """Return id, word (None without a vocabulary), and whether the word is `cut`."""
     words = index.vocabulary
     if words is None:
         return [{"id": int(number), "word": None, "cut": False} for number in ids]
     return [
-        {
-            "id": int(number),
-            "word": words[number][:LONGEST],
-            "cut": len(words[number]) > LONGEST,
-        }
+        {"id": int(number), "word": words[number][:LONGEST], "cut": len(words[number]) > LONGEST}
         for number in ids
     ]
 
 
 def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
-    """The k best words of one context [1, D], with the interval of each probability."""
+    """Return the k best words of a context [1, D], with intervals of their probabilities."""
     k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
     target, constraints = read_target(question), read_constraints(decoder.index, question, config)
     times = [
@@ -77,7 +73,7 @@ def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: Serv
 
 
 def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
-    """Draws from one context [1, D], the words that came most often first."""
+    """Draw from a context [1, D]; the most frequent words come first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
     seed = question.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 1 << 64:
@@ -105,7 +101,7 @@ def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: Se
 
 
 def answer_facts(decoder: LocalDecoder, answer: Answer) -> Facts:
-    """The head and knobs that answered one row, and what is proven of it."""
+    """Return the head and knobs that answered one row, and its proof."""
     return {
         "model": f"{answer.model}@{answer.version}",
         "head": answer.head,

@@ -1,4 +1,4 @@
-"""The endpoints /api/...: JSON for the console's pages, tests and scripts (docs/console.md)."""
+"""The endpoints /api/...: JSON for pages, tests and scripts (docs/console.md)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def _read_question(request: Request) -> Question:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body; RequestTooLarge as soon as it is longer than `most` bytes."""
+    """Read the body; RequestTooLarge as soon as it is longer than `most` bytes."""
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdigit() else 0
     body = bytearray()

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: its pages, files and endpoints, and who may see them."""
+"""The console as an ASGI application: pages, files, endpoints and access."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPEN = ("/sign-in", "/static/")  # seen without a token
 
 
 class Pages:
-    """Checks who asks, before anything else is looked at, and sets the headers of every reply."""
+    """Checks who asks before anything else, and sets the headers of every reply."""
 
     def __init__(self, view: ServerView, answer_s: float = ANSWER_S) -> None:
         self._access = ConsoleAccess(view.tokens, view.secure)
@@ -51,9 +51,8 @@ class Pages:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Never the path of `request.url`, which a Host header such as "x/static/?" is part of.
+        # Not the path of `request.url`, which includes a Host header such as "x/static/?".
         request, path = Request(scope, receive), scope["path"]
-        # A file is asked for again only if it has changed; answers are never kept.
         caching = "no-cache" if path.startswith("/static/") else "no-store"
 
         async def send_with_headers(message: Message) -> None:
@@ -68,12 +67,12 @@ class Pages:
             if not (self._access.signs_in and path.startswith(OPEN)):
                 self._access.check(request)
             await self._router(scope, receive, send_with_headers)
-        except Exception as error:  # whatever it is, the browser must hear of it
+        except Exception as error:  # the browser must hear of any error
             reply = _failure(request, error, self._access.signs_in)
             await reply(scope, receive, send_with_headers)
 
     def close(self) -> None:
-        """Wait for the answer that is computing; those that wait are never computed."""
+        """Wait for current answers; drop waiting ones."""
         self._desk.close()
 
     def _page(self, page: Page) -> Route:
@@ -101,7 +100,7 @@ class Pages:
 
 
 def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
-    """JSON for an endpoint, a page for people, and the sign-in page for those without a token."""
+    """JSON for an endpoint, a page for people, the sign-in page without a token."""
     field, headers = "", {}
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)

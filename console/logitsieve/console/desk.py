@@ -1,4 +1,4 @@
-"""Computing for the console beside requests: two at once, in threads of a lower priority."""
+"""Computes for the console in two threads of a lower priority."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from logitsieve.server.models.routes import Routes
 from logitsieve.server.precision.shadow import step_back
 
 AT_ONCE = 2
-MOST_WAITING = 6  # and computing: a page asks for a few things together
+MOST_WAITING = 6  # and computing
 RETRY_S = 1.0
-ANSWER_S = 4.0  # less than the port's patience, so that the reason still reaches the browser
+ANSWER_S = 4.0  # less than the port's patience, so the reason reaches the browser
 
 T = TypeVar("T")
 Admit = Callable[[float | None], object]
 
 
 class Desk:
-    """Runs work on loaded versions; `admit` refuses it where it would refuse a request."""
+    """Runs work on loaded versions; `admit` refuses it like a request."""
 
     def __init__(
         self, routes: Callable[[], Routes], admit: Admit, answer_s: float = ANSWER_S
@@ -32,9 +32,9 @@ class Desk:
         self._waiting, self._closed = 0, False
 
     async def run(self, work: Callable[[LocalDecoder], T], model: str) -> T:
-        """Return `work` on the decoder of `model`, named as a request names it.
+        """Return `work` on the decoder of `model`, named like in a request.
 
-        ModelNotFound or Unavailable where it is not loaded; Overloaded; DeadlineExceeded.
+        ModelNotFound or Unavailable if it is not loaded; Overloaded; DeadlineExceeded.
         """
         if self._closed:
             raise Unavailable("the server is stopping")
@@ -58,9 +58,9 @@ class Desk:
     def _done(self, future: asyncio.Future[T]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # retrieved, also where the page has gone
+            future.exception()  # marks it as seen
 
     def close(self) -> None:
-        """Wait for what is computing; what waits is never computed."""
+        """Wait for current work; drop waiting work."""
         self._closed = True
         self._pool.shutdown(cancel_futures=True)

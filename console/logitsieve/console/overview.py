@@ -1,4 +1,4 @@
-"""The overview: versions that are served, and their traffic and precision now."""
+"""The overview: served versions, their traffic and precision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def overview_facts(routes: Routes, registry: CollectorRegistry, ready: bool) -> 
 
 
 def model_facts(index: Index) -> Facts:
-    """Sizes of an index, its heads with their knobs, and what it keeps."""
+    """Return the sizes of an index, and its heads with their knobs."""
     return {
         "model": f"{index.name}@{index.version}",
         "digest": index.digest,
@@ -71,7 +71,7 @@ def _version_facts(routes: Routes, version: Version) -> Facts:
         "state": version.state,
         "error": version.error,
         "aliases": routes.aliases_of(version),
-        "plain": routes.get(version.name) == version,  # what the name alone means
+        "plain": routes.get(version.name) == version,  # meant by the name alone
     }
     if version.served is not None:
         decoder = version.served.decoder
@@ -92,7 +92,7 @@ def _auto_facts(served: Served) -> Facts:
 
 
 def live_facts(registry: CollectorRegistry) -> Facts:
-    """Counts since the start: a page subtracts those that it got before."""
+    """Return counts since the start; pages subtract earlier ones."""
     families = {metric.name: metric for metric in registry.collect()}
 
     def series(name: str, suffix: str = "") -> list[tuple[Mapping[str, str], float]]:
@@ -121,7 +121,7 @@ def live_facts(registry: CollectorRegistry) -> Facts:
 
 
 def _buckets(samples: list[tuple[Mapping[str, str], float]]) -> list[list[Any]]:
-    """[upper bound in seconds or None, calls up to it], over all methods and models."""
+    """Return [upper bound in seconds or None, calls up to it], over all methods and models."""
     counts: defaultdict[str, float] = defaultdict(float)
     for labels, count in samples:
         counts[labels["le"]] += count
@@ -132,7 +132,7 @@ def _buckets(samples: list[tuple[Mapping[str, str], float]]) -> list[list[Any]]:
 def _precision(
     hits: list[tuple[Mapping[str, str], float]], possible: list[tuple[Mapping[str, str], float]]
 ) -> list[Facts]:
-    """Live P@k of each head, by the answers that were computed again exactly."""
+    """Return live P@k of each head, by the answers computed again exactly."""
     of = {tuple(sorted(labels.items())): count for labels, count in possible}
     return [
         {**labels, "hits": count, "possible": of[tuple(sorted(labels.items()))]}

@@ -1,4 +1,4 @@
-"""Pages of the console, and the headers that all its replies have."""
+"""Pages of the console, and the headers of all its replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 HERE = Path(__file__).parent
-# No other host, no inline script or style, no frame: what a hostile word could ask for.
+# No other host, inline script, style or frame that a hostile word could ask for.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -23,7 +23,7 @@ HEADERS = {
 
 
 class Page(NamedTuple):
-    """A page of the navigation: its path, template and script have one name."""
+    """A page of the navigation; its template and script have its name."""
 
     path: str
     name: str
@@ -45,6 +45,6 @@ def _templates() -> Environment:
 
 
 def render(name: str, *, signs_in: bool, title: str, **values: object) -> str:
-    """A page by its template, `name`.html."""
+    """Render the template `name`.html."""
     template = _templates().get_template(f"{name}.html")
     return template.render(name=name, title=title, signs_in=signs_in, pages=PAGES, **values)

@@ -1,4 +1,4 @@
-"""Operating points of an index: what was measured, the frontier, and what AUTO takes."""
+"""Operating points of an index: measurements, the frontier, and the choices of AUTO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logitsieve.heads._base.head import checked_k
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:
-    """Every measured point; `points` is empty where the index was not calibrated."""
+    """Return every measured point; none if the index was not calibrated."""
     index, auto = decoder.index, decoder.auto
     measured = index.measured
     return {
@@ -35,7 +35,7 @@ def points_facts(decoder: LocalDecoder) -> Facts:
 
 
 def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Facts:
-    """The point that AUTO takes at each batch size; `precision` None is the index's own target.
+    """Return AUTO's point at each batch size; `precision` None is the index's target.
 
     InvalidRequest names `min_precision` or `k`.
     """
@@ -48,7 +48,7 @@ def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Fact
 
 
 def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
-    """Places of the points that no other beats in both time and the bound of P@k; fastest first."""
+    """Return the places of points unbeaten in time and lower bound of P@k, fastest first."""
     timed = [place for place, point in enumerate(points) if batch in point.us_per_row]
     timed.sort(key=lambda place: (points[place].us_per_row[batch], -_low(points[place], k)))
     kept: list[int] = []
@@ -59,7 +59,7 @@ def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
 
 
 def _uneven(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Heads whose precision varies between blocks of the held-out contexts."""
+    """Return heads with a precision that varies between blocks of held-out contexts."""
     return list(dict.fromkeys(point["head"]["name"] for point in points if point["uneven"]))
 
 

@@ -1,4 +1,4 @@
-"""What a question asks for: its context, head, words and numbers, each checked.
+"""Readers of a question: its context, head, words and numbers.
 
 InvalidRequest names the field at fault. Shape letters: N kept contexts, D hidden size.
 """
@@ -27,19 +27,19 @@ Question = Mapping[str, Any]
 
 
 def kept_contexts(index: Index) -> Float32:
-    """Contexts [N, D] that the calibration of the index keeps; N is 0 if it keeps none."""
+    """Return the contexts [N, D] that the index keeps; N may be 0."""
     kept = unpack_contexts(index.measured or {}, index.dim)
     return np.empty((0, index.dim), np.float32) if kept is None else kept
 
 
 def kept_count(index: Index) -> int:
-    """N, without unpacking them."""
+    """Return N without unpacking."""
     contexts = (index.calibration or {}).get("contexts")
     return int(contexts["rows"]) if isinstance(contexts, Mapping) else 0
 
 
 def read_context(index: Index, question: Question) -> Float32:
-    """[1, D] of `kept`, a number, or of `row`, D numbers; InvalidRequest names the field."""
+    """Return [1, D] of `kept`, a number, or of `row`, D numbers."""
     row = question.get("row")
     if row is not None:
         if not isinstance(row, list) or not all(type(x) in (int, float) for x in row):
@@ -59,7 +59,7 @@ def read_context(index: Index, question: Question) -> Float32:
 
 
 def read_target(question: Question) -> Target:
-    """The head and knobs, or the precision, of a question; InvalidRequest names the field."""
+    """Return the head and knobs, or the precision."""
     target: Target = {}
     head, knobs = question.get("head", ""), question.get("knobs") or {}
     if not isinstance(head, str):
@@ -92,7 +92,7 @@ def read_number(question: Question, field: str, default: float) -> float:
 
 
 def read_constraints(index: Index, question: Question, config: ServeConfig) -> Constraints | None:
-    """`banned` and `allowed`, lists of words and ids; None without either."""
+    """Return `banned` and `allowed`, lists of words and ids; None without either."""
     sets: dict[str, Any] = {
         field: read_ids(index, field, question[field])
         for field in ("banned", "allowed")
@@ -104,7 +104,7 @@ def read_constraints(index: Index, question: Question, config: ServeConfig) -> C
 
 
 def read_word(index: Index, value: object) -> int:
-    """The id of a word, or an id itself; InvalidRequest names `word`."""
+    """Return the id of a word, or a valid id itself."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < index.vocab_size:
             return value
@@ -120,7 +120,7 @@ def read_word(index: Index, value: object) -> int:
 
 
 def read_ids(index: Index, field: str, value: object) -> list[int]:
-    """Words and ids of a list; InvalidRequest names `field`."""
+    """Return the ids of a list of words and ids."""
     if not isinstance(value, list):
         raise InvalidRequest(field, f"{value!r:.80}", "a list of words and ids")
     try:

@@ -1,4 +1,4 @@
-"""Why a word is, or is not, among the answers of a head for one context."""
+"""The reasons why a word is, or is not, among the answers of a head for a context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from logitsieve.server.config import ServeConfig
 def why_not(
     decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig
 ) -> Facts:
-    """The exact logit and rank of a word, and each stage that it passed or was dropped by."""
+    """Return the exact logit and rank of a word, and the stages that it passed or failed."""
     index = decoder.index
     word = read_word(index, question.get("word"))
     k = read_whole(question, "k", 10, min(config.max_k, index.vocab_size))
@@ -48,7 +48,7 @@ def why_not(
         lists = head.with_knobs(prescreen=0) if prescreened else head
         listed = computed or escalated or _looked_at(lists, hidden, k, word)
         stages.append({"stage": "list", "passed": listed, "escalated": escalated})
-    # These compute the logit of every row that a bound does not rule out.
+    # With bounds, every row that none rules out is computed.
     bounded = head.name in ("certified", *GRADES) or prescreened or escalated
     looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])

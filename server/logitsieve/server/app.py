@@ -52,11 +52,11 @@ class Server:
         self.metrics = Metrics()
         self.port = 0
         self.metrics_port = 0
-        self.http_scheme = "http"  # of the port of metrics
+        self.http_scheme = "http"
         self.admin_port = 0  # stays 0 without an admin port
         self._ready = self._stopping = False
-        self.lost: DeviceLost | None = None  # a GPU that has failed: the process must end
-        self.losing = asyncio.Event()  # set with `lost`: nothing is ready any more
+        self.lost: DeviceLost | None = None  # a GPU has failed: the process must end
+        self.losing = asyncio.Event()  # set with `lost`
         self._health = Health()
         Devices(config.device, self.metrics.registry)
         self._work = Executor(
@@ -80,8 +80,8 @@ class Server:
         """Load and warm every version, then listen and say SERVING.
 
         The HTTP port answers from the beginning. InvalidRequest names a port that cannot be bound,
-        a file of TLS or tokens that is not good, `models` without an index, or a GPU that is
-        absent; DeviceLost a GPU that has failed.
+        a bad file of TLS or tokens, `models` without an index, or an absent GPU; DeviceLost,
+        MissingExtra.
         """
         config = self.config
         versions = self.repository.find()
@@ -107,7 +107,7 @@ class Server:
         self._shadow.start()
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, take no new requests, give those in flight `drain_s` seconds."""
+        """Say NOT_SERVING, take no new requests, give current ones `drain_s` seconds."""
         self._ready, self._stopping = False, True
         await self._health.drain()
         self._decoder.streams.drain()
@@ -123,8 +123,7 @@ class Server:
 
     async def _listen_http(self, tokens: Tokens | None) -> int:
         config = self.config
-        # Without a console the port stays as scrapers and probes expect it, and so it does on
-        # loopback, from where nothing travels.
+        # Scrapers and probes expect plain HTTP, unless the console is open to other machines.
         public = config.serves_console and not is_loopback(config.host)
         tls = http_tls(config) if public else None
         self.http_scheme = "http" if tls is None else "https"
@@ -178,7 +177,7 @@ class Server:
 
 
 def create_server(config: ServeConfig, *, repository: Repository | None = None) -> Server:
-    """A server that is not started yet; call it in a running loop. Port 0 takes a free one."""
+    """Make a server to `start` in a running loop. Port 0 takes a free one."""
     return Server(config, repository or Repository(config))
 
 
@@ -190,8 +189,8 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. InvalidRequest names a bad option.
 
-    DeviceLost where a GPU fails, after draining: this process cannot use it any more.
-    `progress()` is entered while versions load; it yields a callback of (stage, done, total).
+    DeviceLost after draining, if a GPU fails. `progress()` is entered while versions load; it
+    yields a callback of (stage, done, total).
     """
     configure(config.log_format, config.log_level)
     uvloop.run(_serve(config, progress, repository))
@@ -211,7 +210,7 @@ async def _serve(
             await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             await started
-            # Loaded indexes stay: the garbage collector need not look at them between requests.
+            # Loaded indexes stay: the garbage collector need not visit them.
             gc.collect()
             gc.freeze()
             _announce(server)

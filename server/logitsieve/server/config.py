@@ -12,18 +12,11 @@ from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import option
 
-# Bytes of a request besides its arrays: names, knobs, framing.
-MESSAGE_OVERHEAD = 64 << 10
-# Bytes of a row besides hidden and targets: a seed, or score, length and whether it has finished,
-# and an offset in each of four sets of ids.
+MESSAGE_OVERHEAD = 64 << 10  # bytes of a request without its arrays
+# Bytes of a row without hidden and targets: a seed, or score, length and flag, and four offsets.
 ROW_OVERHEAD = 32
-
-# Longer than a hop to a thread and back, and short against a call over the network.
-MAX_BATCH_DELAY_US = 200
-
-# gRPC counts connections' ages in milliseconds of 31 bits: more than three weeks.
+MAX_BATCH_DELAY_US = 200  # more than a hop to a thread, little against a call over the network
 MAX_CONNECTION_S = 7 * 86_400
-
 MAX_PORT = 65535
 
 
@@ -38,8 +31,7 @@ class ServeConfig:
         9090, "HTTP port of metrics, probes and console; 0 takes a free one.", 0, MAX_PORT
     )
     console: bool | None = option(
-        None,
-        "Serve the console; unless you say, only on loopback, if `[console]` is installed.",
+        None, "Serve the console; unless you say, only on loopback, if `[console]` is installed."
     )
     admin: bool = option(True, "Whether there is an admin port.")
     admin_host: str = option("127.0.0.1", "Address the admin port binds.")
@@ -139,7 +131,7 @@ class ServeConfig:
         return is_loopback(self.host) if self.console is None else self.console
 
     def max_message_bytes(self, dim: int) -> int:
-        """The largest request for a model of hidden size `dim`: all rows, targets and ids."""
+        """Return the size of the largest request for a model of hidden size `dim`."""
         row = 4 * (dim + self.max_k) + ROW_OVERHEAD
         ids = 8 * self.max_constraint_ids  # an id and its bias
         return self.max_rows * row + ids + MESSAGE_OVERHEAD

@@ -1,7 +1,4 @@
-"""The log: one line an event, as text for people or as JSON for machines. Never hidden values.
-
-Requests that are answered leave no line.
-"""
+"""The log: a line for each event, as text or JSON; none for answered requests, no hidden values."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from time import monotonic
 from typing import Any, Literal, TextIO
 
 REQUEST_ID = "x-request-id"
-MAX_ID = 128  # characters of a client's id that is repeated
+MAX_ID = 128  # characters of a client's id
 
 FAILED = "request_failed"
-PER_SECOND = 10  # lines about failed requests; the rest is only counted
+PER_SECOND = 10  # lines about failed requests
 
 
 def event(
@@ -29,7 +26,7 @@ def event(
     traceback: bool = False,
     **fields: Any,
 ) -> None:
-    """Log an event, with `fields` that JSON shows and, if wanted, the handled error's traceback."""
+    """Log an event with `fields` for JSON and, if asked, the handled error's traceback."""
     log.log(level, "%s", message, exc_info=traceback, extra={"event": name, "fields": fields})
 
 
@@ -38,7 +35,7 @@ def configure(
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Send this package's log to `stream` (stderr); for the owner of the process to call."""
+    """Send this package's log to `stream` (stderr)."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())
@@ -49,7 +46,7 @@ def configure(
 
 
 class Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the stderr of the moment: progress bars replace it to make room for lines."""
+    """Writes to the current sys.stderr, which progress bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -57,7 +54,7 @@ class Stderr(logging.StreamHandler[TextIO]):
 
 
 class Json(logging.Formatter):
-    """time, level, event and message, then the event's own fields; a traceback as `exception`."""
+    """time, level, event, message, the event's fields; a traceback as `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -73,7 +70,7 @@ class Json(logging.Formatter):
 
 
 class FewFailures(logging.Filter):
-    """Passes at most PER_SECOND lines about failed requests; the next counts those held back."""
+    """Passes PER_SECOND lines about failed requests; the next one counts the others."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
@@ -97,7 +94,7 @@ class FewFailures(logging.Filter):
 
 
 def request_id(metadata: Any) -> str:
-    """The id in a call's metadata, if it can be repeated; "" otherwise."""
+    """Return the id in a call's metadata, or "" if it cannot be repeated."""
     for key, value in metadata or ():
         if key == REQUEST_ID and isinstance(value, str) and 0 < len(value) <= MAX_ID:
             return value

@@ -1,12 +1,11 @@
-"""The server's metrics for Prometheus: plain integers, made into series when they are read.
+"""The server's metrics for Prometheus, counted in plain integers.
 
-Requests are counted, and counts are read, on the event loop, so nothing here needs a lock. That is
-why the counters of requests are dicts of our own: those of prometheus_client take a lock and look
-up their labels for each of the dozen numbers that a request adds, on the loop that answers. Some
-requests are counted at a time: one by one, each would find the processor's caches cold.
+Requests are counted, and counts read, on the event loop, so no lock is needed; prometheus_client
+would take one, and look up labels, for each of a dozen numbers a request. Some requests are counted
+at a time, to find the processor's caches warm.
 
-Labels have few values: `model`, `version` and `alias` are of loaded models ("unknown", "" and ""
-else), never text that a client sent. Durations are in seconds.
+Labels `model`, `version` and `alias` are of loaded models ("unknown", "" and "" else), never text
+that a client sent. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from logitsieve.api.results import Answer
 
 UNKNOWN = "unknown"
 
-# From 10 us, where a screened row is, by steps of 1-2-5 to the 5 s default timeout of the client.
+# From 10 us, about a screened row, to 5 s, the client's timeout.
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
 BATCH_ROWS = tuple(1 << power for power in range(11))
 UPPER_BOUNDS = [*map(str, SECONDS), "+Inf"]
 
-KEPT = 16  # finished requests, until they are counted
+KEPT = 16  # finished requests that are counted together
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request, with all that is counted about it. Times in nanoseconds."""
+    """One request and all that is counted about it. Times in nanoseconds."""
 
     rpc: str
     arrived_ns: int = field(default_factory=perf_counter_ns)
-    id: int = 0  # the message's, on a stream
-    request_id: str = ""  # of the client's metadata, or made if the call fails
+    id: int = 0  # of a stream's message
+    request_id: str = ""  # the client's, or made if the call fails
     model: str = UNKNOWN
     version: str = ""
     alias: str = ""
@@ -53,7 +52,7 @@ class Call:
     code: str = ""
 
     def route(self, requested: str, model: str, version: str) -> None:
-        """Label the call by the version that `requested`, such as "name:alias", means."""
+        """Label the call by the version for `requested`, such as "name:alias"."""
         self.model, self.version, self.alias = model, version, requested.partition(":")[2]
 
     def finish(self, code: str) -> None:
@@ -75,7 +74,7 @@ class Counters(defaultdict[tuple[str, ...], float]):
 
 
 class Histograms(defaultdict[tuple[str, ...], list[int]]):
-    """A histogram of durations by the values of its labels: counts by bucket, then nanoseconds."""
+    """Durations by labels: counts by bucket, then the sum in nanoseconds."""
 
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
         super().__init__(lambda: [0] * (len(UPPER_BOUNDS) + 1))
@@ -164,7 +163,7 @@ class Metrics(Collector):
             if call.device_ns:
                 self._device_seconds.add(by_head, call.device_ns)
             self._compute_seconds.add(by_head, answer.compute_ns)
-            # For the few rows of a usual request, Python adds and counts faster than numpy.
+            # Python is faster than numpy for a few rows.
             self._rows[(*by_head, version, alias)] += len(answer.exact)
             self._scanned[by_head] += sum(answer.scanned.tolist())
             self._certified[by_head] += answer.exact.tobytes().count(1)

@@ -12,15 +12,15 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.ray.building.executor import RayExecutor
 
 ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node"
-REACHED_S = 5.0  # Ray itself waits for minutes, and then ends the process
+REACHED_S = 5.0  # Ray itself would wait for minutes and end the process
 
 
 @contextmanager
 def connected(address: str) -> Iterator[RayExecutor]:
-    """An executor on the cluster at `address`, to which this process is connected meanwhile.
+    """Connect to the cluster at `address` and yield an executor on it.
 
-    "local" starts a cluster here, which ends with the block. InvalidRequest names an address where
-    there is none.
+    "local" starts a cluster here, which ends with the block. InvalidRequest names an address
+    without a cluster.
     """
     connect("ray", address, f"{ADDRESSES}, or local (a new one)", known=("auto", "local"))
     try:
@@ -32,9 +32,9 @@ def connected(address: str) -> Iterator[RayExecutor]:
 def connect(
     field: str, address: str, allowed: str = ADDRESSES, known: tuple[str, ...] = ("auto",)
 ) -> None:
-    """Connect to the cluster at HOST:PORT, or at an address `known` to Ray by name.
+    """Connect to the cluster at HOST:PORT, or at a name `known` to Ray.
 
-    InvalidRequest naming `field` where there is none.
+    InvalidRequest naming `field` if there is none.
     """
     if address not in known:
         _require_reached(field, address, allowed)

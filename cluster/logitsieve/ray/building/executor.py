@@ -16,18 +16,18 @@ from ray.exceptions import RayError, RayTaskError
 
 R = TypeVar("R")
 
-RETRIES = 5  # times that a task is begun again whose worker was killed
+RETRIES = 5  # of a task after its worker was killed
 
 
 class RayFailed(BuildFailed, BrokenExecutor):
-    """Ray lost a task: its workers were killed again and again, or the cluster is gone."""
+    """Ray lost a task: its workers were killed repeatedly, or the cluster is gone."""
 
 
 class RayExecutor(SharingExecutor):
-    """Makes calls as tasks on the cluster that this process is connected to.
+    """Makes calls as tasks on the connected cluster, each with `cpus` of a node.
 
-    A task takes `cpus` of a node. One whose worker or node is lost is begun again elsewhere. Arrays
-    that are shared lie once in the memory of each node, where its workers map them.
+    A task with a lost worker starts again on another. Shared arrays lie once in the memory of each
+    node, mapped by its workers.
     """
 
     def __init__(self, cpus: float = 1.0) -> None:
@@ -38,16 +38,16 @@ class RayExecutor(SharingExecutor):
 
     @property
     def workers(self) -> int:
-        """Calls that the cluster has room for at present."""
+        """Return how many calls fit on the cluster now."""
         resources: dict[str, float] = ray.cluster_resources()
         return max(1, int(resources.get("CPU", 0) // self._cpus))
 
     def share(self, array: np.ndarray) -> Any:
-        """A reference to a copy in Ray's object store."""
+        """Put a copy into Ray's object store."""
         return ray.put(array)
 
     def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
-        """The call's result, or what it raised; RayFailed where Ray could not make the call."""
+        """Return the future of a call; RayFailed if Ray could not make it."""
         reference = self._task.remote(__version__, call, *args, **options)
         future: Future[R] = Future()
 
@@ -76,7 +76,7 @@ def _cancel(reference: Any) -> None:
 
 
 def _run(version: str, call: Callable[..., R], /, *args: Any, **options: Any) -> R:
-    """In a worker: the call, if both sides are of one version."""
+    """Make a call in a worker of the same version."""
     if version != __version__:
         raise InvalidRequest("ray", f"a worker with logitsieve {__version__}", version)
     return call(*args, **options)

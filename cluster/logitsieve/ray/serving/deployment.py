@@ -1,4 +1,4 @@
-"""Deploying a folder of models: an ingress on each node that asks for one, shards by Ray Serve."""
+"""Deploys a folder of models: an ingress on each chosen node, shards by Ray Serve."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "logitsieve"
 INGRESS = "ingress"  # and its number
-STATE_S = 10.0  # that an ingress may take to say what it answers for
+STATE_S = 10.0  # seconds for an ingress to return its state
 
 
-Status = dict[str, IngressState | None]  # by name; an ingress that does not answer has no state
+Status = dict[str, IngressState | None]  # by name; None if it does not answer
 
 
 def connect(address: str) -> None:
-    """Connect this process to the cluster at "auto" or HOST:PORT, unless it is connected."""
+    """Connect to the cluster at "auto" or HOST:PORT, unless connected."""
     if not ray.is_initialized():
         cluster.connect("address", address)
 
@@ -47,19 +47,19 @@ def deploy(
     patience_s: float = 1.0,
     server: ServeConfig | None = None,
 ) -> Status:
-    """Serve the versions of `models` (<name>/<version>) on the cluster that Ray is connected to.
+    """Serve the versions of `models` (<name>/<version>) on the connected cluster.
 
-    Again, with other contents of the folder, it brings what runs to them: new versions answer as
-    soon as all their shards do, and versions without a folder are closed.
+    Called again, it follows the folder: new versions answer as soon as all their shards do,
+    versions without a folder are closed.
 
-    Each shard has `replicas` processes with `cpus` each; an index in one piece is answered by the
-    ingress itself. `serve_on` names a resource of nodes: each node that has it gets an ingress;
-    without a name one is put on this node. A shard is waited for `patience_s` seconds; requests are
-    then refused, or answered without it (`missing` "answer"). `server` are the options of every
-    ingress; its ports must not be 0, as a restarted ingress listens on the same.
+    Each shard has `replicas` processes with `cpus` each; an ingress itself answers an index in one
+    piece. Each node with the resource `serve_on` gets an ingress; without a name, this node. A
+    shard is waited for `patience_s` seconds; requests are then refused, or answered without it
+    (`missing` "answer"). `server` are the options of every ingress; its ports must not be 0, as a
+    restarted ingress listens on the same.
 
-    InvalidRequest names an argument, Unavailable says which versions could not be run: the others
-    are served.
+    InvalidRequest names an argument, Unavailable the versions that could not be run; others are
+    served.
     """
     if not 0 < patience_s <= 3600:
         raise InvalidRequest("patience_s", patience_s, "a number above 0, at most 3600")
@@ -90,7 +90,7 @@ def deploy(
 
 
 def status_of() -> Status:
-    """The ingresses on the cluster that Ray is connected to, and the versions that they have."""
+    """Return the ingresses on the connected cluster and their versions."""
     status = Status()
     for name in _names():
         try:
@@ -102,7 +102,7 @@ def status_of() -> Status:
 
 
 def remove() -> None:
-    """End the ingresses, after what is in flight, and the shards. Other things on Ray stay."""
+    """End the ingresses, after their current requests, and the shards."""
     for name in _names():
         actor = ray.get_actor(name, NAMESPACE)
         try:
@@ -120,7 +120,7 @@ def _require_ports(config: ServeConfig) -> None:
 
 
 def _nodes(resource: str) -> int:
-    """How many nodes are to have an ingress; InvalidRequest if there is none."""
+    """Count the nodes for an ingress; InvalidRequest if there is none."""
     if not resource:
         return 1
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -132,7 +132,7 @@ def _nodes(resource: str) -> int:
 
 
 def _require_same(options: IngressOptions, names: list[str]) -> None:
-    """InvalidRequest if ingresses run with other options, except for their shards'."""
+    """InvalidRequest if ingresses run with other options, except for their shards."""
     for name in names[:1]:
         with _named(name):
             before: IngressOptions = ray.get(ray.get_actor(name, NAMESPACE).options.remote())
@@ -144,17 +144,16 @@ def _require_same(options: IngressOptions, names: list[str]) -> None:
 
 
 def _brought_up(name: str, options: IngressOptions, serve_on: str, new: bool) -> list[str]:
-    """Bring an ingress to what lies in the folder; what could not be done."""
+    """Bring an ingress to the state of the folder; return what failed."""
     actor = _ingress(name, options, serve_on)
     if not new:
         errors: list[str] = ray.get(actor.update.remote(options.shards))
         return errors
-    state: IngressState = ray.get(actor.state.remote())  # it has loaded all by then
+    state: IngressState = ray.get(actor.state.remote())  # after its loads
     return [f"{v.name}@{v.number}: {v.error}" for v in state.versions if v.error]
 
 
 def _ingress(name: str, options: IngressOptions, serve_on: str) -> Any:
-    """The actor of this name, which may run already."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     place: dict[str, Any] = (
         {"resources": {serve_on: 1}} if serve_on else {"scheduling_strategy": here}
@@ -187,7 +186,7 @@ def _named(what: str) -> Iterator[None]:
 
 
 def _delete_unused(status: Status) -> None:
-    """End shards from which no ingress answers; one that starts again may need any."""
+    """End shards that no ingress answers from; a restarting ingress may need any."""
     states = [state for state in status.values() if state is not None]
     used = {app for state in states for version in state.versions for app in version.apps}
     if len(states) == len(status):
@@ -195,7 +194,7 @@ def _delete_unused(status: Status) -> None:
 
 
 def _delete(apps: list[str]) -> None:
-    """End applications side by side: Serve takes seconds for each."""
+    """End applications in parallel: Serve takes seconds for each."""
     if apps:
         with ThreadPoolExecutor(len(apps)) as pool:
             list(pool.map(serve.delete, apps))
@@ -211,5 +210,5 @@ def _names() -> list[str]:
 
 
 def _apps() -> list[str]:
-    """The applications of shards; none where Ray Serve does not run."""
+    """Return the applications of shards; none unless Ray Serve runs."""
     return [name for name in serve.status().applications if name.startswith(f"{PREFIX}-")]

@@ -1,4 +1,4 @@
-"""An ingress: our own server in an actor of Ray, over decoders whose shards are elsewhere."""
+"""An ingress: our server in an actor of Ray, over decoders with shards in other processes."""
 
 from __future__ import annotations
 
@@ -21,30 +21,25 @@ from logitsieve.server.logs import configure
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.models.sharded import (
-    ShardedIndex,
-    is_sharded,
-    read_digest,
-    read_manifests,
-)
+from logitsieve.server.models.sharded import ShardedIndex, is_sharded, read_digest, read_manifests
 
 T = TypeVar("T")
 
-WAITING = 16  # requests that wait for shards, for each thread of the server
+WAITING = 16  # requests that wait for shards, per thread of the server
 
 
 @dataclass(frozen=True, kw_only=True)
 class IngressOptions:
-    """What every ingress of a deployment has in common."""
+    """Options shared by all ingresses of a deployment."""
 
     server: ServeConfig
     shards: ShardOptions
-    patience_s: float  # that a shard is waited for
+    patience_s: float  # to wait for a shard
     missing: Missing
 
 
 class VersionState(NamedTuple):
-    """A version as an ingress has it."""
+    """A version in an ingress."""
 
     name: str
     number: int
@@ -55,7 +50,7 @@ class VersionState(NamedTuple):
 
 
 class IngressState(NamedTuple):
-    """Where an ingress listens, and what it answers for."""
+    """The address of an ingress, and its versions."""
 
     node: str
     port: int
@@ -65,7 +60,7 @@ class IngressState(NamedTuple):
 
 
 class Ingress:
-    """The actor. Ray restarts it where it dies: it then listens on the same ports again.
+    """The actor. When it dies, Ray restarts it on the same ports.
 
     It has no coroutines: with any, Ray would run every method in an event loop, which `update` and
     `stop` block.
@@ -82,11 +77,9 @@ class Ingress:
         self._server = self._run(_started(config, Repository(config, self._opener)))
 
     def options(self) -> IngressOptions:
-        """Those that it runs with."""
         return self._options
 
     def state(self) -> IngressState:
-        """What it answers for now."""
         import ray
 
         server = self._server
@@ -95,11 +88,10 @@ class Ingress:
         return IngressState(node, server.port, server.metrics_port, server.admin_port, versions)
 
     def update(self, shards: ShardOptions) -> list[str]:
-        """Answer for what lies in the folder now, and nothing else; what could not be done.
+        """Follow the folder, with the options `shards`; return what failed.
 
-        Versions are put into service one after the other, each when all its shards have answered.
-        Then aliases follow those of the folder, and versions without a folder are closed after
-        their last requests. Shards get the options `shards`.
+        Versions come into service one after the other, each when all its shards have answered. Then
+        aliases follow, and versions without a folder are closed after their last requests.
         """
         before, self._opener.shards = self._opener.shards, shards
         self._options = replace(self._options, shards=shards)
@@ -118,11 +110,11 @@ class Ingress:
         return errors
 
     def stop(self) -> None:
-        """Finish what is in flight, and listen no more."""
+        """Finish current requests, and listen no more."""
         self._run(self._server.stop())
 
     def _load(self, name: str, number: int, renew: bool) -> None:
-        """Load a version unless it is loaded; `renew`: let its shards have other options."""
+        """Load a version unless it is loaded; `renew` gives its shards new options."""
         repository = self._server.repository
         path = self._options.server.models / name / str(number)
         version = repository.routes.by_key.get((name, number))
@@ -133,7 +125,7 @@ class Ingress:
             run_shards(path, app_names(path, read_manifests(path)), self._opener.shards)
 
     def _retire(self, served: Served | None, forget: bool = True) -> None:
-        """Close a version that takes no more requests, after its last."""
+        """Close a version after its last request."""
         if served is None:
             return
         served.leases.end()
@@ -163,7 +155,6 @@ async def _started(config: ServeConfig, repository: Repository) -> Server:
 
 @contextmanager
 def _noted(errors: list[str], what: str) -> Iterator[None]:
-    """Keep an error as a line of text."""
     try:
         yield
     except (LogitsieveError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Opening a version whose shards are elsewhere, for the repository of a server."""
+"""Opens versions for the repository of an ingress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from logitsieve.utils.options import Progress
 
 @dataclass(eq=False)
 class Opener:
-    """Opens versions; shards that do not run yet are run. An index in one piece is opened here."""
+    """Opens versions, starting shards that do not run; an index in one piece is opened here."""
 
     local: ServeConfig  # for indexes in one piece
     shards: ShardOptions

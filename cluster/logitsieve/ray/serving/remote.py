@@ -1,4 +1,4 @@
-"""A decoder whose shard has replicas on Ray: another one is asked where one fails."""
+"""A decoder over replicas of a shard on Ray: if one fails, another is asked."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from logitsieve.utils.deadline import time_left
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 0.02  # before another replica is asked, while Ray takes notice of a dead one
-START_S = 300.0  # that replicas may take to start again before a version counts as failed
+AGAIN_S = 0.02  # before another replica is asked, while Ray notices a dead one
+START_S = 300.0  # for replicas to start before a version counts as failed
 
 
 class RayShardDecoder:
-    """Answers by the Serve handle of the index with this digest. Any number of threads may call it.
+    """Answers by the Serve handle of the index with this digest; thread-safe.
 
-    Unavailable if no replica answers within `patience_s`, or the time that the computation has
-    left.
+    Unavailable if no replica answers within `patience_s`, or the computation's time left.
     """
 
     def __init__(
@@ -38,22 +37,19 @@ class RayShardDecoder:
         self._clock, self._pause = clock, pause
 
     def topk(self, *args: Any, **options: Any) -> TopKReply:
-        """See `Decoder.topk`."""
         reply: TopKReply = self._ask("topk", args, options)
         return reply
 
     def score(self, *args: Any, **options: Any) -> ScoreReply:
-        """See `Decoder.score`."""
         reply: ScoreReply = self._ask("score", args, options)
         return reply
 
     def sample(self, *args: Any, **options: Any) -> SampleReply:
-        """See `Decoder.sample`."""
         reply: SampleReply = self._ask("sample", args, options)
         return reply
 
     def warm(self) -> None:
-        """Wait for the first answer. IndexUnreadable if the replicas have opened another index."""
+        """Wait for the first answer. IndexUnreadable if the replicas have another index."""
         found = self._until(START_S, lambda left: self._handle.digest.remote())
         if found != self._digest:
             reason = f"its replicas have opened an index with digest {found[:12]}"
@@ -70,7 +66,7 @@ class RayShardDecoder:
         return reply
 
     def _until(self, seconds: float, send: Callable[[float], Any]) -> Any:
-        """The first answer of a replica within that time; Unavailable if there is none."""
+        """Return the first answer within that time; Unavailable if there is none."""
         deadline = self._clock() + seconds
         while (left := deadline - self._clock()) > 0:
             response = send(left)

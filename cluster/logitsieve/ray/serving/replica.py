@@ -1,4 +1,4 @@
-"""A replica of a shard: a process that opens its index and answers the methods of a decoder."""
+"""A replica of a shard: a process that opens its index and answers as a decoder."""
 
 from __future__ import annotations
 
@@ -22,30 +22,22 @@ TOO_LATE = "the time of a call was over before its replica could compute it"
 
 
 class ShardReplica:
-    """One process with one shard, warm when it is made; `threads` calls are computed at a time."""
+    """One process with one warm shard; `threads` calls compute at a time."""
 
     def __init__(
-        self,
-        path: str,
-        threads: int,
-        verify: Literal["full", "sizes"],
-        kernel_cache: Path | None,
+        self, path: str, threads: int, verify: Literal["full", "sizes"], kernel_cache: Path | None
     ) -> None:
         self._decoder = LocalDecoder(open_index(path, verify=verify, kernel_cache=kernel_cache))
         self._decoder.warm()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="logitsieve-shard")
 
     async def digest(self) -> str:
-        """The identity of the index that it has opened."""
         return self._decoder.index.digest
 
     async def ask(
         self, method: str, args: tuple[Any, ...], options: Mapping[str, Any], left_s: float
     ) -> Any:
-        """The reply of a method, or the error that it raised, as a value.
-
-        A call that has no time left when its turn comes is not computed.
-        """
+        """Return the reply of a method, or its error as a value, within `left_s` seconds."""
         deadline = monotonic() + left_s
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._answer, method, args, options, deadline)
@@ -61,6 +53,6 @@ class ShardReplica:
                 return getattr(self._decoder, method)(*args, **options)
         except LogitsieveError as error:
             return error
-        except Exception as error:  # raised again in the ingress; the traceback is here
+        except Exception as error:  # raised again in the ingress
             log.exception("%s failed", method)
             return InternalError(f"a shard: {type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
-"""The shards of a version as Ray Serve runs them: an application for each, named by its digest.
+"""The shards of a version on Ray Serve: an application for each, named by its digest.
 
-Equal bytes have equal names, so a version is deployed once, whoever asks for it, and another one of
-the same number lies beside it until nothing answers from it any more.
+Equal bytes have equal names, so a version is deployed once, and another of the same number runs
+next to it until nobody needs the first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from ray.serve.schema import ApplicationStatus, LoggingConfig
 
 PREFIX = "logitsieve-shard"
 DEPLOYMENT = "shard"
-ONGOING = 2  # calls of a replica for each of its threads, on the way or computed
+ONGOING = 2  # calls of a replica per thread, on the way or computed
 
-# Messages of a shard have no limit of their own: the server bounds what a request may be. Calls are
-# computed in threads, so they need no event loop of their own.
+# The server limits requests. Calls are computed in threads, without another event loop.
 ENVIRONMENT = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1),
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
@@ -32,11 +31,11 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOptions:
-    """How each shard is run; InvalidRequest names what makes no sense."""
+    """Options of shards; InvalidRequest names a bad one."""
 
-    replicas: int = 1  # processes that answer for a shard
-    cpus: float = 1.0  # that Ray reserves for a replica
-    threads: int = 1  # calls that a replica computes at a time
+    replicas: int = 1  # processes for each shard
+    cpus: float = 1.0  # reserved for a replica
+    threads: int = 1  # calls of a replica at a time
     verify: Literal["full", "sizes"] = "full"
     kernel_cache: Path | None = None
 
@@ -48,7 +47,7 @@ class ShardOptions:
 
 
 def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
-    """The applications of a version's shards, in their order."""
+    """Return the applications of a version's shards, in order."""
     model, number, of = version.parent.name, version.name, len(manifests)
     return [
         f"{PREFIX}-{model}-{number}-{shard}-of-{of}-{manifest.digest[:12]}"
@@ -59,8 +58,7 @@ def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
 def run_shards(version: Path, names: Sequence[str], options: ShardOptions) -> None:
     """Run the shards of a version, and return when all are ready.
 
-    Shards that run already get these options: only what differs is changed. Unavailable says why
-    Ray Serve cannot run them.
+    Running shards get these options. Unavailable says why Ray Serve cannot run them.
     """
     targets = [
         serve.RunTarget(target=_application(folder, options), name=name, route_prefix=None)
@@ -73,7 +71,6 @@ def run_shards(version: Path, names: Sequence[str], options: ShardOptions) -> No
 
 
 def running(names: Sequence[str]) -> bool:
-    """Whether all of these applications run."""
     applications = serve.status().applications
     return all(
         name in applications and applications[name].status == ApplicationStatus.RUNNING
@@ -82,9 +79,7 @@ def running(names: Sequence[str]) -> bool:
 
 
 def handle_of(name: str) -> Any:
-    """The handle of a shard's replicas. Arguments travel by gRPC, not through Ray's object store:
-    for some kilobytes that takes half the time.
-    """
+    """Return the handle of a shard's replicas, by gRPC: Ray's object store takes twice the time."""
     handle = serve.get_deployment_handle(DEPLOYMENT, app_name=name)
     return handle.options(
         _by_reference=False, request_serialization="pickle", response_serialization="pickle"

@@ -1,6 +1,6 @@
-"""An HTTP port on the event loop that answers gRPC, by uvicorn's protocol and with limits.
+"""An HTTP port on gRPC's event loop, by uvicorn's protocol and with limits.
 
-It shares the loop on purpose: /healthz answers only while requests can be answered.
+On the same loop, /healthz answers only while requests can be answered.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-# Scrapers and browsers send a head at once and read at once; a slower client is dropped.
-PATIENCE_S = 5.0
+PATIENCE_S = 5.0  # for a request's head and for each reply to be read
 MAX_HEAD = 1 << 14
-
-# Connections without a request. Beyond these the oldest is dropped: connections that send nothing
-# take no file descriptors from gRPC, and keep no probe out.
+# Connections without a request. Beyond these the oldest is dropped, so that silent ones take no
+# file descriptors from gRPC and keep no probe out.
 MOST_RESTING = 100
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
 class Listener:
-    """Serves an ASGI application; `start` binds, and `stop` cuts what is still open."""
+    """Serves an ASGI application; `stop` cuts open connections."""
 
     def __init__(self, application: Application, patience_s: float = PATIENCE_S) -> None:
         self._config = Config(
@@ -53,7 +51,7 @@ class Listener:
         return len(self._state.connections)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; returns the port. OSError if it cannot be bound."""
+        """Listen and return the port. OSError if it cannot be bound."""
         self._server = await asyncio.get_running_loop().create_server(
             self._protocol,
             host,
@@ -76,9 +74,9 @@ class Listener:
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol with `patience_s` for each rest and for each request with its reply.
+    """uvicorn's protocol with `patience_s` for each rest and each request with its reply.
 
-    `resting` holds the connections that have sent no whole head since their last reply.
+    `resting` holds connections without a complete head since their last reply.
     """
 
     def __init__(
@@ -116,7 +114,7 @@ class PatientProtocol(H11Protocol):
             self._resting.pop(self, None)
 
     def on_response_complete(self) -> None:
-        # What the client does not read is held by the transport, so the deadline stays.
+        # The deadline stays: the transport holds bytes that the client has not read.
         self._rest()
         super().on_response_complete()
 

@@ -1,7 +1,4 @@
-"""KServe v2, as Triton speaks it: `inference.GRPCInferenceService` beside our own services.
-
-Its stubs are tritonclient's, which the extra `kserve` installs; without it there is no facade.
-"""
+"""KServe v2, as Triton speaks it, by tritonclient's stubs from the extra `kserve`."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-NEEDED = ("tritonclient", "packaging")  # the first needs the second, but may come without it
+NEEDED = ("tritonclient", "packaging")  # tritonclient imports packaging undeclared
 
 
 def kserve_services() -> Any:
-    """The module of the two services, or None without the extra."""
+    """Return the module of the two services, or None without the extra."""
     if not all(map(find_spec, NEEDED)):
         return None
     return import_module("logitsieve.server.kserve.service")

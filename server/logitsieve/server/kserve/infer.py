@@ -17,7 +17,7 @@ from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
 
-# KServe's name of a datatype -> ours, and the field of typed contents that it may come in.
+# KServe's datatype -> ours, and its field of typed contents.
 DATATYPES: dict[str, tuple[DType, str]] = {
     "FP32": (DType.FLOAT32, "fp32_contents"),
     "FP16": (DType.FLOAT16, ""),
@@ -27,11 +27,11 @@ DATATYPES: dict[str, tuple[DType, str]] = {
     "BOOL": (DType.BOOL, "bool_contents"),
 }
 NAMES = {int(dtype): name for name, (dtype, _) in DATATYPES.items()}
-MOST = 1 << 32  # of what our messages count
+MOST = 1 << 32  # above our messages' uint32
 
 
 class TensorKind(NamedTuple):
-    """A tensor of the interface: B rows, D the hidden size, K answers or draws a row."""
+    """A tensor: B rows, D the hidden size, K answers or draws a row."""
 
     name: str
     datatypes: tuple[str, ...]
@@ -39,7 +39,7 @@ class TensorKind(NamedTuple):
     methods: tuple[str, ...] = ("topk", "sample")
 
     def metadata(self, dim: int) -> Any:
-        """The entry of ModelMetadata, with the first of the datatypes; -1 is any size."""
+        """Make the entry of ModelMetadata, with the first datatype; -1 is any size."""
         sizes = {"D": dim, "1": 1}
         return kserve.ModelMetadataResponse.TensorMetadata(
             name=self.name,
@@ -70,7 +70,7 @@ OF_ANY = (
     "method", "head", "knobs.<name>", "min_precision", "exact", "normalizer", "width", "timeout",
 )  # fmt: skip
 OF_SAMPLE = ("step", "temperature", "top_k", "top_p", "min_p")
-BY_ROW = ("exact", "scanned", "log_z")  # outputs that are the Answer's
+BY_ROW = ("exact", "scanned", "log_z")  # outputs from the Answer
 
 
 class Parameters:
@@ -113,7 +113,7 @@ class Parameters:
 
 
 def to_request(message: Any, model: str) -> tuple[Method, Any, float, Write]:
-    """Translate a ModelInferRequest for `model`; InvalidRequest names what is wrong with it.
+    """Translate a ModelInferRequest for `model`; InvalidRequest names the field at fault.
 
     Returns the method, its request, its timeout in seconds or 0, and the writer of the response.
     """
@@ -148,7 +148,7 @@ def to_request(message: Any, model: str) -> tuple[Method, Any, float, Write]:
 
 
 def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -> bytes:
-    """Serialize a reply as a ModelInferResponse with raw contents, in the order asked for."""
+    """Serialize a reply with raw contents, in the order of `outputs`."""
     answer = reply.answer
     message = kserve.ModelInferResponse(
         model_name=answer.model, model_version=answer.version, id=request_id
@@ -238,7 +238,7 @@ def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
 
 
 def _require_plain(tensor: Any) -> None:
-    """Refuse parameters of a tensor, by which shared memory and classification are asked for."""
+    """Refuse parameters of a tensor: requests for shared memory or classification."""
     for name in tensor.parameters:
         raise InvalidRequest(f"{tensor.name}.parameters", repr(name[:100]), "none")
 

@@ -1,7 +1,4 @@
-"""GRPCInferenceService: ModelInfer and what is loaded; on the admin port, loading.
-
-ModelInfer takes the path of the Decoder service: infer.py translates.
-"""
+"""GRPCInferenceService: ModelInfer and models by the Decoder service; loads on the admin port."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ STATES = {
 
 
 class KserveService:
-    """The methods of KServe v2, without those that Triton adds for shared memory and traces."""
+    """The methods of KServe v2, without those of Triton for shared memory and traces."""
 
     SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
@@ -109,21 +106,20 @@ class KserveAdmin:
         self._admin = admin
 
     async def RepositoryModelLoad(self, request: Any, context: Context, call: Call) -> Any:
-        for parameter in request.parameters:  # a configuration or files of Triton's
+        for parameter in request.parameters:
             raise InvalidRequest("parameters", repr(parameter[:100]), "none")
         name, version = _name_and_version(request)
         await self._admin.Load(pb.LoadRequest(name=name, version=version), context, call)
         return kserve.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context, call: Call) -> Any:
-        """Return at once: the version is closed when its last request is answered."""
+        """Return at once: the version is closed with its last request."""
         name, version = _name_and_version(request)
         await self._admin.Unload(pb.UnloadRequest(name=name, version=version), context, call)
         return kserve.RepositoryModelUnloadResponse()
 
 
 def _label(name: str, version: str) -> str:
-    """The name of a model in our own requests; `name` itself may name the version."""
     return f"{name}@{version}" if version else name
 
 

@@ -1,4 +1,4 @@
-"""The memory of the GPU that models answer on, for Prometheus."""
+"""GPU memory for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 
 
 class Devices(Collector):
-    """The series of the device of a server; none where it is the CPU."""
+    """The series of a server's device; none for the CPU."""
 
     def __init__(
         self, device: str, registry: CollectorRegistry, memory_of: MemoryOf = gpu_memory
@@ -35,7 +35,7 @@ class Devices(Collector):
             "logitsieve_device_memory_bytes", "Memory of a GPU", labels=labels
         )
         if self._device != "cpu":
-            device, memory = self._memory_of(self._device)  # by its own name: cuda:0, not cuda
+            device, memory = self._memory_of(self._device)  # named cuda:0, not cuda
             if memory is not None:
                 used.add_metric((device,), memory.used)
                 total.add_metric((device,), memory.total)

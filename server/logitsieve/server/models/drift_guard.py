@@ -1,8 +1,8 @@
-"""The drift guard: AUTO leaves a point whose live precision is below what was asked for.
+"""The drift guard: AUTO leaves a point with a live precision below the one asked for.
 
-Live rows of a point are judged in windows. When the lower 95 % confidence bound of its misses is
-above what a request allows in two windows in a row, proven points answer such requests from then
-on, until the version is loaded again. Two windows, because each of many is a chance to be wrong.
+When the lower 95 % bound of a point's misses is above what a request allows in two windows in a
+row, proven points answer such requests until the version is loaded again. Two windows, because each
+of many is a chance to be wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WINDOW = 100  # judged rows
 
 
 class DriftGuard:
-    """The live precision of one version's points. Used by the event loop alone."""
+    """The live precision of one version's points; for the event loop alone."""
 
     def __init__(self) -> None:
         self._shares: defaultdict[tuple[Setting, int], list[float]] = defaultdict(list)
@@ -28,7 +28,7 @@ class DriftGuard:
         self._ceilings: dict[tuple[Setting, int], float] = {}
 
     def add(self, setting: Setting, shares: Mapping[int, float]) -> bool:
-        """Take in the shares of the true top k in one answer, by class of k; True if one tells."""
+        """Add the shares of the true top k in one answer, by class of k; True if one tells."""
         told = {k: self._add((setting, k), share) for k, share in shares.items()}
         return any(told.values())
 

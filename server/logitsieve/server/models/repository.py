@@ -1,7 +1,7 @@
-"""The folder of models: models/<name>/<version>/ is an index, aliases.json beside names versions.
+"""The folder of models: models/<name>/<version>/ is an index, aliases.json names versions.
 
-Requests read one immutable Routes; a change replaces it by another. So a request sees all of a
-change or nothing of it, and takes no lock.
+Requests read one immutable Routes, and a change replaces it: a request sees all of a change or none
+of it, without a lock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WriteAlias = Callable[[Path, str, int | None], None]
 
 
 def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Opened:
-    """Open the version that lies in a folder, in one piece or in shards."""
+    """Open the version in a folder, in one piece or in shards."""
     options: dict[str, Any] = {
         "threads": config.threads,
         "device": config.device,
@@ -68,21 +68,18 @@ class Repository:
     """Versions by name; any thread may read and change it."""
 
     def __init__(
-        self,
-        config: ServeConfig,
-        opener: Opener = open_configured,
-        write: WriteAlias = write_alias,
+        self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
         self._changing = Lock()
         self.routes = Routes()
-        # Called after every change, by the thread that made it.
+        # Called after every change, by its thread.
         self.changed: Callable[[], object] = lambda: None
-        # Called when a load finds that a GPU has failed, by the thread that loads.
+        # Called by a loading thread when a GPU has failed.
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
-        """(name, version) of every index folder; InvalidRequest if there is none."""
+        """Return (name, version) of every index folder; InvalidRequest if there is none."""
         root = self._config.models
         models = [folder for folder in _folders(root) if is_name(folder.name)]
         indexes = sorted((model.name, number) for model in models for number in _versions(model))
@@ -94,9 +91,9 @@ class Repository:
         return indexes
 
     def load(self, name: str, number: int, progress: Progress) -> Version:
-        """Open and warm one version at the start; one that fails is kept with its error.
+        """Open and warm a version at the start; a failure is kept in the version.
 
-        DeviceLost where its GPU has failed: no other version will do better there.
+        DeviceLost if its GPU has failed: no other version would do better.
         """
 
         def labelled(stage: str, done: int, total: int) -> None:
@@ -106,7 +103,7 @@ class Repository:
             version = Version(name, number, self._opened(name, number, labelled))
         except DeviceLost:
             raise
-        except Exception as error:  # whatever is wrong with one version, the others must serve
+        except Exception as error:  # the other versions must serve
             version = Version(name, number, error=_log_failure(name, number, error))
         with self._changing:
             self._put(self.routes.with_version(version))
@@ -115,11 +112,11 @@ class Repository:
         return version
 
     def replace(self, name: str, number: int, alias: str = "") -> Served | None:
-        """Open and warm a version and put it in the place of what was loaded under its number.
+        """Open and warm a version, and let it answer instead of the loaded one of its number.
 
-        `alias`, unless empty, names it from the same moment on. Returns what it replaced, which is
-        to be closed when it is idle. If anything fails, all goes on as before and the version
-        keeps the reason, unless it has no folder: ModelNotFound, InvalidRequest naming `version` or
+        `alias`, unless empty, names it from that moment on. Returns the replaced version, to be
+        closed when it is idle. After a failure everything goes on as before and the version keeps
+        the reason, unless it has no folder: ModelNotFound, InvalidRequest naming `version` or
         `alias`, or Unavailable if the alias could not be written.
         """
         self._require_model(name)
@@ -146,10 +143,10 @@ class Repository:
             raise
 
     def unload(self, name: str, number: int) -> Served | None:
-        """Route no more requests to a version, and return it to be closed when it is idle.
+        """Send no more requests to a version, and return it, to be closed when it is idle.
 
-        One that failed is forgotten, and None returned. ModelNotFound, or InvalidRequest naming
-        `version` where an alias names it.
+        A failed one is forgotten, and None returned. ModelNotFound, or InvalidRequest naming
+        `version` if an alias names it.
         """
         with self._changing:
             version = self._version(name, number)
@@ -166,17 +163,17 @@ class Repository:
         return version.served
 
     def forget(self, name: str, number: int) -> None:
-        """Remove an unloaded version that has been closed; one that is loading again stays."""
+        """Remove an unloaded version that was closed, unless it is loading again."""
         with self._changing:
             version = self.routes.by_key.get((name, number))
             if version is not None and version.leaving:
                 self._put(self.routes.without_version((name, number)))
 
     def set_alias(self, name: str, alias: str, number: int | None) -> Version:
-        """Let an alias name a loaded version, or None nothing; returns that version or the last.
+        """Let an alias name a loaded version, or none; return that version or the last.
 
-        ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable if it could not
-        be written: then nothing has changed.
+        ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable if it could not be
+        written: then nothing has changed.
         """
         self._require_model(name)
         if not alias:
@@ -197,9 +194,9 @@ class Repository:
         return list(self.routes.by_key.values())
 
     def adopt_aliases(self, name: str) -> None:
-        """Let the aliases of a model be those of its file, which another process has changed.
+        """Adopt the aliases in a model's file, which another process has changed.
 
-        Nothing is written. IndexUnreadable; InvalidRequest if the hidden size of a name changes.
+        IndexUnreadable; InvalidRequest if the hidden size of a name changes.
         """
         aliases = read_aliases(self._config.models / name)
         with self._changing:
@@ -210,8 +207,7 @@ class Repository:
     def _opened(self, name: str, number: int, progress: Progress) -> Served:
         folder = self._config.models / name
         if name not in self.routes.aliases:
-            # Later changes of the file by other processes are ignored: they may name versions that
-            # are not loaded here.
+            # Read once: later changes by other processes may name versions not loaded here.
             aliases = read_aliases(folder)
             with self._changing:
                 self._put(self.routes.with_aliases(name, aliases))
@@ -294,7 +290,7 @@ def _require_alias(alias: str) -> None:
 
 
 def _log_failure(name: str, number: int, error: Exception) -> str:
-    """Log a failed load, with a traceback where it is a defect; returns the error that is kept."""
+    """Log a failed load, a defect with its traceback; return the text to keep."""
     kept = f"{type(error).__name__}: {error}"
     defect = not isinstance(error, (LogitsieveError, OSError))
     fields: dict[str, Any] = {"model": name, "version": str(number), "error": kept}

@@ -1,8 +1,7 @@
-"""The versions that are loaded and the aliases that name them: immutable, so a swap is one
-assignment.
+"""Loaded versions and their aliases: immutable, so a swap is one assignment.
 
-models/<name>/aliases.json, {"stable": 3, "canary": 4}, is read whole and replaced whole. Processes
-that share the folder take turns, and each changes the alias that it means and no other.
+models/<name>/aliases.json, {"stable": 3, "canary": 4}, is read and replaced as a whole. Processes
+that share the folder take turns, and each changes only its alias.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Write = Callable[[Path, Iterable[bytes]], object]  # makes a new file, durable
 
 @dataclass(frozen=True)
 class Version:
-    """A version: `served` while it is loaded, `error`, why the last load failed."""
+    """A version: `served` while it is loaded; `error` of the last load, if it failed."""
 
     name: str
     number: int
@@ -91,9 +90,9 @@ class Routes:
         return sorted(alias for alias, number in aliases.items() if number == version.number)
 
     def get(self, model: str) -> Version:
-        """The version that "name", "name@version", "name:alias" or "" means, loaded or not.
+        """Return the version that "name", "name@version", "name:alias" or "" means, loaded or not.
 
-        ModelNotFound if there is none; "" is InvalidRequest where several models could be meant.
+        ModelNotFound if there is none; InvalidRequest if "" could mean several models.
         """
         try:
             return self._routes[model]
@@ -101,7 +100,7 @@ class Routes:
             raise self._missing(model) from None
 
     def served(self, model: str) -> Served:
-        """The loaded version that answers for `model`; ModelNotFound or Unavailable if none."""
+        """Return the loaded version for `model`; ModelNotFound or Unavailable if none."""
         served = self._served.get(model)
         if served is None:
             version = self.get(model)
@@ -111,7 +110,7 @@ class Routes:
         return served
 
     def require_same_dim(self, before: Routes) -> None:
-        """InvalidRequest if a name that was answered would be answered at another hidden size."""
+        """InvalidRequest if a name would be answered at another hidden size than before."""
         for name, served in self._served.items():
             old, dim = before._served.get(name), served.decoder.index.dim
             if old is not None and old.decoder.index.dim != dim:
@@ -127,7 +126,7 @@ class Routes:
                 routes[version.name] = version
         for name in self.names:
             for alias, number in self.aliases.get(name, {}).items():
-                # An alias of a version that is absent stays unanswered: no other is meant.
+                # An alias of an absent version means no other.
                 absent = Version(name, number, error="nothing has loaded it")
                 target = self.by_key.get((name, number), absent)
                 routes[f"{name}:{alias}"] = target
@@ -154,7 +153,7 @@ class Routes:
 
 
 def read_aliases(model: Path) -> dict[str, int]:
-    """alias -> version number; IndexUnreadable unless the file holds that, or is missing."""
+    """Return alias -> version number; {} without a file. IndexUnreadable if it is spoiled."""
     file = model / ALIASES_FILE
     if not file.exists():
         return {}
@@ -176,9 +175,9 @@ def changed(aliases: Mapping[str, int], alias: str, number: int | None) -> dict[
 
 
 def write_alias(model: Path, alias: str, number: int | None, write: Write = write_file) -> None:
-    """Let `alias` name the version `number`, or None nothing, on disk; the others stay.
+    """Let `alias` name the version `number`, or none, on disk; the others stay.
 
-    Whole or not at all: OSError, or IndexUnreadable for a file that is spoiled, changes nothing.
+    All or nothing: OSError, or IndexUnreadable for a spoiled file, changes nothing.
     """
     temporary = model / f"{TEMPORARY}aliases"
     with locked(model):
@@ -194,7 +193,7 @@ def write_alias(model: Path, alias: str, number: int | None, write: Write = writ
 
 @contextmanager
 def locked(model: Path) -> Iterator[None]:
-    """Keep other processes from changing the aliases of the folder `model`, and wait for them."""
+    """Wait for, then keep other processes from changing the aliases of the folder `model`."""
     descriptor = os.open(model, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A loaded version: what answers for it, about what that costs, and who still uses it."""
+"""A loaded version: its engines, their cost, and its uses."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ from logitsieve.v1 import decoder_pb2 as pb
 AnyDecoder = LocalDecoder | ShardedModel
 AnyIndex = Index | ShardedIndex
 
-# A pass over all of W is taken to read it at what one core of a small machine streams.
-BYTES_PER_US = 10_000
-
-# A draw is taken to need a random number for each id, like a draw of the exact head.
-US_PER_RANDOM = 0.02
+BYTES_PER_US = 10_000  # that one core of a small machine streams: the guess for a pass over W
+US_PER_RANDOM = 0.02  # a draw is taken to need a random number for each id
 
 
 class EngineChoice(NamedTuple):
-    """What answers a request, and about what it costs."""
+    """An engine for a request, with its cost."""
 
     engine: Point
     us_per_row: float  # by the calibration, or a guess
     pace: RunningMean  # microseconds taken, over estimated ones
     origin: bytes  # the first bytes of each response
-    goal: Goal  # what AUTO has to meet; empty if the request names its head
+    goal: Goal  # precision that AUTO has to meet; empty if the request names its head
 
 
 class UseCount:
@@ -76,7 +73,7 @@ class UseCount:
 
 
 class Served:
-    """A loaded version. Anything computed by it is computed within `with served.leases:`."""
+    """A loaded version. Its computations run within `with served.leases:`."""
 
     def __init__(self, decoder: AnyDecoder) -> None:
         self.decoder = decoder
@@ -90,16 +87,16 @@ class Served:
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: RunningMean())
 
     def choose(self, request: PointRequest, rows: int, k: int, log_z: bool = False) -> EngineChoice:
-        """Return what answers a request for `k` ids of each of `rows` rows.
+        """Choose an engine for `k` ids of each of `rows` rows.
 
-        `log_z`: the request needs a log Z also if it names no normalizer.
+        `log_z`: the request needs a log Z even if it names no normalizer.
         """
         auto = self.decoder.auto
         k_class = auto.k_class(k, request.precision)
         return self._chosen(request, auto.batch(rows), k_class, log_z)
 
     def extra_us(self, logits: int, draws: int) -> float:
-        """Return about how long so many more logits and draws take, for all rows together."""
+        """Estimate the time of these additional logits and draws."""
         return logits * self._us_per_logit + draws * self._us_per_draw
 
     @property
@@ -112,14 +109,14 @@ class Served:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Name, version, digest, V, D and device, as labels of a metric."""
+        """Return name, version, digest, V, D and device, the labels of a metric."""
         index = self.decoder.index
         sizes = str(index.vocab_size), str(index.dim)
         return index.name, str(index.version), index.digest, *sizes, index.device
 
     @property
     def points(self) -> list[pb.OperatingPoint]:
-        """The measured points, one for each batch size, as clients see them."""
+        """Return the measured points for clients, one for each batch size."""
         return [
             pb.OperatingPoint(
                 head=pb.Head(name=point.head, knobs=point.knobs),
@@ -134,9 +131,9 @@ class Served:
         ]
 
     def learn(self, chosen: EngineChoice, shares: Mapping[int, float]) -> OperatingPoint | None:
-        """Take in the shares of the true top k in one answer, by class of k.
+        """Add the shares of the true top k in one answer, by class of k.
 
-        Returns the point that answered if AUTO leaves it by that. Called on the event loop.
+        Returns the point that answered if AUTO leaves it for that. Called on the event loop.
         """
         point = self.decoder.auto.measured.get(setting_of(chosen.engine.head, chosen.engine.knobs))
         if point is None or point.proven or not self._guard.add(point.setting, shares):

@@ -1,4 +1,4 @@
-"""A version in shards, as the server answers from it: in place of a decoder over one index."""
+"""A version in shards, in place of a decoder over one index."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ from logitsieve.index.split import SHARDS_FOLDER, shard_folders
 
 
 def is_sharded(version: Path) -> bool:
-    """Whether the folder of a version has shards in it."""
     return (version / SHARDS_FOLDER).is_dir()
 
 
 def read_manifests(version: Path) -> list[Manifest]:
-    """The manifests of a version's shards, in their order. IndexUnreadable."""
+    """Read the manifests of a version's shards, in order; IndexUnreadable."""
     return [read_manifest(folder) for folder in shard_folders(version)]
 
 
 def digest_of(manifests: Sequence[Manifest]) -> str:
-    """The identity of a version in shards (hex): equal digests answer equally."""
+    """Return the identity (hex) of a version in shards: equal digests answer equally."""
     return hashlib.sha256("".join(each.digest for each in manifests).encode()).hexdigest()
 
 
 def read_digest(version: Path) -> str:
-    """The identity of the version that lies in a folder, in shards or not. IndexUnreadable."""
+    """Read the identity of the version in a folder, in shards or not; IndexUnreadable."""
     if is_sharded(version):
         return digest_of(read_manifests(version))
     return read_manifest(version).digest
 
 
 class ShardedIndex:
-    """The facts of a version in shards that the server shows, and checks requests by."""
+    """The facts of a version in shards that the server shows and checks requests by."""
 
     device = "shards"
 
@@ -58,7 +57,7 @@ class ShardedIndex:
 class ShardedModel:
     """Engines over shards. AUTO is the default head: calibrations are of one index.
 
-    `warm` returns when every shard has answered: a version is not served before.
+    `warm` returns when every shard has answered.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class ShardedModel:
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Warm every shard."""
         for number, shard in enumerate(self.decoder.shards, start=1):
             warm: Callable[[], object] = getattr(shard.decoder, "warm", lambda: None)
             warm()
@@ -80,7 +78,6 @@ class ShardedModel:
                 progress("shards", number, len(self.decoder.shards))
 
     def close(self) -> None:
-        """Close the shards; no call may be under way."""
         self.engine.cache_clear()
         self.decoder.close()
 

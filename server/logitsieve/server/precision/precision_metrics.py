@@ -1,4 +1,4 @@
-"""Live precision for Prometheus, and for AUTO. Used by the event loop alone."""
+"""Live precision for Prometheus and for AUTO; for the event loop alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PrecisionMetrics(Collector):
         self._lost[model, reason] += 1
 
     def judged(self, judgement: Judgement) -> None:
-        """Count a judged row, and let AUTO learn from it if AUTO chose the point that answered."""
+        """Count a judged row; AUTO learns from it if it chose the point."""
         served, chosen = judgement.row.served, judgement.row.chosen
         model, head = chosen.engine.model, chosen.engine.head
         self._rows[model, head] += 1
@@ -92,5 +92,5 @@ class PrecisionMetrics(Collector):
 
 
 def shares(hits: Mapping[int, float]) -> dict[int, float]:
-    """Class of k -> share of the true top-k answered; of two ks in a class the larger counts."""
+    """Return class of k -> share of the true top k answered, by the largest k of each class."""
     return {k_class(k): hits[k] / k for k in sorted(hits) if k_class(k) != BEYOND}

@@ -1,12 +1,9 @@
 """Live precision: a share of the answered TopK rows, answered again by the exact head.
 
-Each row is chosen with the same chance, independently of its answer. Chosen rows that are proven
-need no second answer, but they take the same place in the same queue: were they counted at once, a
-full queue would drop only rows that may be wrong, and precision would look better than it is. So
-the counted rows are an unbiased sample of each head's answers.
-
-Rows under constraints are never chosen. The second answer never delays a request: it is computed in
-one thread of lower priority that rests in proportion to the processor time that it took.
+Each row without constraints is chosen with the same chance. Chosen rows that are proven wait in the
+same queue as others: were they counted at once, a full queue would drop only rows that may be
+wrong. So the counted rows are an unbiased sample of each head's answers. One thread of lower
+priority computes, and rests in proportion to its processor time.
 """
 
 from __future__ import annotations
@@ -35,19 +32,18 @@ logger = logging.getLogger(__name__)
 
 QUEUE = 256  # rows that wait at most
 JOIN_S = 5.0
-# Not the lowest priority: a thread holds the interpreter's lock for moments, and must get time to
-# release it on a machine that is busy with other work.
+# Not the lowest priority: a thread that holds the interpreter's lock must get time to release it.
 NICE = 10
 
 
 def step_back() -> None:
-    """Give the calling thread a lower priority, so that requests come first."""
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+    """Lower the priority of the calling thread."""
+    if sys.platform == "linux":  # the only one with priorities of threads
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
 
 
 class AnsweredRow(NamedTuple):
-    """A row to be judged, and what answered it."""
+    """A row to judge, and its answer."""
 
     served: Served
     chosen: EngineChoice
@@ -89,9 +85,9 @@ def _top(reply: TopKReply) -> TopK:
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
-    """k -> number of the first k answers among the true ones, for measured ks and the request's.
+    """Return k -> true ids among the first k answers, for measured ks and the request's.
 
-    Answers are ordered by their exact logits, so the first k answer a request for k ids.
+    Answers are ordered by exact logits: the first k answer a request for k ids.
     """
     last = answer.ids.shape[1]
     hits_by_k = {}
@@ -102,7 +98,7 @@ def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
 
 
 class Shadow:
-    """Chooses rows on the event loop, judges them in a thread, reports on the loop again.
+    """Chooses rows on the event loop, judges them in a thread, reports on the loop.
 
     `share` of the rows, for at most `cpu` of one core; 0 of either turns it off.
     """
@@ -118,7 +114,7 @@ class Shadow:
         clock: Callable[[], float] = thread_time,
         stopping: Event | None = None,
     ) -> None:
-        """`lost(model, reason)` is called for chosen rows that are not judged; both on the loop."""
+        """`judged`, or `lost(model, reason)` for rows not judged, are called on the loop."""
         self._on = share > 0 and cpu > 0
         self._share = share
         self._rest = 1 / cpu - 1 if self._on else inf  # seconds of rest for a second of work
@@ -138,7 +134,7 @@ class Shadow:
             self._thread.start()
 
     def stop(self) -> None:
-        """End after the row under way; what waits is forgotten."""
+        """End after the current row; waiting rows are dropped."""
         self._stopping.set()
         self._queue.put(None)
         if self._thread is not None:
@@ -147,9 +143,9 @@ class Shadow:
     def offer(
         self, served: Served, chosen: EngineChoice, hidden: np.ndarray, reply: TopKReply
     ) -> None:
-        """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply.
+        """Copy the chosen rows of `hidden` [B, D] and of their reply.
 
-        What was answered without some rows of the vocabulary is not judged.
+        Answers without some rows of the vocabulary are not judged.
         """
         if reply.answer.rows_missing:
             return
@@ -178,7 +174,7 @@ class Shadow:
             if self._stopping.wait((self._clock() - began) * self._rest):
                 return
             loop.call_soon_threadsafe(report)
-            del row, report  # kept until the next one, they would keep an unloaded index mapped
+            del row, report  # they would keep an unloaded index mapped
 
     def _report(self, row: AnsweredRow) -> Callable[[], None]:
         try:
@@ -186,7 +182,7 @@ class Shadow:
                 judgement = judge(row)
         except Unavailable:
             return lambda: self._lost(row.chosen.engine.model, "unloaded")
-        except Exception:  # requests are answered all the same
+        except Exception:  # requests go on
             logger.exception("a row of %s was not judged", row.chosen.engine.model)
             return lambda: self._lost(row.chosen.engine.model, "failed")
         return lambda: self._judged(judgement)

@@ -15,23 +15,21 @@ from logitsieve.server.rpc.handlers import Context, abort, settle
 from logitsieve.server.rpc.status import CallStatus
 from logitsieve.server.security.secrets import HEADER, Tokens
 
-# Called by load balancers and kubelets, which hold no token; it names models, nothing else.
+# For load balancers and kubelets, which hold no token.
 OPEN = "/grpc.health.v1.Health/"
-# The one method whose calls last as long as a client likes.
+# Calls of this method last as long as a client likes.
 LASTING = "/logitsieve.v1.Decoder/Decode"
-
-# The token of a stream on which nothing is sent is checked this often.
-RECHECK_S = 1.0
+RECHECK_S = 1.0  # between checks of a silent stream's token
 
 Check = Callable[[], None]  # ServiceError once a token is no longer good
 Stream = Callable[[Any, Context], Awaitable[None]]
 
 
 class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library is untyped
-    """Lets a port's calls pass that bring a token of the port's scope, and health checks.
+    """Lets calls with a token of the port's scope pass, and health checks.
 
-    A Decode stream needs one for as long as it is open: it ends with the next message, or within
-    `recheck_s` seconds, of when its token is taken from the file.
+    A Decode stream ends with the next message, or within `recheck_s` seconds, once its token is no
+    longer in the file.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         except ServiceError as error:
             # A method name is a label only if the method exists.
             rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
-            # As a stream, so that not a byte of the request is read.
+            # A stream, so no byte of the request is read.
             return grpc.stream_stream_rpc_method_handler(partial(self._end, error, rpc))
         if handler is not None and details.method == LASTING:
             return self._checked(handler.stream_stream, check)
@@ -86,7 +84,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
 
 class _CheckedContext:
-    """The context of a stream, which reads messages only while the token is good."""
+    """The context of a stream, which reads messages while the token is good."""
 
     def __init__(self, context: Context, check: Check) -> None:
         self._context, self._check = context, check

@@ -1,6 +1,6 @@
-"""The Admin service, on a port of its own: loads, unloads and names versions while others serve.
+"""The Admin service, on its own port: loads, unloads and names versions while others serve.
 
-Work that has begun is finished, whether or not the client waits for it.
+Work that has begun is finished, even if the client goes away.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdminService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def Load(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
-        """Return once the version answers. Equal requests at one time are one load."""
+        """Return once the version answers. Equal requests at the same time are one load."""
         key = request.name, to_number(request.version), request.alias
         task = self._loads.get(key)
         if task is None:
@@ -45,9 +45,9 @@ class AdminService:
         return self._model(*key[:2])
 
     async def Unload(self, request: pb.UnloadRequest, context: Context, call: Call) -> pb.Model:
-        """Return the version without a state when it is gone, which takes `drain_ms` at most.
+        """Return the version, without a state once it is gone; wait for that up to `drain_ms`.
 
-        UNLOADING else: it is closed when the last request that it answers is done.
+        UNLOADING after that: it is closed with its last request.
         """
         key = request.name, to_number(request.version)
         unloading = self._begin(self._unload(*key))
@@ -56,7 +56,7 @@ class AdminService:
         return self._model(*key)
 
     async def SetAlias(self, request: pb.SetAliasRequest, context: Context, call: Call) -> pb.Model:
-        """No version takes the alias away."""
+        """Without a version the alias is removed."""
         number = to_number(request.version) if request.version else None
         version = await asyncio.to_thread(
             self._repository.set_alias, request.name, request.alias, number
@@ -101,7 +101,7 @@ class AdminService:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as seen: the client may have gone away
+            task.exception()  # marks it as seen
 
     def _model(self, name: str, number: int) -> pb.Model:
         if (version := self._repository.routes.by_key.get((name, number))) is None:
@@ -114,7 +114,7 @@ class AdminService:
 
 
 async def _retire(served: Served) -> None:
-    """Close a version that takes no more requests, once its last use has ended."""
+    """Close a version that gets no more requests, after its last use."""
     began, name, version = monotonic(), served.decoder.name, served.decoder.version
     digest = served.decoder.index.digest
     served.leases.end()

@@ -1,9 +1,4 @@
-"""Messages -> what decoders take, and replies -> messages.
-
-The beginning of a response, which tells the operating point, is serialized once for each point:
-protobuf merges what follows into what it has read. Every response has its Answer as field 1, so
-one beginning does for all kinds.
-"""
+"""Messages -> arguments of decoders, and replies -> messages."""
 
 from __future__ import annotations
 
@@ -27,15 +22,15 @@ from logitsieve.v1.rpcs import Reply
 
 NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
 SETS = ("banned", "allowed", "biased", "repeated")
-LENGTH_DELIMITED = 2  # protobuf's wire type of a message within a message
+LENGTH_DELIMITED = 2  # protobuf's wire type of messages
 
 
 def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
     """Convert a pb.Tensor, or a value with its fields, to an array [rows, cols] over its bytes.
 
-    InvalidRequest names `field` unless the tensor is sound, and `only` its dtype.
+    InvalidRequest names `field` unless the tensor is sound and, if given, of dtype `only`.
     """
-    dtype, data = int(tensor.dtype), tensor.data  # read once: every reading copies the bytes
+    dtype, data = int(tensor.dtype), tensor.data  # each read copies the bytes
     if not dtype and not data:
         raise InvalidRequest(field, "nothing", "a tensor")
     if only is not None and dtype != int(only):
@@ -60,7 +55,7 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
 
 
 def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
-    """`normalizer` is used where the target names none. InvalidRequest names the field at fault."""
+    """`normalizer` is used if the target names none. InvalidRequest names the field at fault."""
     if code := target.normalizer:
         normalizer = NORMALIZER_NAMES.get(code, str(code))
     precision, width = None, asked_width(target.log_z_width or None)
@@ -79,9 +74,9 @@ def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
-    """InvalidRequest names the field at fault, or `constraints` if there are over `most_ids` ids.
+    """InvalidRequest names the field at fault, or `constraints` for over `most_ids` ids.
 
-    Whether the sets fit the rows of a request is left to `Constraints.for_rows`.
+    `Constraints.for_rows` checks the sets against the rows of a request.
     """
     sets = {
         name: _to_sets(getattr(message, name), f"constraints.{name}")
@@ -102,9 +97,9 @@ def _to_sets(message: pb.IdSets, field: str) -> IdSets:
 
 
 def to_response(kind: type[Any], reply: Reply, origin: bytes, queue_ns: int) -> bytes:
-    """Serialize a reply after its `origin_of`, with the time that its request waited.
+    """Serialize a reply after its `origin_of`, with the wait of its request.
 
-    A reply's arrays are named as the fields of its message, and its answer comes last.
+    A reply's arrays have the names of its message's fields; its answer comes last.
     """
     response, arrays = kind(), cast("tuple[np.ndarray, ...]", reply[:-1])
     for name, array in zip(reply._fields, arrays, strict=False):
@@ -139,7 +134,7 @@ def _put_answer(message: pb.Answer, answer: Answer, queue_ns: int) -> None:
 
 
 def _varint(number: int) -> bytes:
-    """7 bits a byte, the lowest first; all but the last have their highest bit set."""
+    """Encode 7 bits a byte, lowest first; all but the last byte have their high bit set."""
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)

@@ -1,4 +1,4 @@
-"""The Decoder service: requests, one by one or on a stream, through the decoders in process."""
+"""The Decoder service: unary requests and streams, answered in process."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class DecoderService:
     ) -> bytes:
         """Read a request once it is admitted, compute its reply and write it.
 
-        `timeout_s` is its own, besides the deadline of its call; 0: none. `write` makes a response
-        of another form than the method's own.
+        `timeout_s` is its own limit, in addition to the deadline of its call; 0: none. `write`
+        makes a response of another form.
         """
         target = request.target
         time_left_s = context.time_remaining()
@@ -65,8 +65,8 @@ class DecoderService:
             time_left_s = timeout_s if time_left_s is None else min(timeout_s, time_left_s)
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
-        self.work.admit(time_left_s)  # what is refused costs no more than it must
-        with served.leases:  # until the reply is written, whatever is loaded meanwhile
+        self.work.admit(time_left_s)
+        with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             wanted = to_point_request(target, method.normalizer)
             if prepared.draws:

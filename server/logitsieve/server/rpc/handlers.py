@@ -1,6 +1,6 @@
 """From a method over messages to a gRPC handler: errors, metrics and cancellation in one place.
 
-gRPC's own deserializers answer UNKNOWN to garbage, so handlers take the raw bytes.
+Handlers take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from logitsieve.server.rpc.status import CallStatus, to_status
 log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply types of bytes
-# A request, of the type that stands with it -> its response, serialized or not
+# A request -> its response, serialized or not
 Behaviour = Callable[[Any, Context, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
@@ -43,7 +43,7 @@ def parse(kind: type[M], message: bytes) -> M:
 def unary(
     rpc: str, kind: type[Message], behaviour: Behaviour, metrics: Metrics
 ) -> grpc.RpcMethodHandler:
-    """Wrap `behaviour`, which takes a `kind`: every failure becomes a status with our trailer."""
+    """Wrap `behaviour`, which takes a `kind`; each failure becomes a status with our trailer."""
 
     async def answer(message: bytes, context: Context, call: Call) -> bytes:
         response = await behaviour(parse(kind, message), context, call)
@@ -62,7 +62,7 @@ def unary(
 
 
 def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
-    """Serve the RPCs of `servicer.SERVICE`, a descriptor, that it has a method for."""
+    """Serve the RPCs of `servicer.SERVICE`, a descriptor, for which it has methods."""
     handlers = {
         rpc.name: unary(rpc.name, GetMessageClass(rpc.input_type), behaviour, metrics)
         for rpc in servicer.SERVICE.methods
@@ -72,14 +72,14 @@ def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
 
 
 async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:
-    """Await a reply, and count and log how the call ends; the CallStatus is that of its failure."""
+    """Await a reply, count and log its end; return the status of a failure."""
     try:
         response = await reply
     except asyncio.CancelledError:
         call.finish("CANCELLED")
         metrics.record(call)
         raise
-    except Exception as error:  # the boundary: whatever it is, the client must hear of it
+    except Exception as error:  # the client must hear of any error
         if reason := SHED.get(type(error)):
             metrics.shed[reason,] += 1
         status = to_status(error)
@@ -99,7 +99,7 @@ async def abort(status: CallStatus, context: Context, request_id: str = "") -> N
 
 
 def _log_failure(call: Call, status: CallStatus) -> None:
-    # One line, without the message: what clients send may be quoted there.
+    # Without the message, which may quote the request.
     call.request_id = call.request_id or uuid.uuid4().hex[:16]
     error, code = status.error, status.code.name
     about = (call.request_id, error.field, error.incident, call.id)

@@ -12,7 +12,7 @@ from logitsieve.server.models.routes import Routes
 
 
 class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untyped
-    """NOT_SERVING until `publish`; `drain` ends watches too, which would hold up the exit."""
+    """NOT_SERVING until `publish`; `drain` ends watches, which would hold up the exit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
         self._final = False
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """Stream the states of a service, its last one included."""
+        """Stream the states of a service, including its last one."""
         last = None
         while True:
             changed = self._changed
@@ -40,7 +40,7 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
             states[name] = routes.get(name).served is not None
         states[""] = any(states.values())
         if not self._final:
-            # The base class's `set` cannot take a service away, and does not wake our `Watch`.
+            # The base class's `set` removes no service, and does not wake our `Watch`.
             self._server_status = {
                 service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
                 for service, ready in states.items()
@@ -49,7 +49,7 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
         return states[""]
 
     async def drain(self) -> None:
-        """Publish NOT_SERVING for good, for every service."""
+        """Publish NOT_SERVING for every service, finally."""
         await self.enter_graceful_shutdown()
         self._final = True
         self._announce()

@@ -1,7 +1,6 @@
 """Readers of the requests of each RPC.
 
-What only looks at sizes is done here, on the event loop; what goes over the values is left to
-`compute`, which runs where the request does.
+Sizes are checked here, on the event loop; values in `compute`, where the request runs.
 
 Shape letters: B batch rows, T targets.
 """
@@ -29,18 +28,18 @@ from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
 
 class Method(NamedTuple):
-    """An RPC, and how its request is read; InvalidRequest names the field at fault."""
+    """An RPC and the reader of its requests; InvalidRequest names the field at fault."""
 
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
-    finds_log_z: bool  # also where no normalizer is named
-    normalizer: str = ""  # the one used then, unless that depends on the index
+    finds_log_z: bool  # even if no normalizer is named
+    normalizer: str = ""  # then this one, unless the index decides
 
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     hidden, constraints, edited = _read_rows(request, config)
     k = request.k
-    if k > config.max_k:  # the head knows what else k may be
+    if k > config.max_k:  # the head checks the rest
         raise _beyond("k", k, config.max_k)
     independent = hidden if constraints is None else None
     return PreparedRequest(
@@ -63,9 +62,9 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
-    """`seeds` has one seed for each row, or one to be spread over them.
+    """`seeds` has one seed for each row, or one to spread over them.
 
-    A server draws none of its own, so that a retry draws the same ids.
+    The server draws none, so a retry draws the same ids.
     """
     hidden, constraints, edited = _read_rows(request, config)
     samples = request.samples
@@ -91,7 +90,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
 def read_beam_step(
     request: pb.BeamStepRequest, config: ServeConfig, index: AnyIndex
 ) -> PreparedRequest:
-    """Hypotheses begin at score and length 0, unfinished, where a vector is not set."""
+    """Unset vectors mean score and length 0, unfinished."""
     hidden, constraints, edited = _read_rows(request, config)
     beams_out = request.beams_out
     if not 1 <= beams_out <= config.max_k:
@@ -114,7 +113,7 @@ def read_beam_step(
     return PreparedRequest(len(hidden), min(beams_out, index.vocab_size), edited, 0, compute)
 
 
-# By the names that DecodeRequest and DecodeResponse have for them.
+# By their field names in DecodeRequest and DecodeResponse.
 METHODS: dict[str, Method] = {
     method.rpc.field: method
     for method in (
@@ -127,7 +126,7 @@ METHODS: dict[str, Method] = {
 
 
 def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constraints | None, int]:
-    """hidden [B, D] in the dtype that it came in, constraints, and the number of ids in these."""
+    """Return hidden [B, D] in its own dtype, constraints, and the number of their ids."""
     hidden = to_array(request.hidden, "hidden")
     if len(hidden) > config.max_rows:
         raise InvalidRequest("hidden", f"{len(hidden)} rows", f"1..{config.max_rows} rows")

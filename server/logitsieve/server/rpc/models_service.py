@@ -1,4 +1,4 @@
-"""The Models service: what is loaded, what failed, and what may be asked of it."""
+"""The Models service: versions, their states and limits."""
 
 from __future__ import annotations
 

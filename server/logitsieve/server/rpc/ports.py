@@ -1,4 +1,4 @@
-"""gRPC ports: their limits, their TLS, their tokens, and the addresses where they listen."""
+"""gRPC ports: limits, TLS, tokens, addresses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
 
-# A call names its method and brings a token, a deadline and perhaps a trace: a few hundred bytes.
-# Between the two gRPC refuses ever more of the calls.
+# Between the two gRPC refuses calls ever more often.
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000  # gRPC's own patience is two minutes
-PINGS_MS = 5_000  # gRPC's own is five minutes: it would close streams that are pinged every 30 s
+PINGS_MS = 5_000  # gRPC's own five minutes would close streams that are pinged every 30 s
 HEALTH = "grpc.health.v1.Health"
 
 
 class Ports:
-    """Makes one process's gRPC servers; InvalidRequest names the option whose file is not good."""
+    """Makes a process's gRPC servers; InvalidRequest names the option of a bad file."""
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics
@@ -38,7 +37,7 @@ class Ports:
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
-        """Make a server that is not bound yet; with tokens, calls need one of this scope."""
+        """Make an unbound server; with tokens, calls need one of this scope."""
         access = None if self.tokens is None else Access(self.tokens, scope, self._metrics)
         server = grpc.aio.server(
             interceptors=() if access is None else (access,),
@@ -46,7 +45,6 @@ class Ports:
                 ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                # The most frequent pings that a client may send.
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
@@ -75,7 +73,7 @@ class Ports:
 
 
 def ages(config: ServeConfig) -> list[tuple[str, int]]:
-    """Ages at which connections end, give or take a tenth: gRPC spreads their ends."""
+    """Return the ages at which connections end; gRPC spreads them by a tenth."""
     if not config.connection_age_s:
         return []
     return [
@@ -91,7 +89,7 @@ def address(host: str, port: int) -> str:
 def check_free(field: str, host: str, port: int) -> None:
     """InvalidRequest names `field` if the port cannot be bound.
 
-    To be called before models load; gRPC itself would write lines to stderr.
+    Called before models load; gRPC itself would write to stderr.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -101,7 +99,7 @@ def check_free(field: str, host: str, port: int) -> None:
 
 
 def taken(field: str, host: str, port: int, error: OSError | None = None) -> InvalidRequest:
-    """The error for a port that cannot be bound, by `error` if the system gave one."""
+    """Make the error for a port that cannot be bound, by `error` of the system if any."""
     got = address(host, port)
     if error is not None and error.errno == errno.EADDRINUSE:
         got += ", which is in use"

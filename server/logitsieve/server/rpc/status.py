@@ -1,4 +1,4 @@
-"""Exceptions -> gRPC status codes: the one table, and the trailer that carries the rest."""
+"""Exceptions -> gRPC status codes in one table, and the trailer with the rest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 TRAILER = "logitsieve-error-bin"
 PUSHBACK = "grpc-retry-pushback-ms"
 
-# A trailer over 8 KiB makes gRPC replace the whole status; the message stands in it twice.
+# A trailer over 8 KiB makes gRPC replace the status; it has the message twice.
 MAX_TEXT = 500
 
-# A GPU has memory again when what uses it now is done: a few of the largest batches.
+# About a few of the largest batches of a GPU.
 EXHAUSTED_RETRY_MS = 100
 
 CODES: dict[type[errors.LogitsieveError], StatusCode] = {
@@ -33,11 +33,10 @@ CODES: dict[type[errors.LogitsieveError], StatusCode] = {
     errors.ShardUnavailable: StatusCode.UNAVAILABLE,
     errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
     errors.DeviceExhausted: StatusCode.RESOURCE_EXHAUSTED,
-    # By this process; another server, or this one started again, may answer.
     errors.DeviceLost: StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     errors.NotBuilt: StatusCode.UNIMPLEMENTED,
-    # No request should meet these: where one does, it is our defect.
+    # A request that meets one of these shows a defect of ours.
     errors.LogitsieveError: StatusCode.INTERNAL,
     errors.ServiceError: StatusCode.INTERNAL,
     errors.InternalError: StatusCode.INTERNAL,
@@ -50,7 +49,7 @@ CODES: dict[type[errors.LogitsieveError], StatusCode] = {
 
 
 class CallStatus(NamedTuple):
-    """A failure, as a reply on a stream or as the end of a whole call."""
+    """A failure, as a reply on a stream or as the end of a call."""
 
     code: StatusCode
     error: pb.Error
@@ -66,7 +65,7 @@ class CallStatus(NamedTuple):
 def to_status(error: Exception) -> CallStatus:
     """Make the status of a failed call: INTERNAL, logged under an incident id, if unforeseen.
 
-    Only the id leaves the server then: neither the message nor the traceback does.
+    Of an incident, only the id leaves the server.
     """
     code = CODES[type(error)] if isinstance(error, errors.LogitsieveError) else StatusCode.INTERNAL
     reply = pb.Error(code=code.value[0], message=_short(str(error)))

@@ -1,8 +1,8 @@
 """Decode: requests and replies of all RPCs on one stream, matched by id.
 
-Each stream has a fixed number of workers. A worker takes the next message, answers it and waits
-until the reply is written before it takes another: so a message is answered as soon as it is
-ready, and a client that does not read its replies is not read from either.
+A stream has a fixed number of workers. Each answers a message and waits until the reply is written
+before it takes another: a message is answered as soon as it is ready, and a client that does not
+read its replies is not read from.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import CallStatus, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
-# Enough that threads compute while messages travel; as many of the largest messages is what one
-# stream can make the server hold.
+# Messages of one stream that the server holds: enough to compute while others travel.
 IN_FLIGHT = 16
 
-# (method, its request, the context, the call, seconds or 0 for no limit) -> serialized response
+# (method, request, context, call, seconds or 0) -> serialized response
 Answer = Callable[[Method, object, Context, Call, float], Awaitable[bytes]]
 
 
@@ -37,7 +36,7 @@ class DecodeStreams:
         self._draining = False
 
     def drain(self) -> None:
-        """Take no more messages. A stream ends when those that it has taken are answered."""
+        """Take no more messages; a stream ends with the replies to those it has taken."""
         self._draining = True
         for stream in self._open:
             stream.end()
@@ -112,7 +111,7 @@ class _Stream:
                 return
 
     async def _next(self) -> bytes | None:
-        """The next message; None after the last one, or after `end`."""
+        """Return the next message; None after the last one, or after `end`."""
         async with self._reading:
             if self._ended:
                 return None

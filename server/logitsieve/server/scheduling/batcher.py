@@ -1,9 +1,9 @@
-"""The queue before the pool, counted in rows: what is computed next, and what is refused.
+"""The queue before the pool, counted in rows.
 
-Rows take turns, not requests. A worker takes the oldest request and, if its rows are independent of
-each other (TopK without constraints), others at the same operating point and k that fit into the
-batch, in the order of their arrival. A request longer than a batch is computed a batch at a time
-and goes to the end of the queue after each, so that small ones wait for a batch of it, not for all.
+A worker takes the oldest request and, if its rows are independent of each other (TopK without
+constraints), others at the same operating point and k that fit into the batch. A request longer
+than a batch is computed a batch at a time and goes to the end of the queue after each, so small
+requests wait for one batch, not for all of them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from typing import NamedTuple
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.server.scheduling.request import QueuedRequest
 
-# The least that a refused client is told to wait: long enough for a queue of ordinary batches to
-# move, short against the client's 5 s timeout.
+# The shortest wait that a refused client is told, against its usual timeout of 5 s.
 LEAST_RETRY_S = 0.05
 
 TOO_LATE = "the deadline passed before computing"
 
-# How much of the time that a request has left it may spend in the queue. The rest is for computing
-# it, for the way back, and for what estimates miss: where requests are let in that would be next
-# just before their deadline, a queue under overload computes answers that come too late.
+# The share of a request's time left that it may wait. The rest is for computing, the way back, and
+# errors of estimates: otherwise a queue under overload computes answers that come too late.
 PATIENCE = 0.5
 
 
 class Batch(NamedTuple):
-    """Requests that a worker computes rows of next, and requests that were too late for that."""
+    """Requests whose next rows a worker computes, and requests that were too late."""
 
     requests: list[QueuedRequest]
     late: list[QueuedRequest]
@@ -45,11 +43,10 @@ class Batch(NamedTuple):
 
 
 class Batcher:
-    """A bounded queue that many workers take batches from. Safe to call from any thread.
+    """A bounded queue that workers take batches from; thread-safe.
 
-    `max_rows` bounds the rows that wait, except that one request always may. `delay_s` is the
-    longest that a request which is less than a batch waits for others to join it; it does not wait
-    if it came when nothing was computing.
+    `max_rows` bounds the rows that wait, except that one request always may. A request of less than
+    a batch waits up to `delay_s` for others to join it, unless nothing was computing when it came.
     """
 
     def __init__(
@@ -69,18 +66,17 @@ class Batcher:
         self._closed = False
         self.in_flight = 0  # requests that wait or are computed
         self.rows = 0  # that wait
-        self._us = 0.0  # what all in flight are expected to take yet
+        self._us = 0.0  # estimate of all work left in flight
 
     @property
     def wait_s(self) -> float:
-        """About how long a request that comes now will wait."""
         return self._us / self._workers * 1e-6
 
     def admit(self, time_left_s: float | None) -> None:
         """Refuse a request by its time or the number in flight, before it is read.
 
-        DeadlineExceeded if its time is up; Overloaded where too much is in flight, or so much that
-        it would spend more than PATIENCE of its time in the queue.
+        DeadlineExceeded if its time is up; Overloaded if too much is in flight, or if it would
+        spend more than PATIENCE of its time in the queue.
         """
         if time_left_s is not None:
             if time_left_s <= 0:
@@ -91,7 +87,7 @@ class Batcher:
             raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
 
     def put(self, queued: QueuedRequest) -> None:
-        """Enter at the end; raises what `admit` does, and Overloaded where too many rows wait."""
+        """Append a request; raises like `admit`, and Overloaded if too many rows wait."""
         with self._changed:
             if self._closed:
                 raise Unavailable("the server is stopping")
@@ -136,7 +132,7 @@ class Batcher:
                     self._append(queued)
 
     def close(self) -> list[QueuedRequest]:
-        """Take nothing any more, wake all workers to leave, and return the requests that waited."""
+        """Wake all workers to leave, and return the requests that waited."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -191,7 +187,6 @@ class Batcher:
         return queued.deadline is None or self._clock() < queued.deadline
 
     def _take_rows(self, queued: QueuedRequest, most: int) -> QueuedRequest:
-        """Put at most so many of its rows, the next ones, into a batch."""
         self.rows -= queued.left
         if not queued.start:
             queued.queue_ns = perf_counter_ns() - queued.arrived_ns

@@ -1,6 +1,6 @@
-"""Runs requests: small ones on the event loop, the rest in batches on a bounded pool of threads.
+"""Runs requests: small ones on the event loop, the rest in batches on a pool of threads.
 
-That no answer depends on the other requests of its batch is a property of heads and normalizers.
+Heads and normalizers promise that no answer depends on the other requests of its batch.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Finished = list[tuple[QueuedRequest, Outcome]]
 class Executor:
     """Runs computations for event loops: at most `max_in_flight` wait or run on the pool.
 
-    `count_batch` gets the rows of each batch of the pool, `lose_device` the failure of a GPU, both
-    on the event loop. `device_ns` returns how long GPUs have worked for the calling thread so far.
+    `count_batch` gets the rows of each batch, `lose_device` the failure of a GPU, both on the event
+    loop. `device_ns` returns the calling thread's time on GPUs so far.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Executor:
             thread.start()
 
     def admit(self, time_left_s: float | None) -> None:
-        """Refuse a request before it is read where `run` would, unless it is small."""
+        """Refuse a request before it is read if `run` would, unless it is small."""
         if self.batcher.in_flight > self._threads:
             self.batcher.admit(time_left_s)
 
@@ -82,12 +82,12 @@ class Executor:
         time_left_s: float | None,
         elsewhere: bool = False,
     ) -> Computed:
-        """Return what `request.compute(point)` does, and how long it waited since `arrived_ns`.
+        """Return `request.compute(point)`, the wait since `arrived_ns` and the time on a GPU, in
+        ns.
 
-        What a GPU or other processes compute, `elsewhere`, is never waited for on the event loop.
-        DeadlineExceeded if no time is left at the start, Overloaded if too much is in flight or the
-        queue takes too much of the time that is left. A request that is cancelled while it waits is
-        never computed.
+        Work of a GPU or of other processes (`elsewhere`) never runs on the event loop.
+        DeadlineExceeded if no time is left at the start, Overloaded like `Batcher.put`. A request
+        that is cancelled while it waits is never computed.
         """
         small = estimate_us < INLINE_US and not elsewhere
         if small and self.batcher.in_flight <= self._threads:
@@ -108,11 +108,11 @@ class Executor:
             raise
 
     def close(self) -> None:
-        """Wait for what is computing; what waits is cancelled."""
+        """Wait for batches that are computing; waiting requests are cancelled."""
         rest = self.batcher.close()
         for thread in self._pool:
             thread.join()
-        for queued in rest + self.batcher.close():  # and what was put back meanwhile
+        for queued in rest + self.batcher.close():  # and those put back meanwhile
             queued.future.get_loop().call_soon_threadsafe(queued.future.cancel)
 
     def _work(self) -> None:
@@ -123,8 +123,7 @@ class Executor:
             loop = (batch.requests or batch.late)[0].future.get_loop()
             handed = [(batch.rows, finished)]
             self.batcher.done(batch, took_us, {queued for queued, _ in finished})
-            # Only the list is left to this thread: anything else it held while the loop goes on
-            # would keep an index mapped that is unloaded by then.
+            # A reference held here while the loop goes on would keep an unloaded index mapped.
             del batch, finished
             # One hop back to the loop for the whole batch.
             loop.call_soon_threadsafe(self._deliver, handed)
@@ -180,7 +179,7 @@ def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
 
 
 def joined(parts: Sequence[TopKReply]) -> TopKReply:
-    """One reply of consecutive rows; the time to compute is that of all."""
+    """Join the replies of consecutive rows; their compute times add up."""
     answers = [part.answer for part in parts]
     answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
     return TopKReply(
@@ -194,7 +193,7 @@ def joined(parts: Sequence[TopKReply]) -> TopKReply:
 
 
 def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
-    """The reply to these rows alone; the time to compute is that of the batch."""
+    """Return the reply to some rows; the compute time is the batch's."""
     answer = _by_row(reply.answer, lambda name: getattr(reply.answer, name)[start:stop])
     return TopKReply(reply.ids[start:stop], reply.logits[start:stop], answer)
 
@@ -202,7 +201,7 @@ def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
 def _alone(queued: QueuedRequest) -> Outcome:
     try:
         return queued.request.compute(queued.point)
-    except Exception as error:  # raised where the request is awaited
+    except Exception as error:  # raised to the one who awaits the request
         return error
 
 

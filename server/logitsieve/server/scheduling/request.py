@@ -1,4 +1,4 @@
-"""Requests on their way to an answer: read, then queued with what is known of their cost."""
+"""Requests: read, then queued with their estimated cost."""
 
 from __future__ import annotations
 
@@ -13,27 +13,21 @@ from logitsieve.api.results import TopKReply
 from logitsieve.decoding.local_decoder import Answering
 from logitsieve.v1.rpcs import Reply
 
-# What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap
-# rows make larger batches, up to what a request behind them can well wait.
+# Heads gain little by larger batches; cheap rows make larger ones, up to BATCH_US.
 BATCH_ROWS = 64
 BATCH_US = 2000.0
 
-# A batch costs a GPU little more than one row does, and so does a call of other processes: whatever
-# is estimated, a batch for these is as large as a GPU's largest bucket.
+# A GPU's largest bucket: a batch for it, or for other processes, costs little more than a row.
 BUCKET_ROWS = 256
 
-# How much of the pace is the last batch's.
-FRESH = 0.2
+FRESH = 0.2  # weight of the last value in a RunningMean
 
-# A reply, how long its request waited, and how long a GPU worked for it, in nanoseconds.
+# A reply, the wait of its request and a GPU's time for it, in nanoseconds.
 Computed = tuple[Reply, int, int]
 
 
 class Point(Answering, Protocol):
-    """What answers a request: a head at its knobs over one index, or over the shards of one.
-
-    `normalizer` is "" for none; any number of threads may call it.
-    """
+    """A head at its knobs over one index or over shards; thread-safe. `normalizer` "": none."""
 
     model: str
     version: str
@@ -43,12 +37,11 @@ class Point(Answering, Protocol):
     width: float
 
     @property
-    def knobs(self) -> Mapping[str, float]:
-        """The values of knobs, by their names."""
+    def knobs(self) -> Mapping[str, float]: ...
 
 
 class RunningMean:
-    """A mean that follows its last values; 0 until there is one. Any number of threads may add."""
+    """A mean that follows its last values; 0 at first. Any number of threads may add."""
 
     value = 0.0
 
@@ -60,21 +53,21 @@ class PreparedRequest(NamedTuple):
     """A request with its message read."""
 
     rows: int
-    k: int  # what AUTO chooses for
-    logits: int  # to be computed besides those that the head and log Z need
+    k: int  # that AUTO chooses for
+    logits: int  # in addition to those of the head and log Z
     draws: int
     compute: Callable[[Point], Reply]
-    independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
+    independent: np.ndarray | None = None  # hidden, if its rows may join a batch
 
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request that waits in the queue or is computed. Deadlines are seconds of `monotonic`."""
+    """A request that waits or is computed. Deadlines are seconds of `monotonic`."""
 
     point: Point
     request: PreparedRequest
     estimate_us: float
-    pace: RunningMean  # of its engine: time taken / estimated; until measured it refuses no request
+    pace: RunningMean  # of its engine: time taken / estimated; 0 until measured
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
@@ -84,9 +77,9 @@ class QueuedRequest:
     parts: list[TopKReply] = field(default_factory=list)  # of the computed rows
     queue_ns: int = 0
     device_ns: int = 0
-    ready_at: float = 0.0  # from then on it is computed even if no other shares its batch
+    ready_at: float = 0.0  # from then on it waits for no others
     us_per_row: float = field(init=False)
-    paced_us: float = field(init=False)  # the same at the pace of its arrival
+    paced_us: float = field(init=False)  # at the pace of its arrival
     key: tuple[Point, int, int] | None = field(init=False)  # equal ones may share a batch
 
     def __post_init__(self) -> None:
@@ -101,7 +94,6 @@ class QueuedRequest:
 
     @property
     def whole(self) -> bool:
-        """True if its batch holds all of its rows."""
         return self.stop - self.start == self.request.rows
 
     @property

@@ -1,13 +1,11 @@
-"""Certificates and bearer tokens from files, which are read again when they have changed.
+"""Certificates and bearer tokens from files, which are read again when they change.
 
 One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped. Only LF and
-CRLF end a line, so comments may be in any encoding that contains ASCII. The scopes are `read`,
-which answers requests, `console`, which shows the console, and `admin`, which changes what is
-served and may do all that the others may.
-Only hashes are kept, and all of them are compared, each in constant time.
+CRLF end a line. The scope `read` answers requests, `console` shows the console, `admin` changes
+what is served and includes both. Only hashes are kept, and all are compared, each in constant time.
 
-Certificates are checked when a client connects; open connections keep the one they began with.
-A file that cannot be used is logged, and the last good one stays.
+Certificates are checked when a client connects. A file that cannot be used is logged, and the last
+good one stays.
 """
 
 from __future__ import annotations
@@ -42,17 +40,17 @@ TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
 LINE = "scope:token: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
 PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
-# Written by the group, or anything by others. A group may read: that is how secrets are mounted.
+# Writable by the group, or anything by others. Mounted secrets are readable by a group.
 EXPOSED = 0o027
 
 Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, the scopes that it has)
 
 
 class ReloadingFile(Generic[T]):
-    """The value that `read()` returned when the files were last good; the first file is the secret.
+    """The value that `read()` returned when the files were last good; the first is the secret.
 
-    InvalidRequest names the option where they are not good at the start. No clock: `renew` compares
-    the files' stats, so it is called when the value is needed.
+    InvalidRequest names the option if they are not good at the start. `renew` compares the files'
+    stats.
     """
 
     def __init__(self, option: str, read: Callable[[], T], allowed: str, *files: Path) -> None:
@@ -66,15 +64,13 @@ class ReloadingFile(Generic[T]):
             raise InvalidRequest(option, error, allowed) from error
 
     def renew(self) -> bool:
-        """Read changed files again; whether that succeeded. A failure is logged once, and the last
-        good value stays: a file may be half written.
-        """
+        """Read changed files again; True on success. A failure is logged once."""
         try:
             stamp = self._stats()
             if stamp == self._stamp:
                 return False
             value = self._read()
-            # Of two files that belong together only one may have been replaced by now.
+            # Only one of two files may have been replaced by now.
             if self._stats() != stamp:
                 return False
         except (OSError, InvalidRequest) as error:
@@ -105,8 +101,9 @@ class Tokens:
         self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
 
     def check(self, header: str, scope: str) -> None:
-        """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file, and
-        PermissionDenied if that lacks the scope.
+        """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file.
+
+        PermissionDenied if the token lacks the scope.
         """
         self._file.renew()
         kind, _, token = header.partition(" ")
@@ -121,9 +118,9 @@ class Tokens:
 
 
 def read_tokens(path: Path) -> Granted:
-    """At least one token; InvalidRequest names the line at fault, but not what it holds."""
+    """Read at least one token; InvalidRequest names the line at fault, not its text."""
     granted: Granted = []
-    # str.splitlines would also split at U+0085 and U+001C, so inside letters of a UTF-8 comment.
+    # str.splitlines would split inside letters of a UTF-8 comment.
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not line.strip() or line.startswith(b"#"):
             continue
@@ -145,11 +142,11 @@ class Certificates:
         )
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Credentials for one `add_secure_port`: gRPC binds no second port by the same."""
+        """Make credentials for one `add_secure_port`: gRPC binds no second port by them."""
         current = self._pems.value
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """A configuration newer than this port's; gRPC calls it when a client connects."""
+            """Return a newer configuration than this port's; called when a client connects."""
             nonlocal current
             self._pems.renew()
             if self._pems.value is current:
@@ -169,7 +166,7 @@ def certificates(config: ServeConfig) -> Certificates | None:
 
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
-    """TLS for the HTTP port, None without a certificate; new connections get changed files."""
+    """Return TLS for the HTTP port, None without a certificate; it renews itself."""
     if config.tls_cert is None or config.tls_key is None:
         return None
     cert, key = config.tls_cert, config.tls_key
@@ -192,10 +189,10 @@ def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
 
 
 def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
-    """The files as gRPC takes them; InvalidRequest names the option whose file is not good."""
+    """Read the files for gRPC; InvalidRequest names the option of a bad file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # A password keeps OpenSSL from asking for one at the terminal; it opens no key.
+        # An empty password keeps OpenSSL from asking at the terminal.
         context.load_cert_chain(cert, key, password="")
     except OSError as error:  # an SSLError too
         raise InvalidRequest("tls_cert", f"{cert}, {key} ({error})", PEMS) from error
