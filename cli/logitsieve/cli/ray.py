@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from logitsieve.cli.options import AsJson, flag
+from logitsieve.cli.options import AsJson
 from logitsieve.cli.output import print_json, print_table
+from logitsieve.ray.serving.options import RayOptions
 from logitsieve.server.config import ServeConfig
 
 if TYPE_CHECKING:
@@ -17,24 +17,16 @@ if TYPE_CHECKING:
 Action = Literal["up", "status", "down"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayOptions:
-    address: str = flag("auto", "The Ray cluster: auto for this node's own, or host:port.")
-    replicas: int = flag(1, "Processes that answer for each shard.", min=1)
-    cpus: float = flag(1.0, "Processors that Ray reserves for each of them.", min=0)
-    serve_on: str = flag(
-        "", "Resource of the nodes that get an ingress each; where none is named, this node."
-    )
-    missing: Literal["refuse", "answer"] = flag(
-        "refuse", "What becomes of a request while a shard does not answer."
-    )
-    patience_s: float = flag(1.0, "Seconds that a shard is waited for.", min=0.001, max=3600)
+Address = Annotated[
+    str, typer.Option(help="The Ray cluster: auto for this node's own, or host:port.")
+]
 
 
 def command(
     action: Annotated[Action, typer.Argument(help="What to do with the deployment.")],
     server: ServeConfig,
     options: RayOptions,
+    address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes in shards on Ray, show ingresses and versions, or end all.
@@ -48,17 +40,9 @@ def command(
     """
     from logitsieve.ray.serving.deployment import connect, deploy, remove, status_of
 
-    connect(options.address)
+    connect(address)
     if action == "up":
-        status = deploy(
-            server.models,
-            replicas=options.replicas,
-            cpus=options.cpus,
-            serve_on=options.serve_on,
-            missing=options.missing,
-            patience_s=options.patience_s,
-            server=server,
-        )
+        status = deploy(server, options)
     else:
         if action == "down":
             remove()

@@ -39,7 +39,8 @@ def check_ranges(options: Any) -> None:
         kinds = int if integral else (int, float)
         for one in value if several else [value]:
             if isinstance(one, bool) or not isinstance(one, kinds) or not low <= one <= high:
-                allowed = f"{'an integer' if integral else 'a number'} from {low:g} to {high:g}"
+                limits = f"of at least {low:g}" if high == inf else f"from {low:g} to {high:g}"
+                allowed = f"{'an integer' if integral else 'a number'} {limits}"
                 raise InvalidRequest(item.name, one, allowed)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.utils.environment import is_loopback
-from logitsieve.utils.options import option
+from logitsieve.utils.options import check_ranges, option
 
 MESSAGE_OVERHEAD = 64 << 10  # bytes of a request without its arrays
 # Bytes of a row without hidden and targets: a seed, or score, length and flag, and four offsets.
@@ -91,12 +90,7 @@ class ServeConfig:
     )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if "low" in each.metadata:
-                low, high = each.metadata["low"], each.metadata["high"]
-                if not low <= getattr(self, each.name) <= high:
-                    allowed = f"at least {low:g}" if high == math.inf else f"{low:g}..{high:g}"
-                    raise InvalidRequest(each.name, getattr(self, each.name), allowed)
+        check_ranges(self)
         for name, kind in get_type_hints(ServeConfig).items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise InvalidRequest(name, getattr(self, name), ", ".join(get_args(kind)))

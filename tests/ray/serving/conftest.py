@@ -9,6 +9,7 @@ import pytest
 
 from logitsieve.client import DecoderClient
 from logitsieve.index import HeadEntry, split_index, write_index
+from logitsieve.ray.serving.options import RayOptions
 from logitsieve.server.config import ServeConfig
 from tests.ray.conftest import INGRESS
 from tests.server.running import lasting_port
@@ -38,8 +39,8 @@ class Deployed(NamedTuple):
         """Deploy, or again."""
         deployment = pytest.importorskip("logitsieve.ray.serving.deployment")
         options: dict[str, Any] = {"cpus": 0.1, "serve_on": INGRESS, "patience_s": 3.0}
-        options |= {"missing": "answer", "server": self.config}
-        return deployment.deploy(self.models, **options | changes)
+        options |= {"missing": "answer"}
+        return deployment.deploy(self.config, RayOptions(**options | changes))
 
     def add(self, version: int) -> None:
         """Put another version into the folder."""
@@ -59,6 +60,7 @@ def deployed(
 
     folder, port = tmp_path_factory.mktemp("ray"), lasting_port()
     config = ServeConfig(
+        models=folder / "models",
         port=port,
         metrics_port=port + 1,
         admin=False,

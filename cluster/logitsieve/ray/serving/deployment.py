@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.decoding.sharded import Missing
 from logitsieve.ray.building import cluster
-from logitsieve.ray.serving.ingress import Ingress, IngressOptions, IngressState
-from logitsieve.ray.serving.shards import ENVIRONMENT, PREFIX, ShardOptions
+from logitsieve.ray.serving.ingress import Ingress, IngressState
+from logitsieve.ray.serving.options import RayOptions
+from logitsieve.ray.serving.shards import ENVIRONMENT, PREFIX
 from logitsieve.server.config import ServeConfig
 from ray import serve
 from ray.exceptions import GetTimeoutError, RayActorError
@@ -37,51 +36,24 @@ def connect(address: str) -> None:
         cluster.connect("address", address)
 
 
-def deploy(
-    models: Path | str,
-    *,
-    replicas: int = 1,
-    cpus: float = 1.0,
-    serve_on: str = "",
-    missing: Missing = "refuse",
-    patience_s: float = 1.0,
-    server: ServeConfig | None = None,
-) -> Status:
-    """Serve the versions of `models` (<name>/<version>) on the connected cluster.
+def deploy(server: ServeConfig, options: RayOptions) -> Status:
+    """Serve the versions of `server.models` (<name>/<version>) on the connected cluster.
 
     Called again, it follows the folder: new versions answer as soon as all their shards do,
-    versions without a folder are closed.
-
-    Each shard has `replicas` processes with `cpus` each; an ingress itself answers an index in one
-    piece. Each node with the resource `serve_on` gets an ingress; without a name, this node. A
-    shard is waited for `patience_s` seconds; requests are then refused, or answered without it
-    (`missing` "answer"). `server` are the options of every ingress; its ports must not be 0, as a
-    restarted ingress listens on the same.
-
-    InvalidRequest names an argument, Unavailable the versions that could not be run; others are
-    served.
+    versions without a folder are closed. An ingress, a server with the options `server`, answers
+    versions in one piece itself; its ports must not be 0, as a restarted ingress listens on the
+    same. InvalidRequest names an option, Unavailable the versions that could not be run; others
+    are served.
     """
-    if not 0 < patience_s <= 3600:
-        raise InvalidRequest("patience_s", patience_s, "a number above 0, at most 3600")
-    if missing not in ("refuse", "answer"):
-        raise InvalidRequest("missing", repr(missing), "'refuse' or 'answer'")
-    config = replace(server or ServeConfig(), models=Path(models).resolve())
+    config = replace(server, models=server.models.resolve())
     _require_ports(config)
-    run = ShardOptions(
-        replicas=replicas,
-        cpus=cpus,
-        threads=config.threads,
-        verify=config.verify,
-        kernel_cache=config.kernel_cache,
-    )
-    options = IngressOptions(server=config, shards=run, patience_s=patience_s, missing=missing)
-    nodes, before = _nodes(serve_on), _names()
-    _require_same(options, before)
+    nodes, before = _nodes(options.serve_on), _names()
+    _require_same(config, options, before)
     serve.start(proxy_location="Disabled")
     errors = list[str]()
     for name in [f"{INGRESS}-{number}" for number in range(1, nodes + 1)]:
         with _named(name):
-            errors += _brought_up(name, options, serve_on, new=name not in before)
+            errors += _brought_up(name, config, options, new=name not in before)
     status = status_of()
     _delete_unused(status)
     if errors:
@@ -131,48 +103,46 @@ def _nodes(resource: str) -> int:
     return count
 
 
-def _require_same(options: IngressOptions, names: list[str]) -> None:
+def _require_same(config: ServeConfig, options: RayOptions, names: list[str]) -> None:
     """InvalidRequest if ingresses run with other options, except for their shards."""
     for name in names[:1]:
         with _named(name):
-            before: IngressOptions = ray.get(ray.get_actor(name, NAMESPACE).options.remote())
-        if replace(before, shards=options.shards) != options:
+            running, before = ray.get(ray.get_actor(name, NAMESPACE).options.remote())
+        same = replace(before, replicas=options.replicas, cpus=options.cpus)
+        if (running, same) != (config, options):
             allowed = (
                 "those it was started with, but for the shards': `logitsieve ray down` ends it"
             )
             raise InvalidRequest("options", "others than those of the ingress that runs", allowed)
 
 
-def _brought_up(name: str, options: IngressOptions, serve_on: str, new: bool) -> list[str]:
+def _brought_up(name: str, config: ServeConfig, options: RayOptions, new: bool) -> list[str]:
     """Bring an ingress to the state of the folder; return what failed."""
-    actor = _ingress(name, options, serve_on)
+    actor = _ingress(name, config, options)
     if not new:
-        errors: list[str] = ray.get(actor.update.remote(options.shards))
+        errors: list[str] = ray.get(actor.update.remote(options))
         return errors
     state: IngressState = ray.get(actor.state.remote())  # after its loads
     return [f"{v.name}@{v.number}: {v.error}" for v in state.versions if v.error]
 
 
-def _ingress(name: str, options: IngressOptions, serve_on: str) -> Any:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    place: dict[str, Any] = (
-        {"resources": {serve_on: 1}} if serve_on else {"scheduling_strategy": here}
+def _ingress(name: str, config: ServeConfig, options: RayOptions) -> Any:
+    place: dict[str, Any] = {"resources": {options.serve_on: 1}}
+    if not options.serve_on:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        place = {"scheduling_strategy": here}
+    actor = ray.remote(Ingress).options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=8,
+        num_cpus=0,
+        runtime_env={"env_vars": ENVIRONMENT},
+        **place,
     )
-    return (
-        ray.remote(Ingress)
-        .options(
-            name=name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_concurrency=8,
-            num_cpus=0,
-            runtime_env={"env_vars": ENVIRONMENT},
-            **place,
-        )
-        .remote(options)
-    )
+    return actor.remote(config, options)
 
 
 @contextmanager

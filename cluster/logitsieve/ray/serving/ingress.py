@@ -5,37 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import uvloop
 
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import LogitsieveError
-from logitsieve.decoding.sharded import Missing
-from logitsieve.ray.serving.opener import Opener
-from logitsieve.ray.serving.shards import ShardOptions, app_names, run_shards
+from logitsieve.decoding import Shard, ShardedDecoder
+from logitsieve.index import Index
+from logitsieve.ray.serving.options import RayOptions
+from logitsieve.ray.serving.remote import RayShardDecoder
+from logitsieve.ray.serving.shards import app_names, handle_of, run_shards, running
 from logitsieve.server.app import Server, create_server
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.logs import configure
-from logitsieve.server.models.repository import Repository
+from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.models.sharded import ShardedIndex, is_sharded, read_digest, read_manifests
+from logitsieve.server.models.sharded import (
+    ShardedIndex,
+    ShardedModel,
+    is_sharded,
+    read_digest,
+    read_manifests,
+)
+from logitsieve.utils.options import Progress
 
 T = TypeVar("T")
 
 WAITING = 16  # requests that wait for shards, per thread of the server
-
-
-@dataclass(frozen=True, kw_only=True)
-class IngressOptions:
-    """Options shared by all ingresses of a deployment."""
-
-    server: ServeConfig
-    shards: ShardOptions
-    patience_s: float  # to wait for a shard
-    missing: Missing
 
 
 class VersionState(NamedTuple):
@@ -66,18 +67,16 @@ class Ingress:
     `stop` block.
     """
 
-    def __init__(self, options: IngressOptions) -> None:
-        self._options = options
-        configure(options.server.log_format, options.server.log_level)
+    def __init__(self, config: ServeConfig, options: RayOptions) -> None:
+        self._config, self._options = config, options
+        configure(config.log_format, config.log_level)
         self._loop = uvloop.new_event_loop()
         Thread(target=self._loop.run_forever, daemon=True).start()
-        local = options.server
-        self._opener = Opener(local, options.shards, options.patience_s, options.missing)
-        config = replace(local, threads=WAITING * local.threads)
-        self._server = self._run(_started(config, Repository(config, self._opener)))
+        waiting = replace(config, threads=WAITING * config.threads)
+        self._server = self._run(_started(waiting, Repository(waiting, self._open)))
 
-    def options(self) -> IngressOptions:
-        return self._options
+    def options(self) -> tuple[ServeConfig, RayOptions]:
+        return self._config, self._options
 
     def state(self) -> IngressState:
         import ray
@@ -87,19 +86,18 @@ class Ingress:
         node = ray.util.get_node_ip_address()
         return IngressState(node, server.port, server.metrics_port, server.admin_port, versions)
 
-    def update(self, shards: ShardOptions) -> list[str]:
-        """Follow the folder, with the options `shards`; return what failed.
+    def update(self, options: RayOptions) -> list[str]:
+        """Follow the folder, with other `replicas` and `cpus`; return what failed.
 
         Versions come into service one after the other, each when all its shards have answered. Then
         aliases follow, and versions without a folder are closed after their last requests.
         """
-        before, self._opener.shards = self._opener.shards, shards
-        self._options = replace(self._options, shards=shards)
+        before, self._options = self._options, options
         repository, errors = self._server.repository, list[str]()
         found = repository.find()
         for name, number in found:
             with _noted(errors, f"{name}@{number}"):
-                self._load(name, number, renew=before != shards)
+                self._load(name, number, renew=before != options)
         for name in sorted({name for name, _ in found}):
             with _noted(errors, name):
                 repository.adopt_aliases(name)
@@ -113,16 +111,30 @@ class Ingress:
         """Finish current requests, and listen no more."""
         self._run(self._server.stop())
 
+    def _open(self, path: Path, config: ServeConfig, progress: Progress) -> Index | ShardedModel:
+        """Open a version, starting shards that do not run; one in one piece is opened here."""
+        if not is_sharded(path):
+            return open_configured(path, self._config, progress)
+        manifests, options = read_manifests(path), self._options
+        names, shards = app_names(path, manifests), list[Shard]()
+        if not running(names):
+            run_shards(path, names, self._config, options)
+        for name, manifest in zip(names, manifests, strict=True):
+            remote = RayShardDecoder(handle_of(name), manifest.digest, options.patience_s)
+            shards.append(Shard.of(cast(Decoder, remote), manifest))  # shards search no beams
+        decoder = ShardedDecoder(shards, name=path.parent.name, missing=options.missing)
+        return ShardedModel(path, manifests, decoder)
+
     def _load(self, name: str, number: int, renew: bool) -> None:
         """Load a version unless it is loaded; `renew` gives its shards new options."""
         repository = self._server.repository
-        path = self._options.server.models / name / str(number)
+        path = self._config.models / name / str(number)
         version = repository.routes.by_key.get((name, number))
         loaded = None if version is None else version.served
         if loaded is None or loaded.decoder.index.digest != read_digest(path):
             self._retire(repository.replace(name, number), forget=False)
         elif renew and is_sharded(path):
-            run_shards(path, app_names(path, read_manifests(path)), self._opener.shards)
+            run_shards(path, app_names(path, read_manifests(path)), self._config, self._options)
 
     def _retire(self, served: Served | None, forget: bool = True) -> None:
         """Close a version after its last request."""

@@ -6,17 +6,26 @@ next to it until nobody needs the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
-from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.api.errors import DeadlineExceeded, InternalError, LogitsieveError, Unavailable
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
 from logitsieve.index.manifest import Manifest
 from logitsieve.index.split import shard_folders
-from logitsieve.ray.serving.replica import ShardReplica
+from logitsieve.ray.serving.options import RayOptions
+from logitsieve.server.config import ServeConfig
+from logitsieve.utils.deadline import ending_by
 from ray import serve
 from ray.serve.schema import ApplicationStatus, LoggingConfig
+
+log = logging.getLogger(__name__)
 
 PREFIX = "logitsieve-shard"
 DEPLOYMENT = "shard"
@@ -29,21 +38,45 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardOptions:
-    """Options of shards; InvalidRequest names a bad one."""
+METHODS = ("topk", "score", "sample")
+TOO_LATE = "the time of a call was over before its replica could compute it"
 
-    replicas: int = 1  # processes for each shard
-    cpus: float = 1.0  # reserved for a replica
-    threads: int = 1  # calls of a replica at a time
-    verify: Literal["full", "sizes"] = "full"
-    kernel_cache: Path | None = None
 
-    def __post_init__(self) -> None:
-        if type(self.replicas) is not int or self.replicas < 1:
-            raise InvalidRequest("replicas", self.replicas, "an integer >= 1")
-        if not 0 <= self.cpus < float("inf"):
-            raise InvalidRequest("cpus", self.cpus, "a number >= 0")
+class ShardReplica:
+    """One process with one warm shard; `threads` calls compute at a time."""
+
+    def __init__(
+        self, path: str, threads: int, verify: Literal["full", "sizes"], kernel_cache: Path | None
+    ) -> None:
+        self._decoder = LocalDecoder(open_index(path, verify=verify, kernel_cache=kernel_cache))
+        self._decoder.warm()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="logitsieve-shard")
+
+    async def digest(self) -> str:
+        return self._decoder.index.digest
+
+    async def ask(
+        self, method: str, args: tuple[Any, ...], options: Mapping[str, Any], left_s: float
+    ) -> Any:
+        """Return the reply of a method, or its error as a value, within `left_s` seconds."""
+        deadline = monotonic() + left_s
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._answer, method, args, options, deadline)
+
+    def _answer(
+        self, method: str, args: tuple[Any, ...], options: Mapping[str, Any], deadline: float
+    ) -> Any:
+        assert method in METHODS
+        if monotonic() >= deadline:
+            return DeadlineExceeded(TOO_LATE)
+        try:
+            with ending_by(deadline):
+                return getattr(self._decoder, method)(*args, **options)
+        except LogitsieveError as error:
+            return error
+        except Exception as error:  # raised again in the ingress
+            log.exception("%s failed", method)
+            return InternalError(f"a shard: {type(error).__name__}: {error}")
 
 
 def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
@@ -55,13 +88,15 @@ def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
     ]
 
 
-def run_shards(version: Path, names: Sequence[str], options: ShardOptions) -> None:
+def run_shards(
+    version: Path, names: Sequence[str], config: ServeConfig, options: RayOptions
+) -> None:
     """Run the shards of a version, and return when all are ready.
 
     Running shards get these options. Unavailable says why Ray Serve cannot run them.
     """
     targets = [
-        serve.RunTarget(target=_application(folder, options), name=name, route_prefix=None)
+        serve.RunTarget(target=_application(folder, config, options), name=name, route_prefix=None)
         for folder, name in zip(shard_folders(version), names, strict=True)
     ]
     try:
@@ -86,7 +121,7 @@ def handle_of(name: str) -> Any:
     )
 
 
-def _application(path: Path, options: ShardOptions) -> serve.Application:
+def _application(path: Path, config: ServeConfig, options: RayOptions) -> serve.Application:
     actor = {"num_cpus": options.cpus, "runtime_env": {"env_vars": ENVIRONMENT}}
     deployment = serve.deployment(
         ShardReplica,
@@ -94,10 +129,10 @@ def _application(path: Path, options: ShardOptions) -> serve.Application:
         num_replicas=options.replicas,
         max_surge_percent=100,
         ray_actor_options=actor,
-        max_ongoing_requests=ONGOING * options.threads,
+        max_ongoing_requests=ONGOING * config.threads,
         health_check_period_s=2,
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=5,
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
     )
-    return deployment.bind(str(path), options.threads, options.verify, options.kernel_cache)
+    return deployment.bind(str(path), config.threads, config.verify, config.kernel_cache)
