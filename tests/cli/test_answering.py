@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logitsieve.cli.answering import DENSE, Handover, grade_of
+from logitsieve.cli.generate import DENSE, Handover, grade_of
 from logitsieve.client.llamacpp import LlamaContext, attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index

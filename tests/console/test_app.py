@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from logitsieve.console.pages import HEADERS, PAGES
+from logitsieve.console.app import HEADERS, PAGES
 from logitsieve.server.models.routes import Routes
 from tests.console.conftest import shown
 

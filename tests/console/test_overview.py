@@ -22,7 +22,7 @@ def test_versions_in_every_state(routes: Routes) -> None:
     plain = [name for name, model in models.items() if model["plain"]]
     assert plain == ["bare@1", "demo@1"]
     assert [one["head"] for one in models["demo@1"]["auto"]] == ["screen"] * 3
-    assert models["demo@1"]["target"] == {"1": 0.95}
+    assert models["demo@1"]["target"] == {1: 0.95}
 
 
 def test_what_a_model_can_be_asked(routes: Routes) -> None:

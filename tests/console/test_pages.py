@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.console.pages import HERE, PAGES, Page, render
+from logitsieve.console.app import HERE, PAGES, Page, render
 
 MOST_BYTES = 200_000
 STATIC = HERE / "static"

@@ -14,8 +14,8 @@ def test_points_and_their_frontier(demo: LocalDecoder) -> None:
     ]
     assert facts["batches"] == [1, 8, 64]
     # Fastest first; the one with five probes is slower and less precise than another.
-    assert facts["frontier"]["1"]["1"] == [2, 3, 1]
-    assert facts["target"] == {"1": 0.95}
+    assert facts["frontier"][1][1] == [2, 3, 1]
+    assert facts["target"] == {1: 0.95}
     assert facts["elsewhere"] == ""
 
 

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.devices import Devices
+from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.monitoring import (

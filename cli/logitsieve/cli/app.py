@@ -87,7 +87,6 @@ class CommandGroup(TyperGroup):
         self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names in the order of the work, not of the alphabet."""
         return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:

@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Self
 
 from logitsieve.api.errors import IndexUnreadable, LogitsieveError, MissingExtra
-from logitsieve.cli.answering import DENSE_ANSWERS
+from logitsieve.cli.generate import DENSE_ANSWERS
 from logitsieve.index.files import TEMPORARY, remove_stale
 from logitsieve.kernels.compile import default_cache
 from logitsieve.utils.environment import require
@@ -38,7 +38,6 @@ DIGITS = 16  # of the hash
 
 
 def cached_index(model: GgufModel) -> Path:
-    """Return the folder in the cache for an index of the model's output matrix."""
     kind = model.matrix.kind if model.matrix.kind in KINDS else "F32"
     return default_cache() / "indexes" / model.sha256(kind)[:DIGITS] / "1"
 

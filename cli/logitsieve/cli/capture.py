@@ -66,7 +66,6 @@ class CaptureOptions:
     )
 
     def check(self) -> None:
-        """InvalidRequest unless there is one source, and its text."""
         sources = {"module": self.module, "huggingface": self.huggingface, "gguf": self.gguf}
         given = [name for name, source in sources.items() if source is not None]
         if len(given) != 1:
@@ -78,7 +77,6 @@ class CaptureOptions:
             raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
 
     def run(self, config: CaptureConfig) -> dict[str, Any]:
-        """Capture from the given source; return the contents of `capture.json`."""
         with executor_at(self.ray) as executor, bars("capture") as progress:
             more: dict[str, Any] = {"config": config, "progress": progress, "executor": executor}
             if self.gguf is not None:

@@ -66,7 +66,6 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
 
 
 def _spread(contexts: Contexts, rows: int, stage: str, progress: Progress) -> Iterator[Float32]:
-    """Yield blocks of `rows` contexts, spread evenly over all."""
     chosen = np.arange(rows) * contexts.rows // rows
     for start in range(0, rows, BLOCK_ROWS):
         yield contexts.take(chosen[start : start + BLOCK_ROWS])

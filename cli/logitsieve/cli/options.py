@@ -33,7 +33,6 @@ IN_TOML: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
 def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """Return a field for an option; `names` and `more` are typer.Option's."""
     return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
 
 
@@ -77,7 +76,6 @@ FILE = inspect.Parameter("config", KEYWORD, default=None, annotation=Annotated[P
 
 
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
-    """Return the fields of `config` in a TOML file; InvalidRequest names a wrong one."""
     try:
         options = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -95,7 +93,6 @@ def is_typed(option: str, context: typer.Context) -> bool:
 
 
 def _of_type(key: str, value: Any, hint: Any) -> Any:
-    """Convert a value of TOML to the field's type; the dataclass checks a Literal."""
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise InvalidRequest(key, repr(value), "list")
@@ -143,12 +140,10 @@ def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
 
 
 def read_words(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
     return read_text("vocabulary", path, "a UTF-8 text file").removesuffix("\n").split("\n")
 
 
 def read_text(flag: str, path: Path, allowed: str) -> str:
-    """Read a UTF-8 file; InvalidRequest names `flag`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

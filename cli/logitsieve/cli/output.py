@@ -61,7 +61,6 @@ def shown(value: object) -> str:
 
 
 def size(count: float) -> str:
-    """Format bytes: 7.8 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -70,7 +69,6 @@ def size(count: float) -> str:
 
 
 def print_files(title: str, sizes: Mapping[str, int], numbers: int) -> None:
-    """Print the bytes of files and their share of W, `numbers` of four bytes."""
     rows = [(file, size(n), f"{100 * n / (4 * numbers):.2f} %") for file, n in sizes.items()]
     print_table(title, ["file", "size", "of W"], rows)
 
@@ -89,7 +87,6 @@ class TrainDisplay:
         self._lines = StageLines(title) if display.disable else no_progress
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Show a stage; total 0 if unknown."""
         self._lines(stage, done, total)
         self._update(stage, done, total, f"{done:,}")
 
@@ -110,7 +107,6 @@ class TrainDisplay:
 
     @staticmethod
     def perplexity(value: float) -> str:
-        """Format with two decimals, or as a power of ten after divergence."""
         return f"{value:.2f}" if value < 1e6 else f"{value:.2e}"
 
     def _update(self, stage: str, done: int, total: int, note: str) -> None:

@@ -69,7 +69,6 @@ def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
 
 
 def _marks(auto: Auto) -> dict[Setting, str]:
-    """Return the batch sizes at which AUTO takes a point for the index's target."""
     marks: dict[Setting, list[str]] = {}
     for batch in auto.batches:
         marks.setdefault(auto.choose(batch, BEYOND, None), []).append(f"B={batch}")
@@ -77,7 +76,6 @@ def _marks(auto: Auto) -> dict[Setting, str]:
 
 
 def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Choice]:
-    """Return `Auto.choices` with names of the classes of k."""
     return [
         choice | {"k": "any" if precision is None else K_LABELS[choice["k"]]}
         for choice in auto.choices(precision, ks)
@@ -85,7 +83,6 @@ def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Ch
 
 
 def print_choices(title: str, taken: list[Choice]) -> None:
-    """Print the points taken at each batch size, a line for each class of k."""
     batches = list(dict.fromkeys(choice["rows"] for choice in taken))
     lines: dict[str, list[str]] = {}
     for choice in taken:

@@ -44,7 +44,6 @@ def command(
 
 
 def prune(model: Path, keep: int) -> list[Path]:
-    """Remove old versions of a model; return their paths, the lowest first."""
     from logitsieve.index.files import TEMPORARY
     from logitsieve.index.manifest import is_version
     from logitsieve.server.models.routes import locked, read_aliases

@@ -121,7 +121,6 @@ def _show_models(models: list[ModelInfo], as_json: bool) -> None:
 
 
 def _answers(reply: TopKReply | SampleReply, words: list[str] | None) -> list[list[dict[str, Any]]]:
-    """Return the numbers (and word) of each id, row by row."""
     columns: dict[str, np.ndarray] = {"id": reply.ids}
     if isinstance(reply, TopKReply):
         columns |= {"logit": reply.logits, "log_prob": reply.log_probs()}

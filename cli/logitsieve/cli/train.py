@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, is_typed
+from logitsieve.cli.build import show
+from logitsieve.cli.options import AsJson, flag, is_typed, read_options
 from logitsieve.cli.output import TrainDisplay, print_json, print_table, train_display
-from logitsieve.cli.train_to_index import ToServing
+from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training.config import TrainConfig
+from logitsieve.utils.environment import require
+from logitsieve.utils.options import Progress
+
+if TYPE_CHECKING:
+    from logitsieve.index import Index
+    from logitsieve.training.trainer import LanguageModel
+
+
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders in the run
 
 
 def _show_losses(wanted: bool) -> None:
@@ -30,6 +43,74 @@ def _show_losses(wanted: bool) -> None:
         ]
         print_table("Losses and their options", ["loss", "option", "type", "default"], rows)
         raise typer.Exit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToServing:
+    """Contexts to capture from a run, and the index to build from them, if any.
+
+    Checked before hours of training.
+    """
+
+    capture: int | None = flag(
+        None, "Number of contexts to capture afterwards, spread over the text.", min=2
+    )
+    build: Path | None = flag(
+        None, "The index to build from those contexts: a new <name>/<version>."
+    )
+    build_config: Path | None = flag(None, "TOML file of options of logitsieve build.")
+
+    def __post_init__(self) -> None:
+        if self.capture is not None:
+            require("builder", "torch", "faiss")
+        if self.build is not None:
+            from logitsieve.index import new_path
+
+            if self.capture is None:
+                raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
+            new_path(self.build)
+        elif self.build_config is not None:
+            raise InvalidRequest("build_config", self.build_config, "nothing without --build")
+        _ = self.config
+
+    @cached_property
+    def config(self) -> BuildConfig:
+        file = self.build_config
+        return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
+
+    def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
+        if self.capture is None:
+            return None, None
+        from logitsieve.training.trainer import Corpus, LanguageModel
+
+        model, corpus = LanguageModel.load(out), Corpus.open(out)
+        made, heldout = out / CONTEXTS, out / HELD_OUT
+        rows = _capture(model, corpus.train, self.capture, made, progress)
+        _capture(model, corpus.valid, self.capture, heldout, progress)
+        if self.build is None:
+            return rows, None
+        return rows, build(
+            made / "weight.npy",
+            made / "bias.npy",
+            made,
+            self.build,
+            vocabulary=corpus.vocabulary.words,
+            config=self.config,
+            progress=progress,
+            heldout=heldout,
+        )
+
+    def show(self, out: Path, rows: int | None, index: Index | None) -> None:
+        if index is not None:
+            show(index)
+        elif rows is not None:
+            made = out / CONTEXTS
+            print(f"{made}: {rows:,} contexts")
+            print(
+                f"Next: logitsieve build --weight {made}/weight.npy --bias {made}/bias.npy "
+                f"--contexts {made} --heldout {out / HELD_OUT} "
+                f"--vocabulary {out}/vocab.txt --out models/NAME/1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +184,28 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 
 def _refuse_changes(ctx: typer.Context, run: TrainConfig, config: TrainConfig) -> None:
-    """InvalidRequest if an option with --resume differs from the run's own."""
     for name, value in vars(config).items():
         was = getattr(run, name)
         if is_typed(name, ctx) and value != was:
             raise InvalidRequest(name, value, f"{was}, with which the run was begun")
+
+
+def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
+    """Capture contexts of windows spread over the text, unless done before."""
+    from logitsieve.index_builder.capture import CaptureConfig, capture
+    from logitsieve.training.trainer.corpus import WINDOW, windows
+
+    if (out / "capture.json").exists():
+        summary = json.loads((out / "capture.json").read_text(encoding="utf-8"))
+        if summary["max_rows"] != most:
+            raise InvalidRequest("capture", most, f"{summary['max_rows']}, as in {out}")
+        return int(summary["rows"])
+    summary = capture(
+        model,
+        windows(ids, most + WINDOW - 1),
+        out,
+        output_layer="output",
+        config=CaptureConfig(max_rows=most),
+        progress=lambda _, seen, __: progress(f"read to {out.name}", seen, 0),
+    )
+    return int(summary["rows"])

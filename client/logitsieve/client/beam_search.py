@@ -1,8 +1,8 @@
 """Beam search on any Decoder, many sentences at once; the caller's model runs between steps.
 
-Graves, "Sequence Transduction with Recurrent Neural Networks", 2012 (the search); finished
-hypotheses and the end of the search as in Hugging Face's `generate`; Wu et al., "Google's Neural
-Machine Translation System", 2016, equation 14 (the "gnmt" length penalty).
+Graves, "Sequence Transduction with Recurrent Neural Networks", 2012; finished hypotheses and the
+end of the search as in Hugging Face's `generate`; Wu et al., "Google's Neural Machine Translation
+System", 2016, equation 14 (the "gnmt" length penalty).
 
 Shape letters: S sentences, G sentences still searched, D hidden size, K beams, P pairs a sentence,
 T tokens chosen so far.
@@ -76,16 +76,15 @@ def beam_search(
 ) -> SearchResult:
     """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
-    `hidden` [S, D] predicts the first token of each sentence; `step` takes the chosen tokens and
-    returns the next contexts. A hypothesis has finished when it ends in one of `eos_ids` or is
-    `max_tokens` long, and ranks by log_prob / length ** length_penalty, for "gnmt" by log_prob /
-    ((5 + length) / 6) ** length_penalty.
+    `hidden` [S, D] predicts the first tokens; `step` returns the contexts after the chosen ones. A
+    hypothesis has finished when it ends in one of `eos_ids` or is `max_tokens` long, and ranks by
+    log_prob / length ** length_penalty, for "gnmt" by log_prob / ((5 + length) / 6) **
+    length_penalty.
 
-    `early_stopping` True leaves a sentence as soon as `beams` hypotheses have finished; False when
-    the best live one would not rank among them if it finished now; "never" when it could not even
-    at `max_tokens` without further cost. `constraints` hold flat lists of ids.
-
-    InvalidRequest names the argument at fault; raises what `decoder.beam_step` raises.
+    `early_stopping` True leaves a sentence once `beams` hypotheses have finished; False when the
+    best live one would not rank among them now; "never" when it could not even at `max_tokens`
+    without further cost. `constraints` hold flat lists of ids. InvalidRequest names the argument at
+    fault.
     """
     search = _Search(
         beams=whole("beams", beams, 1, MOST_BEAMS // 2),
@@ -126,7 +125,6 @@ def beam_search(
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
-    """Copy a reply in tensors to the host."""
     if isinstance(reply.tokens, np.ndarray):
         return reply
     arrays, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()
@@ -164,8 +162,6 @@ class _Live(NamedTuple):
 
 
 class _Pool:
-    """The K best finished hypotheses of one sentence."""
-
     def __init__(self, search: _Search) -> None:
         self._search = search
         self.heap: list[Hypothesis] = []  # the worst first

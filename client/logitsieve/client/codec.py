@@ -77,7 +77,6 @@ def to_reply(rpc: Rpc[R], response: Any) -> R:
 
 
 def _array(message: Any, field: str) -> np.ndarray:
-    """Copy a Tensor to an array [rows, cols] that the caller owns."""
     tensor = getattr(message, field)
     return decode(tensor.dtype, tensor.rows, tensor.cols, tensor.data, field).copy()
 

@@ -100,13 +100,11 @@ class DecoderConnection(Connection):
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
 
-    Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name that resolves
-    to all of them. During calls, a server that has been silent for `keepalive_s` is pinged: streams
-    break within 5 s if it does not answer.
-
-    Each call, retries included, takes at most `timeout_s` seconds, up to an hour. Messages over
-    `max_message_bytes`, either way, raise RequestTooLarge. `token` goes with every call; it needs
-    `tls` unless the address is this machine.
+    Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. During
+    calls, a server that is silent for `keepalive_s` is pinged. Each call, retries included, takes
+    at most `timeout_s` seconds, up to an hour. Messages over `max_message_bytes`, either way, raise
+    RequestTooLarge. `token` goes with every call; it needs `tls` unless the address is this
+    machine.
     """
 
     def stream(self, *, timeout_s: float | None = None) -> DecodeStream:

@@ -55,19 +55,18 @@ def attach(
 ) -> Attachment:
     """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
 
-    Logits are exact at the `k` best ids of each row, at more if `generate` needs more: its `top_k`,
-    the pairs for its beams, and ids that its processors edit. All other ids share one value, the
-    mean of the remaining mass, so that log_softmax gives logit - log Z. If `generate` samples
-    without a `top_k`, the decoder draws by the model's settings, with seeds of torch's global
-    generator, and `generate` sees only the drawn ids.
+    Logits are exact at the `k` best ids of each row, and at more if `generate` needs them; all
+    other ids share one value, so that log_softmax gives logit - log Z. If `generate` samples
+    without a `top_k`, the decoder draws, with seeds of torch's global generator, and `generate`
+    sees only the drawn ids.
 
-    `target` are the decoder's keywords. Without a `normalizer`, log Z is found as in the decoder's
-    `score`, for beams by `exact`; greedy search needs none. `editors` are classes of your own
-    logits processors that read only `input_ids`; they are called twice a step.
+    `target` are the decoder's keywords; without a `normalizer`, log Z is found as in its `score`,
+    for beams by `exact`. `editors` are classes of your own logits processors that read only
+    `input_ids`; they are called twice a step.
 
-    InvalidRequest if the model's output layer is no nn.Linear, or the decoder's index is of another
-    matrix; and from `generate`, if the model changes logits after its output layer, or for a
-    setting that would change the law of the draws.
+    InvalidRequest if the model's output layer is no nn.Linear, or the index is of another matrix;
+    and from `generate`, if the model changes logits after its output layer, or for a setting that
+    would change the law of the draws.
     """
     layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(layer, nn.Linear):
@@ -139,7 +138,6 @@ class Attachment:
             self.head.rest()
 
     def _processors(self, generation_config: GenerationConfig, **kwargs: Any) -> Any:
-        """Put our processors before those of `generate`."""
         mode = generation_config.get_generation_mode()
         if mode not in SERVED:
             allowed = ", ".join(served.value for served in SERVED)
@@ -157,7 +155,6 @@ class Attachment:
         return LogitsProcessorList([KnownLogits(self.head, editing), *prepared])
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        """Check at the first answer that the output layer's logits are not changed later."""
         logits = getattr(output, "logits", None)
         if logits is None or self.head.hidden is None:
             return
@@ -193,7 +190,6 @@ def _refuse_another_matrix(
 
 
 def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
-    """Return the target's, or the one that the decoder takes for scores."""
     if normalizer := target.get("normalizer"):
         return normalizer
     return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer

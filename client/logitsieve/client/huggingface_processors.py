@@ -128,7 +128,6 @@ def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
 
 
 def _refuse_variant(processor: Any, setting: str) -> None:
-    """InvalidRequest for a warper that keeps more ids than `sample` does."""
     kept = getattr(processor, "min_tokens_to_keep", 1)
     filler = getattr(processor, "filter_value", -inf)
     if kept != 1 or filler != -inf:
@@ -200,7 +199,6 @@ class DecoderDraws(LogitsProcessor):
         return full.scatter_(1, ids.clamp(min=0).to(full.device), log_probs.to(full.device))
 
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
-        """Turn the edits of this step into constraints."""
         after = _edited(self._editing, input_ids, torch.ones_like(scores))
         dead = after == -torch.inf
         wanted = (after != 1) & ~dead

@@ -35,13 +35,12 @@ def attach(
 ) -> LlamaAttachment:
     """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
 
-    `target` are the decoder's keywords: `head`, `min_precision`, `model` and others. Without a
-    decoder, llama.cpp's own layer answers until one is swapped in (`LlamaAttachment.swap`).
+    `target` are the decoder's keywords. Without a decoder, llama.cpp's own layer answers until one
+    is swapped in (`LlamaAttachment.swap`).
 
-    InvalidRequest names `decoder` if its index is not of the model's output matrix and bias: by
-    their hash if the decoder is in process, else by the logits of random contexts. It names
-    `context` if a decoder is attached already, or if it is no LlamaContext: llama.cpp takes a
-    callback only when a context is made.
+    InvalidRequest names `decoder` if its index is not of the model's output matrix and bias, by
+    hash in process, else by logits of random contexts; and `context` if a decoder is attached
+    already, or if it is no LlamaContext.
     """
     if not isinstance(context, LlamaContext):
         kind = f"{type(context).__module__}.{type(context).__name__}"
@@ -90,10 +89,9 @@ def generate(
 ) -> Generation:
     """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
 
-    `prompts` is a text, a list of token ids, or several of either, one for each of the context's
-    first sequences, which are emptied. `options` are those of `GenerationOptions`. Iterate over the
-    result for the tokens as they come. InvalidRequest names the argument at fault before anything
-    is decoded.
+    `prompts` is a text, a list of token ids, or several of either, one for each sequence of the
+    context. `options` are those of `GenerationOptions`. Iterate over the result for the tokens as
+    they come. InvalidRequest names an argument before anything is decoded.
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
@@ -106,7 +104,6 @@ def _head(gguf: GgufModel, decoder: Decoder, target: Target) -> DecoderOutput:
 
 
 def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, target: Target) -> None:
-    """InvalidRequest unless the decoder's logits are those of the file's matrix."""
     allowed = f"an index of {gguf.matrix.name} of {gguf.path} (logitsieve build --weight FILE.gguf)"
     index: Any = getattr(decoder, "index", None)
     if index is not None:

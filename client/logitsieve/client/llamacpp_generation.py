@@ -23,13 +23,13 @@ Prompt = str | Sequence[int]
 class GenerationOptions:
     """Options of a generation; InvalidRequest for a value out of range.
 
-    Greedy at temperature 0. Temperature, filters and `seeds` are those of `Decoder.sample`. The
-    penalties apply to the last `penalized` tokens of a sequence with its prompt: a positive logit
+    Greedy at temperature 0. Temperature, filters and `seeds` are those of `Decoder.sample`.
+    Penalties apply to the last `penalized` tokens of a sequence with its prompt: a positive logit
     is divided by the `repetition_penalty`, a negative one multiplied, and each falls by
     `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` lists the ids to
-    choose from, or is a function from a sequence's tokens so far, without its prompt, to that list:
-    a grammar. A sequence ends before any of the texts in `stop`. `logprobs` keeps each token's
-    log-probability under the full softmax, before edits, temperature and filters.
+    choose from, or is a function (a grammar) from a sequence's tokens, without its prompt, to that
+    list. A sequence ends before any text in `stop`. `logprobs` keeps log-probabilities under the
+    full softmax, before edits.
     """
 
     max_tokens: int = 128
@@ -194,7 +194,6 @@ class Generation:
             self.counts.seconds += perf_counter() - began
 
     def _take_head(self) -> None:
-        """Let the slot's head get the next rows."""
         if self.context.headless != self._head.headless:
             raise InvalidRequest("context", "attached or detached meanwhile", "as it was begun")
         self._head = self._slot.head
@@ -228,7 +227,6 @@ class Generation:
                 each.log_probs.append(float(log_prob))
 
     def _text(self, sequence: _Sequence) -> str:
-        """Return the text that the last token completes, up to a `stop`."""
         token = sequence.made[-1]
         if self.context.ends(token):
             return ""
@@ -259,14 +257,12 @@ class Generation:
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Return several prompts, or the only one in a list."""
     nested = not isinstance(prompts, str) and any(hasattr(each, "__len__") for each in prompts)
     single = len(prompts) > 0 and not nested
     return [prompts] if single else prompts  # type: ignore[list-item, return-value]
 
 
 def _tokens(context: LlamaContext, prompt: Prompt) -> list[int]:
-    """Return the checked ids of a prompt; InvalidRequest names `prompts`."""
     try:
         if isinstance(prompt, str):
             return context.tokenize(prompt)

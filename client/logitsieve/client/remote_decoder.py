@@ -49,12 +49,7 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
-
-        `constraints` limit the ids. `model` chooses the index; `head` and `knobs`, `min_precision`
-        or `exact` choose the operating point, else AUTO does. A `normalizer` or a `width` adds log
-        Z to the answer, in a proven interval of at most `width` nats.
-        """
+        """Return the `k` best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`."""
         check_keywords(Target, target)
         request = pb.TopKRequest(k=uint32("k", k))
         fill(request, hidden, constraints, target)
@@ -69,12 +64,7 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Return log-probabilities of `targets`, ids [B, T] or [B], one list for each row.
-
-        They are relative to the ids that `constraints` leave, and within `width` nats of the true
-        ones, if given. The other keywords are those of `topk`; without a `normalizer`, one that
-        fits the index finds log Z.
-        """
+        """Return log-probabilities of `targets`, ids [B, T] or [B]; see `Decoder.score`."""
         check_keywords(Target, target)
         request = pb.ScoreRequest()
         rows = fill(request, hidden, constraints, target)
@@ -90,14 +80,7 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
-
-        Of the distribution only the `top_k` best ids remain (0: all), of those the least set with a
-        probability of at least `top_p`, and those at least `min_p` as probable as the best. A draw
-        depends only on its row's seed (uint64 [B]; one number is spread over the rows; None draws
-        fresh ones), on `step` and on its place in the row. The other keywords are those of `topk`;
-        without a head and a precision, a head that proves its draws answers.
-        """
+        """Draw `samples` ids for each row of `hidden` by the options; see `Decoder.sample`."""
         request = pb.SampleRequest()
         # Fresh seeds are drawn here, so a retry draws the same ids.
         draws = sampling(fill(request, hidden, constraints, options), samples, options)
@@ -117,13 +100,7 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
-
-        A hypothesis is a row of `hidden`, with its score, its length in tokens (None: 0) and
-        whether it has `finished` (None: it has not); a finished one continues as itself, with the
-        first of `eos_ids`. Continuations rank by score / ((5 + length) / 6)^length_alpha. The other
-        keywords are those of `topk`.
-        """
+        """Return the `beams_out` best continuations of each group; see `Decoder.beam_step`."""
         request = pb.BeamStepRequest()
         rows = fill(request, hidden, constraints, options)
         hypotheses = beams(rows, scores, beams_in, beams_out, options)

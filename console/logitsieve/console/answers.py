@@ -33,7 +33,6 @@ TIMED = 3  # answers; the median time is shown
 
 
 def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
-    """Return id, word (None without a vocabulary), and whether the word is `cut`."""
     words = index.vocabulary
     if words is None:
         return [{"id": int(number), "word": None, "cut": False} for number in ids]
@@ -101,7 +100,6 @@ def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: Se
 
 
 def answer_facts(decoder: LocalDecoder, answer: Answer) -> Facts:
-    """Return the head and knobs that answered one row, and its proof."""
     return {
         "model": f"{answer.model}@{answer.version}",
         "head": answer.head,

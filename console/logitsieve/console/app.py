@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
+from typing import NamedTuple
 
 from grpc import StatusCode
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,9 +21,37 @@ from logitsieve.api.errors import RequestTooLarge, ServiceError
 from logitsieve.console.access import MOST_FORM, ConsoleAccess
 from logitsieve.console.api import Api, read_body
 from logitsieve.console.desk import ANSWER_S, Desk
-from logitsieve.console.pages import HEADERS, HERE, PAGES, Page, render
 from logitsieve.server.http.application import PLAIN, ServerView
 from logitsieve.server.rpc.status import to_status
+
+HERE = Path(__file__).parent
+# No other host, inline script, style or frame that a hostile word could ask for.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Page(NamedTuple):
+    """A page of the navigation; its template and script have its name."""
+
+    path: str
+    name: str
+    title: str
+
+
+PAGES = (
+    Page("/", "overview", "Overview"),
+    Page("/playground", "playground", "Playground"),
+    Page("/why-not", "why-not", "Why not this word?"),
+    Page("/points", "points", "Operating points"),
+)
 
 STATUSES = {
     StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
@@ -72,7 +104,6 @@ class Pages:
             await reply(scope, receive, send_with_headers)
 
     def close(self) -> None:
-        """Wait for current answers; drop waiting ones."""
         self._desk.close()
 
     def _page(self, page: Page) -> Route:
@@ -121,3 +152,14 @@ def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     text = render("failure", signs_in=signs_in, title=status.phrase, message=message)
     return HTMLResponse(text, status, headers)
+
+
+@cache
+def _templates() -> Environment:
+    loader = FileSystemLoader(HERE / "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+
+
+def render(name: str, *, signs_in: bool, title: str, **values: object) -> str:
+    template = _templates().get_template(f"{name}.html")
+    return template.render(name=name, title=title, signs_in=signs_in, pages=PAGES, **values)

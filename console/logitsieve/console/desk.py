@@ -61,6 +61,5 @@ class Desk:
             future.exception()  # marks it as seen
 
     def close(self) -> None:
-        """Wait for current work; drop waiting work."""
         self._closed = True
         self._pool.shutdown(cancel_futures=True)

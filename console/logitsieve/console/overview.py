@@ -30,7 +30,6 @@ def overview_facts(routes: Routes, registry: CollectorRegistry, ready: bool) -> 
 
 
 def model_facts(index: Index) -> Facts:
-    """Return the sizes of an index, and its heads with their knobs."""
     return {
         "model": f"{index.name}@{index.version}",
         "digest": index.digest,
@@ -49,17 +48,8 @@ def model_facts(index: Index) -> Facts:
 
 def _head_facts(index: Index, name: str) -> Facts:
     head = index.head(name)
-    knobs = [
-        {
-            "name": knob,
-            "value": head.knobs[knob],
-            "low": about.low,
-            "high": about.high,
-            "whole": about.whole,
-            "help": about.help,
-        }
-        for knob, about in head.knob_table.items()
-    ]
+    table = head.knob_table.items()
+    knobs = [{"name": knob, "value": head.knobs[knob], **vars(about)} for knob, about in table]
     return {"name": name, "proves": head.proves, "knobs": knobs}
 
 
@@ -87,8 +77,7 @@ def _auto_facts(served: Served) -> Facts:
     for batch in auto.batches:
         point = served.choose(DEFAULT_REQUEST, batch, 1).engine
         taken.append({"rows": batch, "head": point.head, "knobs": point.knobs})
-    target = {str(k): precision for k, precision in auto.target.items()}
-    return {"target": target, "auto": taken, "guard_level": len(served.left)}
+    return {"target": dict(auto.target), "auto": taken, "guard_level": len(served.left)}
 
 
 def live_facts(registry: CollectorRegistry) -> Facts:
@@ -132,7 +121,6 @@ def _buckets(samples: list[tuple[Mapping[str, str], float]]) -> list[list[Any]]:
 def _precision(
     hits: list[tuple[Mapping[str, str], float]], possible: list[tuple[Mapping[str, str], float]]
 ) -> list[Facts]:
-    """Return live P@k of each head, by the answers computed again exactly."""
     of = {tuple(sorted(labels.items())): count for labels, count in possible}
     return [
         {**labels, "hits": count, "possible": of[tuple(sorted(labels.items()))]}

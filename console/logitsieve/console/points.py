@@ -19,16 +19,16 @@ def points_facts(decoder: LocalDecoder) -> Facts:
     measured = index.measured
     return {
         "model": f"{index.name}@{index.version}",
-        "target": {str(k): precision for k, precision in auto.target.items()},
+        "target": dict(auto.target),
         "batches": list(auto.batches) if auto.points else [],
         "ks": list(KS),
         "heldout_rows": None if measured is None else measured["heldout_rows"],
         "uneven": [] if measured is None else _uneven(measured["points"]),
         "machine": {} if measured is None else dict(measured["machine"]),
         "elsewhere": measured_elsewhere(index),
-        "points": [_facts(point) for point in auto.points],
+        "points": [{"label": point.label, **vars(point)} for point in auto.points],
         "frontier": {
-            str(batch): {str(k): frontier(auto.points, batch, k) for k in KS}
+            batch: {k: frontier(auto.points, batch, k) for k in KS}
             for batch in (auto.batches if auto.points else ())
         },
     }
@@ -59,23 +59,8 @@ def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
 
 
 def _uneven(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return heads with a precision that varies between blocks of held-out contexts."""
     return list(dict.fromkeys(point["head"]["name"] for point in points if point["uneven"]))
 
 
 def _low(point: OperatingPoint, k: int) -> float:
     return 1.0 if point.proven else point.low.get(k, 0.0)
-
-
-def _facts(point: OperatingPoint) -> Facts:
-    return {
-        "label": point.label,
-        "head": point.head,
-        "knobs": dict(point.knobs),
-        "proven": point.proven,
-        "mean": {str(k): value for k, value in point.mean.items()},
-        "low": {str(k): value for k, value in point.low.items()},
-        "us_per_row": {str(batch): us for batch, us in point.us_per_row.items()},
-        "mass_kept": point.mass_kept,
-        "candidates": point.candidates,
-    }

@@ -33,7 +33,6 @@ def kept_contexts(index: Index) -> Float32:
 
 
 def kept_count(index: Index) -> int:
-    """Return N without unpacking."""
     contexts = (index.calibration or {}).get("contexts")
     return int(contexts["rows"]) if isinstance(contexts, Mapping) else 0
 
@@ -59,7 +58,6 @@ def read_context(index: Index, question: Question) -> Float32:
 
 
 def read_target(question: Question) -> Target:
-    """Return the head and knobs, or the precision."""
     target: Target = {}
     head, knobs = question.get("head", ""), question.get("knobs") or {}
     if not isinstance(head, str):
@@ -92,7 +90,6 @@ def read_number(question: Question, field: str, default: float) -> float:
 
 
 def read_constraints(index: Index, question: Question, config: ServeConfig) -> Constraints | None:
-    """Return `banned` and `allowed`, lists of words and ids; None without either."""
     sets: dict[str, Any] = {
         field: read_ids(index, field, question[field])
         for field in ("banned", "allowed")
@@ -104,7 +101,6 @@ def read_constraints(index: Index, question: Question, config: ServeConfig) -> C
 
 
 def read_word(index: Index, value: object) -> int:
-    """Return the id of a word, or a valid id itself."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < index.vocab_size:
             return value
@@ -120,7 +116,6 @@ def read_word(index: Index, value: object) -> int:
 
 
 def read_ids(index: Index, field: str, value: object) -> list[int]:
-    """Return the ids of a list of words and ids."""
     if not isinstance(value, list):
         raise InvalidRequest(field, f"{value!r:.80}", "a list of words and ids")
     try:

@@ -22,8 +22,7 @@ from logitsieve.server.http.application import Console, ServerView, application,
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
-from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.devices import Devices
+from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.shadow import Shadow

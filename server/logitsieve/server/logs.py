@@ -54,8 +54,6 @@ class Stderr(logging.StreamHandler[TextIO]):
 
 
 class Json(logging.Formatter):
-    """time, level, event, message, the event's fields; a traceback as `exception`."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

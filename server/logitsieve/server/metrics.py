@@ -1,27 +1,36 @@
-"""The server's metrics for Prometheus, counted in plain integers.
+"""The server's metrics for Prometheus, counted in plain integers on the event loop.
 
-Requests are counted, and counts read, on the event loop, so no lock is needed; prometheus_client
-would take one, and look up labels, for each of a dozen numbers a request. Some requests are counted
-at a time, to find the processor's caches warm.
-
-Labels `model`, `version` and `alias` are of loaded models ("unknown", "" and "" else), never text
-that a client sent. Durations are in seconds.
+No lock is needed; prometheus_client would take one, and look up labels, for each of a dozen numbers
+a request. Some requests are counted at a time, to find the processor's caches warm. Labels are of
+loaded models ("unknown" and "" else), never text that a client sent. Durations are in seconds.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from logitsieve.api.results import Answer
+from logitsieve.gpu.open import gpu_memory
+
+if TYPE_CHECKING:
+    from logitsieve.gpu.device import Memory
+
+MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 
 UNKNOWN = "unknown"
 
@@ -169,3 +178,26 @@ class Metrics(Collector):
             self._certified[by_head] += answer.exact.tobytes().count(1)
             if handed_over := answer.fallback.tobytes().count(1):
                 self._fallback[answer.model, "escalated"] += handed_over
+
+
+class Devices(Collector):
+    def __init__(
+        self, device: str, registry: CollectorRegistry, memory_of: MemoryOf = gpu_memory
+    ) -> None:
+        self._device, self._memory_of = device, memory_of
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("device",)
+        used = GaugeMetricFamily(
+            "logitsieve_device_memory_used_bytes", "Memory of a GPU in use", labels=labels
+        )
+        total = GaugeMetricFamily(
+            "logitsieve_device_memory_bytes", "Memory of a GPU", labels=labels
+        )
+        if self._device != "cpu":
+            device, memory = self._memory_of(self._device)  # named cuda:0, not cuda
+            if memory is not None:
+                used.add_metric((device,), memory.used)
+                total.add_metric((device,), memory.total)
+        yield from (used, total)

@@ -28,7 +28,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.device import Memory
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.server import ServeConfig, create_server
-from logitsieve.server.models.devices import Devices
+from logitsieve.server.metrics import Devices
 from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
 from logitsieve.v1 import decoder_pb2 as pb

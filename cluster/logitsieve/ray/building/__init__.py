@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from logitsieve.ray.building.cluster import connected
-from logitsieve.ray.building.executor import RayExecutor, RayFailed
+from logitsieve.ray.building.executor import RayExecutor, RayFailed, connected
 
 __all__ = ["RayExecutor", "RayFailed", "connected"]

@@ -1,9 +1,12 @@
-"""An executor whose calls are tasks of Ray."""
+"""An executor that makes calls as tasks of Ray, and the connection to its cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import socket
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +20,8 @@ from ray.exceptions import RayError, RayTaskError
 R = TypeVar("R")
 
 RETRIES = 5  # of a task after its worker was killed
+ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node"
+REACHED_S = 5.0  # Ray itself would wait for minutes and end the process
 
 
 class RayFailed(BuildFailed, BrokenExecutor):
@@ -38,12 +43,10 @@ class RayExecutor(SharingExecutor):
 
     @property
     def workers(self) -> int:
-        """Return how many calls fit on the cluster now."""
         resources: dict[str, float] = ray.cluster_resources()
         return max(1, int(resources.get("CPU", 0) // self._cpus))
 
     def share(self, array: np.ndarray) -> Any:
-        """Put a copy into Ray's object store."""
         return ray.put(array)
 
     def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
@@ -76,7 +79,51 @@ def _cancel(reference: Any) -> None:
 
 
 def _run(version: str, call: Callable[..., R], /, *args: Any, **options: Any) -> R:
-    """Make a call in a worker of the same version."""
     if version != __version__:
         raise InvalidRequest("ray", f"a worker with logitsieve {__version__}", version)
     return call(*args, **options)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[RayExecutor]:
+    """Connect to the cluster at `address` and yield an executor on it.
+
+    "local" starts a cluster here, which ends with the block. InvalidRequest names an address
+    without a cluster.
+    """
+    connect("ray", address, f"{ADDRESSES}, or local (a new one)", known=("auto", "local"))
+    try:
+        yield RayExecutor()
+    finally:
+        ray.shutdown()
+
+
+def connect(
+    field: str, address: str, allowed: str = ADDRESSES, known: tuple[str, ...] = ("auto",)
+) -> None:
+    """Connect to the cluster at HOST:PORT, or at a name `known` to Ray.
+
+    InvalidRequest naming `field` if there is none.
+    """
+    if address not in known:
+        _require_reached(field, address, allowed)
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == "local" else None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest(field, f"{address} ({reason})", allowed) from error
+
+
+def _require_reached(field: str, address: str, allowed: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InvalidRequest(field, repr(address), allowed)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()
+    except OSError as error:
+        raise InvalidRequest(field, f"{address} ({error})", allowed) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.ray.building import cluster
+from logitsieve.ray.building import executor
 from logitsieve.ray.serving.ingress import Ingress, IngressState
 from logitsieve.ray.serving.options import RayOptions
 from logitsieve.ray.serving.shards import ENVIRONMENT, PREFIX
@@ -33,7 +33,7 @@ Status = dict[str, IngressState | None]  # by name; None if it does not answer
 def connect(address: str) -> None:
     """Connect to the cluster at "auto" or HOST:PORT, unless connected."""
     if not ray.is_initialized():
-        cluster.connect("address", address)
+        executor.connect("address", address)
 
 
 def deploy(server: ServeConfig, options: RayOptions) -> Status:
@@ -92,7 +92,6 @@ def _require_ports(config: ServeConfig) -> None:
 
 
 def _nodes(resource: str) -> int:
-    """Count the nodes for an ingress; InvalidRequest if there is none."""
     if not resource:
         return 1
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -117,7 +116,6 @@ def _require_same(config: ServeConfig, options: RayOptions, names: list[str]) ->
 
 
 def _brought_up(name: str, config: ServeConfig, options: RayOptions, new: bool) -> list[str]:
-    """Bring an ingress to the state of the folder; return what failed."""
     actor = _ingress(name, config, options)
     if not new:
         errors: list[str] = ray.get(actor.update.remote(options))
@@ -180,5 +178,4 @@ def _names() -> list[str]:
 
 
 def _apps() -> list[str]:
-    """Return the applications of shards; none unless Ray Serve runs."""
     return [name for name in serve.status().applications if name.startswith(f"{PREFIX}-")]

@@ -40,8 +40,6 @@ WAITING = 16  # requests that wait for shards, per thread of the server
 
 
 class VersionState(NamedTuple):
-    """A version in an ingress."""
-
     name: str
     number: int
     state: str
@@ -51,8 +49,6 @@ class VersionState(NamedTuple):
 
 
 class IngressState(NamedTuple):
-    """The address of an ingress, and its versions."""
-
     node: str
     port: int
     metrics_port: int
@@ -108,7 +104,6 @@ class Ingress:
         return errors
 
     def stop(self) -> None:
-        """Finish current requests, and listen no more."""
         self._run(self._server.stop())
 
     def _open(self, path: Path, config: ServeConfig, progress: Progress) -> Index | ShardedModel:
@@ -137,7 +132,6 @@ class Ingress:
             run_shards(path, app_names(path, read_manifests(path)), self._config, self._options)
 
     def _retire(self, served: Served | None, forget: bool = True) -> None:
-        """Close a version after its last request."""
         if served is None:
             return
         served.leases.end()

@@ -80,7 +80,6 @@ class ShardReplica:
 
 
 def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
-    """Return the applications of a version's shards, in order."""
     model, number, of = version.parent.name, version.name, len(manifests)
     return [
         f"{PREFIX}-{model}-{number}-{shard}-of-{of}-{manifest.digest[:12]}"

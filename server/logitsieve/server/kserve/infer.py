@@ -39,7 +39,6 @@ class TensorKind(NamedTuple):
     methods: tuple[str, ...] = ("topk", "sample")
 
     def metadata(self, dim: int) -> Any:
-        """Make the entry of ModelMetadata, with the first datatype; -1 is any size."""
         sizes = {"D": dim, "1": 1}
         return kserve.ModelMetadataResponse.TensorMetadata(
             name=self.name,
@@ -148,7 +147,6 @@ def to_request(message: Any, model: str) -> tuple[Method, Any, float, Write]:
 
 
 def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -> bytes:
-    """Serialize a reply with raw contents, in the order of `outputs`."""
     answer = reply.answer
     message = kserve.ModelInferResponse(
         model_name=answer.model, model_version=answer.version, id=request_id

@@ -49,7 +49,6 @@ WriteAlias = Callable[[Path, str, int | None], None]
 
 
 def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Opened:
-    """Open the version in a folder, in one piece or in shards."""
     options: dict[str, Any] = {
         "threads": config.threads,
         "device": config.device,
@@ -114,10 +113,10 @@ class Repository:
     def replace(self, name: str, number: int, alias: str = "") -> Served | None:
         """Open and warm a version, and let it answer instead of the loaded one of its number.
 
-        `alias`, unless empty, names it from that moment on. Returns the replaced version, to be
-        closed when it is idle. After a failure everything goes on as before and the version keeps
-        the reason, unless it has no folder: ModelNotFound, InvalidRequest naming `version` or
-        `alias`, or Unavailable if the alias could not be written.
+        `alias`, unless empty, names it from then on. Returns the replaced version, to be closed
+        when it is idle. A failure changes nothing but the version's error: ModelNotFound,
+        InvalidRequest naming `version` or `alias`, or Unavailable if the alias could not be
+        written.
         """
         self._require_model(name)
         _require_alias(alias)
@@ -163,7 +162,6 @@ class Repository:
         return version.served
 
     def forget(self, name: str, number: int) -> None:
-        """Remove an unloaded version that was closed, unless it is loading again."""
         with self._changing:
             version = self.routes.by_key.get((name, number))
             if version is not None and version.leaving:

@@ -29,8 +29,6 @@ US_PER_RANDOM = 0.02  # a draw is taken to need a random number for each id
 
 
 class EngineChoice(NamedTuple):
-    """An engine for a request, with its cost."""
-
     engine: Point
     us_per_row: float  # by the calibration, or a guess
     pace: RunningMean  # microseconds taken, over estimated ones
@@ -96,7 +94,6 @@ class Served:
         return self._chosen(request, auto.batch(rows), k_class, log_z)
 
     def extra_us(self, logits: int, draws: int) -> float:
-        """Estimate the time of these additional logits and draws."""
         return logits * self._us_per_logit + draws * self._us_per_draw
 
     @property
@@ -109,14 +106,12 @@ class Served:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return name, version, digest, V, D and device, the labels of a metric."""
         index = self.decoder.index
         sizes = str(index.vocab_size), str(index.dim)
         return index.name, str(index.version), index.digest, *sizes, index.device
 
     @property
     def points(self) -> list[pb.OperatingPoint]:
-        """Return the measured points for clients, one for each batch size."""
         return [
             pb.OperatingPoint(
                 head=pb.Head(name=point.head, knobs=point.knobs),

@@ -41,8 +41,6 @@ def read_digest(version: Path) -> str:
 
 
 class ShardedIndex:
-    """The facts of a version in shards that the server shows and checks requests by."""
-
     device = "shards"
 
     def __init__(self, version: Path, manifests: Sequence[Manifest]) -> None:
@@ -88,8 +86,6 @@ class ShardedModel:
 
 
 class ShardedPoint(ShardedEngine):
-    """The engine of a version in shards at one head, knobs and normalizer."""
-
     def __init__(
         self,
         model: ShardedModel,

@@ -22,7 +22,7 @@ BY_K = "model", "head", "k"
 
 
 class PrecisionMetrics(Collector):
-    """Counts judged rows, and lets AUTO learn from them. Hits and misses are ids, not rows."""
+    """Counts judged rows; hits and misses are ids, not rows."""
 
     def __init__(
         self, registry: CollectorRegistry, versions: Callable[[], Iterable[Version]]
@@ -66,7 +66,6 @@ class PrecisionMetrics(Collector):
         self._lost[model, reason] += 1
 
     def judged(self, judgement: Judgement) -> None:
-        """Count a judged row; AUTO learns from it if it chose the point."""
         served, chosen = judgement.row.served, judgement.row.chosen
         model, head = chosen.engine.model, chosen.engine.head
         self._rows[model, head] += 1

@@ -1,9 +1,8 @@
 """Live precision: a share of the answered TopK rows, answered again by the exact head.
 
-Each row without constraints is chosen with the same chance. Chosen rows that are proven wait in the
-same queue as others: were they counted at once, a full queue would drop only rows that may be
-wrong. So the counted rows are an unbiased sample of each head's answers. One thread of lower
-priority computes, and rests in proportion to its processor time.
+Each row without constraints is chosen with the same chance. Proven rows wait in the same queue: a
+full queue would otherwise drop only rows that may be wrong. So the counted rows are an unbiased
+sample. One thread of lower priority computes, and rests in proportion to its processor time.
 """
 
 from __future__ import annotations
@@ -37,14 +36,11 @@ NICE = 10
 
 
 def step_back() -> None:
-    """Lower the priority of the calling thread."""
     if sys.platform == "linux":  # the only one with priorities of threads
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
 
 
 class AnsweredRow(NamedTuple):
-    """A row to judge, and its answer."""
-
     served: Served
     chosen: EngineChoice
     hidden: np.ndarray  # [1, D] in the dtype of the request
@@ -134,7 +130,6 @@ class Shadow:
             self._thread.start()
 
     def stop(self) -> None:
-        """End after the current row; waiting rows are dropped."""
         self._stopping.set()
         self._queue.put(None)
         if self._thread is not None:

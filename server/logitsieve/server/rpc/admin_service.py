@@ -56,7 +56,6 @@ class AdminService:
         return self._model(*key)
 
     async def SetAlias(self, request: pb.SetAliasRequest, context: Context, call: Call) -> pb.Model:
-        """Without a version the alias is removed."""
         number = to_number(request.version) if request.version else None
         version = await asyncio.to_thread(
             self._repository.set_alias, request.name, request.alias, number
@@ -114,7 +113,6 @@ class AdminService:
 
 
 async def _retire(served: Served) -> None:
-    """Close a version that gets no more requests, after its last use."""
     began, name, version = monotonic(), served.decoder.name, served.decoder.version
     digest = served.decoder.index.digest
     served.leases.end()

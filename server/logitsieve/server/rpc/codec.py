@@ -109,7 +109,6 @@ def to_response(kind: type[Any], reply: Reply, origin: bytes, queue_ns: int) -> 
 
 
 def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:
-    """Wrap a serialized response in a DecodeResponse, without parsing it."""
     number = pb.DecodeResponse.DESCRIPTOR.fields_by_name[field].number
     start = pb.DecodeResponse(id=request_id).SerializeToString()
     return b"".join(

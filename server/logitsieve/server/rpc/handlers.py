@@ -62,7 +62,6 @@ def unary(
 
 
 def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
-    """Serve the RPCs of `servicer.SERVICE`, a descriptor, for which it has methods."""
     handlers = {
         rpc.name: unary(rpc.name, GetMessageClass(rpc.input_type), behaviour, metrics)
         for rpc in servicer.SERVICE.methods

@@ -49,7 +49,6 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
         return states[""]
 
     async def drain(self) -> None:
-        """Publish NOT_SERVING for every service, finally."""
         await self.enter_graceful_shutdown()
         self._final = True
         self._announce()

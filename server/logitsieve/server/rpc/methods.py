@@ -126,7 +126,6 @@ METHODS: dict[str, Method] = {
 
 
 def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constraints | None, int]:
-    """Return hidden [B, D] in its own dtype, constraints, and the number of their ids."""
     hidden = to_array(request.hidden, "hidden")
     if len(hidden) > config.max_rows:
         raise InvalidRequest("hidden", f"{len(hidden)} rows", f"1..{config.max_rows} rows")

@@ -19,12 +19,10 @@ MAX_PAGE_SIZE = 1000
 
 @dataclass(eq=False)
 class ModelsService:
-    """A read-only view of the repository; the port refuses requests over `most_bytes`."""
-
     SERVICE = pb.DESCRIPTOR.services_by_name["Models"]
     config: ServeConfig
     repository: Repository
-    most_bytes: int
+    most_bytes: int  # of a request on the port
 
     async def List(
         self, request: pb.ListModelsRequest, context: Context, call: Call

@@ -63,7 +63,7 @@ class Ports:
         where = address(host, port)
         try:
             if self._certificates is not None:
-                return int(server.add_secure_port(where, self._certificates.credentials()))
+                return int(server.add_secure_port(where, self._certificates()))
             bound = int(server.add_insecure_port(where))
         except RuntimeError as error:
             raise taken(field, host, port) from error
@@ -73,7 +73,6 @@ class Ports:
 
 
 def ages(config: ServeConfig) -> list[tuple[str, int]]:
-    """Return the ages at which connections end; gRPC spreads them by a tenth."""
     if not config.connection_age_s:
         return []
     return [
@@ -99,7 +98,6 @@ def check_free(field: str, host: str, port: int) -> None:
 
 
 def taken(field: str, host: str, port: int, error: OSError | None = None) -> InvalidRequest:
-    """Make the error for a port that cannot be bound, by `error` of the system if any."""
     got = address(host, port)
     if error is not None and error.errno == errno.EADDRINUSE:
         got += ", which is in use"

@@ -56,7 +56,6 @@ class DecodeStreams:
             await abort(to_status(Unavailable("the server is stopping")), context, of_stream)
 
     async def _reply(self, of_stream: str, message: bytes, context: Context) -> bytes:
-        """DecodeRequest -> DecodeResponse; a failure is an Error under the message's own id."""
         call = Call("Decode", request_id=of_stream)
         outcome = await settle(self._respond(message, context, call), call, self._metrics)
         if isinstance(outcome, CallStatus):
@@ -111,7 +110,6 @@ class _Stream:
                 return
 
     async def _next(self) -> bytes | None:
-        """Return the next message; None after the last one, or after `end`."""
         async with self._reading:
             if self._ended:
                 return None

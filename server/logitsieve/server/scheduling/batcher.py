@@ -1,9 +1,8 @@
 """The queue before the pool, counted in rows.
 
-A worker takes the oldest request and, if its rows are independent of each other (TopK without
-constraints), others at the same operating point and k that fit into the batch. A request longer
-than a batch is computed a batch at a time and goes to the end of the queue after each, so small
-requests wait for one batch, not for all of them.
+A worker takes the oldest request and, if its rows are independent (TopK without constraints),
+others at the same operating point and k that fit into the batch. A longer request is computed a
+batch at a time and goes to the end of the queue after each, so small ones wait for one batch.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ PATIENCE = 0.5
 
 
 class Batch(NamedTuple):
-    """Requests whose next rows a worker computes, and requests that were too late."""
-
     requests: list[QueuedRequest]
     late: list[QueuedRequest]
 
@@ -132,7 +129,6 @@ class Batcher:
                     self._append(queued)
 
     def close(self) -> list[QueuedRequest]:
-        """Wake all workers to leave, and return the requests that waited."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -67,7 +67,6 @@ class Executor:
             thread.start()
 
     def admit(self, time_left_s: float | None) -> None:
-        """Refuse a request before it is read if `run` would, unless it is small."""
         if self.batcher.in_flight > self._threads:
             self.batcher.admit(time_left_s)
 
@@ -108,7 +107,6 @@ class Executor:
             raise
 
     def close(self) -> None:
-        """Wait for batches that are computing; waiting requests are cancelled."""
         rest = self.batcher.close()
         for thread in self._pool:
             thread.join()
@@ -165,7 +163,6 @@ class Executor:
 
 
 def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
-    """Compute the rows of each that are in the batch, together if they share one."""
     if len(requests) == 1 and requests[0].whole:
         return [_alone(requests[0])]
     try:
@@ -179,7 +176,6 @@ def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
 
 
 def joined(parts: Sequence[TopKReply]) -> TopKReply:
-    """Join the replies of consecutive rows; their compute times add up."""
     answers = [part.answer for part in parts]
     answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
     return TopKReply(
@@ -193,7 +189,6 @@ def joined(parts: Sequence[TopKReply]) -> TopKReply:
 
 
 def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
-    """Return the reply to some rows; the compute time is the batch's."""
     answer = _by_row(reply.answer, lambda name: getattr(reply.answer, name)[start:stop])
     return TopKReply(reply.ids[start:stop], reply.logits[start:stop], answer)
 

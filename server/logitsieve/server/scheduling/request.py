@@ -50,8 +50,6 @@ class RunningMean:
 
 
 class PreparedRequest(NamedTuple):
-    """A request with its message read."""
-
     rows: int
     k: int  # that AUTO chooses for
     logits: int  # in addition to those of the head and log Z

@@ -1,11 +1,9 @@
 """Certificates and bearer tokens from files, which are read again when they change.
 
-One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped. Only LF and
-CRLF end a line. The scope `read` answers requests, `console` shows the console, `admin` changes
-what is served and includes both. Only hashes are kept, and all are compared, each in constant time.
-
-Certificates are checked when a client connects. A file that cannot be used is logged, and the last
-good one stays.
+One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped; LF and CRLF
+end a line. The scope `read` answers requests, `console` shows the console, `admin` changes what is
+served and includes both. Only hashes are kept, and all are compared, in constant time. A file that
+cannot be used is logged, and the last good one stays.
 """
 
 from __future__ import annotations
@@ -133,36 +131,31 @@ def read_tokens(path: Path) -> Granted:
     return granted
 
 
-class Certificates:
-    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
-        self._require_clients = client_ca is not None
-        files = (key, cert) if client_ca is None else (key, cert, client_ca)
-        self._pems = ReloadingFile(
-            "tls_cert", lambda: read_pems(cert, key, client_ca), PEMS, *files
-        )
+def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | None:
+    """Return a maker of credentials, None without TLS: gRPC binds no second port by the same."""
+    cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
+    if cert is None or key is None:
+        return None
+    files = (key, cert) if client_ca is None else (key, cert, client_ca)
+    pems = ReloadingFile("tls_cert", lambda: read_pems(cert, key, client_ca), PEMS, *files)
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """Make credentials for one `add_secure_port`: gRPC binds no second port by them."""
-        current = self._pems.value
+    def credentials() -> grpc.ServerCredentials:
+        current = pems.value
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
             """Return a newer configuration than this port's; called when a client connects."""
             nonlocal current
-            self._pems.renew()
-            if self._pems.value is current:
+            pems.renew()
+            if pems.value is current:
                 return None
-            current = self._pems.value
+            current = pems.value
             return current
 
         return grpc.dynamic_ssl_server_credentials(
-            current, renewed, require_client_authentication=self._require_clients
+            current, renewed, require_client_authentication=client_ca is not None
         )
 
-
-def certificates(config: ServeConfig) -> Certificates | None:
-    if config.tls_cert is None or config.tls_key is None:
-        return None
-    return Certificates(config.tls_cert, config.tls_key, config.tls_client_ca)
+    return credentials
 
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
