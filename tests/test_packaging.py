@@ -161,6 +161,11 @@ def test_the_server_extra_opens_an_index(source: str, wheel: Path, tmp_path: Pat
     assert "escalate" in run(programs / "logitsieve", "inspect", INDEX)
     assert "--models" in run(programs / "logitsieve", "serve", "--help")
     run(programs / "python", "-c", "import torch", code=1)
+    ports = "--port", "0", "--metrics-port", "0", "--no-admin"
+    shown = run(
+        programs / "logitsieve", "serve", "--console", "--models", INDEX.parents[1], *ports, code=1
+    )
+    assert "pip install 'logitsieve[console]'" in shown
 
 
 def test_the_readme_installs_what_is_there() -> None:

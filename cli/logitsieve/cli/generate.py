@@ -221,12 +221,12 @@ class Handover:
         attached: LlamaAttachment,
         making: BackgroundIndex | None,
         head: str,
-        wanted: str,
+        asked: str,
         threads: int,
     ) -> None:
         self.head = head
         self._attached, self._making = attached, making
-        self._wanted, self._threads = wanted, threads
+        self._asked, self._threads = asked, threads
         self._before: Counts | None = None  # at the handover
 
     def follow(self, counts: Counts) -> None:
@@ -238,7 +238,7 @@ class Handover:
         if making.decoder is None:
             self._say(f"No index could be made: {making.error}")
             return
-        self.head = grade_of(making.decoder, self._wanted)
+        self.head = grade_of(making.decoder, self._asked)
         self._attached.swap(making.decoder, head=self.head)
         self._before = replace(counts)
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
@@ -269,11 +269,11 @@ class Handover:
         print("\n" * sys.stdout.isatty() + line, file=sys.stderr)
 
 
-def grade_of(decoder: LocalDecoder | None, wanted: str) -> str:
-    """Return `wanted`, or `certified` if the index does not have it."""
+def grade_of(decoder: LocalDecoder | None, asked: str) -> str:
+    """Return `asked`, or `certified` if the index does not have it."""
     if decoder is None:
         return DENSE
-    return wanted if wanted in decoder.index.heads else CERTIFIED
+    return asked if asked in decoder.index.heads else CERTIFIED
 
 
 def _less(counts: Counts, before: Counts) -> Counts:

@@ -98,12 +98,12 @@ def _of_type(key: str, value: Any, hint: Any) -> Any:
             raise InvalidRequest(key, repr(value), "list")
         return tuple(_of_type(key, one, typing.get_args(hint)[0]) for one in value)
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type)] or [str]
-    wanted = next(kind for kind in kinds if kind is not NoneType)
-    accepted = IN_TOML.get(wanted, (wanted,))
+    target = next(kind for kind in kinds if kind is not NoneType)
+    accepted = IN_TOML.get(target, (target,))
     if type(value) not in accepted:
         allowed = " or ".join(kind.__name__ for kind in accepted)
         raise InvalidRequest(key, repr(value), allowed)
-    return wanted(value)
+    return target(value)
 
 
 def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]:

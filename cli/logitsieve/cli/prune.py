@@ -54,8 +54,8 @@ def prune(model: Path, keep: int) -> list[Path]:
             for path in model.iterdir()
             if is_version(path.name) and path.is_dir() and not path.is_symlink()
         )
-        kept = {*versions[-keep:], *read_aliases(model).values()}
-        old = [model / str(version) for version in versions if version not in kept]
+        staying = {*versions[-keep:], *read_aliases(model).values()}
+        old = [model / str(version) for version in versions if version not in staying]
         for path in old:
             # Renamed first: a version's folder is complete even if this process dies.
             leaving = path.rename(model / f"{TEMPORARY}{secrets.token_hex(8)}")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders in the run
 
 
-def _show_losses(wanted: bool) -> None:
-    if wanted:
+def _show_losses(asked: bool) -> None:
+    if asked:
         from logitsieve.training import LOSSES
 
         rows = [

@@ -21,7 +21,7 @@ def drain_seconds(value: float) -> float:
 
 
 class AdminClient(BlockingConnection):
-    """The Admin service at `address`, the admin port. Nothing is retried.
+    """The Admin service at `address`, the admin port, without retries.
 
     A server finishes work that it has begun, even after a DeadlineExceeded.
     """
@@ -43,7 +43,7 @@ class AdminClient(BlockingConnection):
         """Open a version, and point `alias` at it once it answers.
 
         Raises ModelNotFound, InvalidRequest with the reason if it cannot be opened, or Unavailable
-        if the alias could not be written; then nothing changes.
+        if the alias could not be written, without a change.
         """
         request = pb.LoadRequest(name=name, version=str(version), alias=alias)
         return model_info(self._call(self._admin.Load, request))

@@ -34,21 +34,21 @@ def fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, targe
 
 
 def _write_target(given: Target, target: pb.Target) -> None:
-    wanted = point_request(given)
+    point = point_request(given)
     target.model = given.get("model", "")
     if given.get("exact"):
         target.exact = True
-    elif wanted.precision is not None:
-        target.min_precision = wanted.precision
-    elif not wanted.automatic:
-        target.head.name = wanted.head
-        target.head.knobs.update(dict(wanted.knobs))
-    if wanted.normalizer:
-        if wanted.normalizer not in NORMALIZER_CODES:
-            raise InvalidRequest("normalizer", wanted.normalizer, ", ".join(NORMALIZER_CODES))
-        target.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[wanted.normalizer])
-    if wanted.width < inf:
-        target.log_z_width = wanted.width
+    elif point.precision is not None:
+        target.min_precision = point.precision
+    elif not point.automatic:
+        target.head.name = point.head
+        target.head.knobs.update(dict(point.knobs))
+    if point.normalizer:
+        if point.normalizer not in NORMALIZER_CODES:
+            raise InvalidRequest("normalizer", point.normalizer, ", ".join(NORMALIZER_CODES))
+        target.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[point.normalizer])
+    if point.width < inf:
+        target.log_z_width = point.width
 
 
 def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:

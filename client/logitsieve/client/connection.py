@@ -85,7 +85,7 @@ class Connection:
 
 
 class BlockingConnection(Connection, Closing):
-    """A connection whose calls block; thread-safe."""
+    """A connection for blocking calls; thread-safe."""
 
     def close(self) -> None:
         """Close the channel; calls in flight fail."""

@@ -70,7 +70,7 @@ def _trailer(failure: grpc.RpcError) -> pb.Error:
 
 
 def _invalid(error: pb.Error) -> errors.LogitsieveError:
-    # "field: got X, allowed: Y", perhaps cut short; the text stays as it is.
+    # "field: got X, allowed: Y", perhaps cut short; the text stays.
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
     kind = errors.InvalidKnob if field.startswith("knobs.") else errors.InvalidRequest

@@ -15,7 +15,7 @@ from logitsieve.utils.environment import require
 
 require("huggingface", "torch", "transformers")
 
-import torch  # noqa: E402  after `require`, whose message has the pip line
+import torch  # noqa: E402  after `require` with its pip line
 from torch import Tensor, nn  # noqa: E402
 from transformers import (  # noqa: E402
     GenerationConfig,
@@ -103,7 +103,7 @@ class Attachment:
         self._watch = model.register_forward_hook(self._refuse_changed_logits)
 
     def detach(self) -> None:
-        """Restore the output layer; a second call changes nothing."""
+        """Restore the output layer; a second call does no harm."""
         if self.model.get_output_embeddings() is not self.head:
             return
         self.model.set_output_embeddings(self._layer)
@@ -144,14 +144,14 @@ class Attachment:
             raise InvalidRequest("generation_config", mode.value, allowed)
         prepared = self._prepare(generation_config=generation_config, **kwargs)
         editing = editing_processors(prepared, self._editors)
-        listed = count_of_best(prepared)
-        if mode is GenerationMode.BEAM_SAMPLE and not listed:  # needs all logits
+        best = count_of_best(prepared)
+        if mode is GenerationMode.BEAM_SAMPLE and not best:  # needs all logits
             raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
-        if mode is GenerationMode.SAMPLE and not listed:
+        if mode is GenerationMode.SAMPLE and not best:
             ours = DecoderDraws(self.head, editing, draw_options(prepared))
             self.head.serve(generation_config, 0, drawing=True)
             return LogitsProcessorList([ours])
-        self.head.serve(generation_config, max(_pairs(generation_config), listed), drawing=False)
+        self.head.serve(generation_config, max(_pairs(generation_config), best), drawing=False)
         return LogitsProcessorList([KnownLogits(self.head, editing), *prepared])
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:

@@ -1,6 +1,6 @@
 """An output layer that calls a Decoder: logits of a few ids, and one value for all others.
 
-Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids whose logits are known.
+Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids with known logits.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class DecoderHead(nn.Module):
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
         return ids
 
-    def logits(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids [B, K] that include the mask `wanted` [B, V], and their logits."""
-        most = int(wanted.sum(1).max())
-        ids = wanted.float().topk(most).indices  # shorter rows are filled up with other ids
+    def logits(self, hidden: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids [B, K] that include the mask `asked` [B, V], and their logits."""
+        most = int(asked.sum(1).max())
+        ids = asked.float().topk(most).indices  # shorter rows are filled up with other ids
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
         parts = [self.listed(hidden, part) for part in slices]
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)

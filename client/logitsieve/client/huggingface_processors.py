@@ -76,7 +76,7 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 def editing_processors(
     processors: Sequence[LogitsProcessor], editors: tuple[type[LogitsProcessor], ...]
 ) -> list[LogitsProcessor]:
-    """Return the processors that edit single ids: Hugging Face's own, and those of `editors`.
+    """Return the processors that edit single ids: Hugging Face's own, and instances of `editors`.
 
     InvalidRequest names one that is neither of these nor a warper; a subclass may do anything.
     """
@@ -128,10 +128,10 @@ def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
 
 
 def _refuse_variant(processor: Any, setting: str) -> None:
-    kept = getattr(processor, "min_tokens_to_keep", 1)
+    least = getattr(processor, "min_tokens_to_keep", 1)
     filler = getattr(processor, "filter_value", -inf)
-    if kept != 1 or filler != -inf:
-        got = f"min_tokens_to_keep={kept}, filter_value={filler}"
+    if least != 1 or filler != -inf:
+        got = f"min_tokens_to_keep={least}, filter_value={filler}"
         raise InvalidRequest(setting, got, "min_tokens_to_keep=1, filter_value=-inf")
 
 
@@ -157,17 +157,17 @@ class KnownLogits(LogitsProcessor):
         return (full + log_softmax).to(scores.device)
 
     def _known(self, last: LastAnswer, touched: Tensor, dead: Tensor) -> Tensor:
-        wanted = touched & ~dead
+        asked = touched & ~dead
         free = (~touched).sum(1)
         few = free <= touched.shape[1] // 2
-        wanted |= ~touched & few[:, None]
+        asked |= ~touched & few[:, None]
         needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
         top = last
         while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
             k = min(2 * top.ids.shape[1], touched.shape[1])
             ids, logits, _ = self._head.topk(last.hidden, k)
             top = last._replace(ids=ids, logits=logits)
-        more = self._head.logits(last.hidden, wanted) if wanted.any() else None
+        more = self._head.logits(last.hidden, asked) if asked.any() else None
         return self._head.filled(top, more)
 
 
@@ -201,29 +201,29 @@ class DecoderDraws(LogitsProcessor):
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
         after = _edited(self._editing, input_ids, torch.ones_like(scores))
         dead = after == -torch.inf
-        wanted = (after != 1) & ~dead
+        asked = (after != 1) & ~dead
         sets: dict[str, Any] = {}
         if 2 * int(dead.sum()) > dead.numel():
             sets["allowed"] = _id_sets(~dead)
         elif dead.any():
             sets["banned"] = _id_sets(dead)
-        if wanted.any():
+        if asked.any():
             penalty = self._penalty
-            if penalty is not None and (after[wanted] == after.new_ones(()) / penalty).all():
-                sets |= {"repeated": _id_sets(wanted), "repetition_penalty": penalty}
+            if penalty is not None and (after[asked] == after.new_ones(()) / penalty).all():
+                sets |= {"repeated": _id_sets(asked), "repetition_penalty": penalty}
             else:
-                sets |= self._biases(input_ids, wanted)
+                sets |= self._biases(input_ids, asked)
         return Constraints(**sets)
 
-    def _biases(self, input_ids: LongTensor, wanted: Tensor) -> dict[str, Any]:
-        """Return edits of the ids `wanted` [B, V] as differences to exact logits."""
+    def _biases(self, input_ids: LongTensor, asked: Tensor) -> dict[str, Any]:
+        """Return edits of the ids `asked` [B, V] as differences to exact logits."""
         head = self._head
         assert head.hidden is not None
-        ids, logits = head.logits(head.hidden, wanted.to(head.hidden.device))
-        ids, logits = ids.to(wanted.device), logits.to(wanted.device)
-        row = torch.ones(wanted.shape, device=wanted.device).scatter_(1, ids, logits)
+        ids, logits = head.logits(head.hidden, asked.to(head.hidden.device))
+        ids, logits = ids.to(asked.device), logits.to(asked.device)
+        row = torch.ones(asked.shape, device=asked.device).scatter_(1, ids, logits)
         after = _edited(self._editing, input_ids, row).gather(1, ids)
-        chosen = wanted.gather(1, ids)
+        chosen = asked.gather(1, ids)
         bias = (after.double() - logits.double())[chosen]
         return {"biased": _id_sets(chosen, ids), "bias": bias.cpu().numpy().astype(np.float32)}
 

@@ -67,7 +67,7 @@ class LlamaAttachment:
         self._slot.head = _head(self.context.gguf, decoder, target)
 
     def detach(self) -> None:
-        """Restore the output layer; a second call changes nothing."""
+        """Restore the output layer; a second call does no harm."""
         if self._attached:
             self._attached = self.context.headless = False
 
@@ -90,7 +90,7 @@ def generate(
     """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
 
     `prompts` is a text, a list of token ids, or several of either, one for each sequence of the
-    context. `options` are those of `GenerationOptions`. Iterate over the result for the tokens as
+    context. `options` are `GenerationOptions`. Iterate over the result for the tokens as
     they come. InvalidRequest names an argument before anything is decoded.
     """
     if context.headless:

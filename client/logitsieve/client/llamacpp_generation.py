@@ -23,7 +23,7 @@ Prompt = str | Sequence[int]
 class GenerationOptions:
     """Options of a generation; InvalidRequest for a value out of range.
 
-    Greedy at temperature 0. Temperature, filters and `seeds` are those of `Decoder.sample`.
+    Greedy at temperature 0. Temperature, filters and `seeds` work as in `Decoder.sample`.
     Penalties apply to the last `penalized` tokens of a sequence with its prompt: a positive logit
     is divided by the `repetition_penalty`, a negative one multiplied, and each falls by
     `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` lists the ids to
@@ -109,7 +109,7 @@ class Counts:
     head_s: float = 0.0  # seconds in the choice of tokens
     seconds: float = 0.0  # without prompts
     prompt_s: float = 0.0
-    scanned: int = 0  # rows of the output matrix whose exact logit was computed
+    scanned: int = 0  # exact logits computed
     proven: int = 0  # tokens proven to be the full softmax's choice
 
 
@@ -146,9 +146,7 @@ class Generation:
         if (total := sum(map(len, read))) > context.positions:
             allowed = f"{context.positions} at most, the positions of the cache"
             raise InvalidRequest("prompts", f"{total} tokens", allowed)
-        allowed_ids = (
-            () if callable(options.allowed) else () if options.allowed is None else options.allowed
-        )
+        allowed_ids = () if callable(options.allowed) else options.allowed or ()
         for field_name, ids in (("banned", options.banned), ("allowed", allowed_ids)):
             for token in ids:
                 whole(field_name, token, 0, context.gguf.vocab_size - 1)

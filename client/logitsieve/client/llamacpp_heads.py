@@ -183,16 +183,16 @@ class DecoderOutput:
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
         """Return the k best ids of a row [1, D] that no edit changes, and all changed ones."""
-        listed = edit.valued
-        apart = {*edit.banned, *listed}
-        left = self._vocab_size if edit.allowed is None else len({*edit.allowed} - apart)
-        left -= len(apart) if edit.allowed is None else 0
+        changed = edit.valued
+        edited = {*edit.banned, *changed}
+        allowed = edit.allowed
+        left = self._vocab_size - len(edited) if allowed is None else len({*allowed} - edited)
         asked = []
         if left > 0:
-            others = Constraints(banned=sorted(apart), allowed=edit.allowed)
+            others = Constraints(banned=sorted(edited), allowed=allowed)
             asked.append((min(k, left), others))
-        if listed:
-            asked.append((len(listed), Constraints(allowed=listed)))
+        if changed:
+            asked.append((len(changed), Constraints(allowed=changed)))
         tops = [
             self._decoder.topk(row, count, constraints=constraints, **self._target)
             for count, constraints in asked
@@ -242,8 +242,8 @@ def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int
     order = order[logits[order] > -np.inf]
     weights = np.exp((logits[order] - logits[order[0]]) / drawing.temperature)
     below = np.cumsum(weights / weights.sum())
-    kept = int(np.searchsorted(below, drawing.top_p * (1 - 1e-12))) + 1
-    kept = min(kept, int((weights >= drawing.min_p).sum()), len(order))
+    count = int(np.searchsorted(below, drawing.top_p * (1 - 1e-12))) + 1
+    count = min(count, int((weights >= drawing.min_p).sum()), len(order))
     key = np.array([drawing.seeds[row], drawing.step], np.uint64)
-    uniform = np.random.Generator(np.random.Philox(key=key)).random() * below[kept - 1]
-    return int(ids[order[int(np.searchsorted(below[:kept], uniform, side="right"))]])
+    uniform = np.random.Generator(np.random.Philox(key=key)).random() * below[count - 1]
+    return int(ids[order[int(np.searchsorted(below[:count], uniform, side="right"))]])

@@ -104,8 +104,8 @@ class PendingReplies(Generic[M]):
 class DecodeStream(Closing, RemoteDecoder):
     """The methods of a decoder over one stream of a `DecoderClient`; thread-safe.
 
-    Each call takes at most `timeout_s` seconds. Nothing is retried, and a broken stream stays
-    closed: current calls raise the reason, usually Unavailable, later ones Unavailable.
+    Each call takes at most `timeout_s` seconds, without retries. A broken stream stays closed:
+    current calls raise the reason, usually Unavailable, later ones Unavailable.
     """
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:

@@ -96,7 +96,7 @@ async def _read_question(request: Request) -> Question:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Read the body; RequestTooLarge as soon as it is longer than `most` bytes."""
+    """Read the body; RequestTooLarge once it is longer than `most` bytes."""
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdigit() else 0
     body = bytearray()

@@ -51,11 +51,11 @@ def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
     """Return the places of points unbeaten in time and lower bound of P@k, fastest first."""
     timed = [place for place, point in enumerate(points) if batch in point.us_per_row]
     timed.sort(key=lambda place: (points[place].us_per_row[batch], -_low(points[place], k)))
-    kept: list[int] = []
+    best: list[int] = []
     for place in timed:
-        if not kept or _low(points[place], k) > _low(points[kept[-1]], k):
-            kept.append(place)
-    return kept
+        if not best or _low(points[place], k) > _low(points[best[-1]], k):
+            best.append(place)
+    return best
 
 
 def _uneven(points: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -28,8 +28,8 @@ Question = Mapping[str, Any]
 
 def kept_contexts(index: Index) -> Float32:
     """Return the contexts [N, D] that the index keeps; N may be 0."""
-    kept = unpack_contexts(index.measured or {}, index.dim)
-    return np.empty((0, index.dim), np.float32) if kept is None else kept
+    contexts = unpack_contexts(index.measured or {}, index.dim)
+    return np.empty((0, index.dim), np.float32) if contexts is None else contexts
 
 
 def kept_count(index: Index) -> int:
@@ -49,12 +49,12 @@ def read_context(index: Index, question: Question) -> Float32:
         if not np.isfinite(hidden).all():
             raise InvalidRequest("row", "NaN or infinity", "finite float32 numbers")
         return hidden
-    kept, number = kept_contexts(index), question.get("kept")
-    if not len(kept):
+    contexts, number = kept_contexts(index), question.get("kept")
+    if not len(contexts):
         raise InvalidRequest("kept", "a number", "`row` instead: the index keeps no contexts")
-    if type(number) is not int or not 0 <= number < len(kept):
-        raise InvalidRequest("kept", f"{number!r:.80}", f"a context, 0 to {len(kept) - 1}")
-    return kept[number : number + 1]
+    if type(number) is not int or not 0 <= number < len(contexts):
+        raise InvalidRequest("kept", f"{number!r:.80}", f"a context, 0 to {len(contexts) - 1}")
+    return contexts[number : number + 1]
 
 
 def read_target(question: Question) -> Target:

@@ -46,8 +46,8 @@ def why_not(
     prescreened = bool(head.knobs.get("prescreen"))
     if head.name == "screen":
         lists = head.with_knobs(prescreen=0) if prescreened else head
-        listed = computed or escalated or _looked_at(lists, hidden, k, word)
-        stages.append({"stage": "list", "passed": listed, "escalated": escalated})
+        in_list = computed or escalated or _looked_at(lists, hidden, k, word)
+        stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
     # With bounds, every row that none rules out is computed.
     bounded = head.name in ("certified", *GRADES) or prescreened or escalated
     looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}

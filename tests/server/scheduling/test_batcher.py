@@ -47,7 +47,7 @@ def waiting(
     independent: bool = True,
     deadline: float | None = None,
     us: float = US,
-    elsewhere: bool = False,
+    offloaded: bool = False,
     pace: RunningMean | None = None,
 ) -> QueuedRequest:
     """A request, by its rows or how many they are."""
@@ -57,7 +57,7 @@ def waiting(
     )
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()
-    return QueuedRequest(point, asked, us * len(hidden), pace, 0, deadline, future, elsewhere)
+    return QueuedRequest(point, asked, us * len(hidden), pace, 0, deadline, future, offloaded)
 
 
 def scene(work: Coroutine[Any, Any, None]) -> None:
@@ -319,7 +319,7 @@ def assert_same(one: TopKReply, other: TopKReply) -> None:
 def test_a_batch_for_a_gpu_is_as_large_whatever_rows_cost(us: float) -> None:
     async def play() -> None:
         queue = batcher()
-        long, short = waiting(300, us=us, elsewhere=True), waiting(3, us=us, elsewhere=True)
+        long, short = waiting(300, us=us, offloaded=True), waiting(3, us=us, offloaded=True)
         queue.put(long)
         queue.put(short)
         assert taken(queue) == [(long, 0, 256)]

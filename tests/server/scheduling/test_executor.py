@@ -46,7 +46,7 @@ async def run(
     estimate_us: float,
     time_left_s: float | None = None,
     *,
-    elsewhere: bool = False,
+    offloaded: bool = False,
 ) -> tuple[Any, int, int]:
     return await work.run(
         NO_POINT,
@@ -55,7 +55,7 @@ async def run(
         pace=RunningMean(),
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,
-        elsewhere=elsewhere,
+        offloaded=offloaded,
     )
 
 
@@ -67,7 +67,7 @@ def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Executor) -
 
 def test_what_waits_for_a_gpu_never_stays_on_the_loop(work: Executor) -> None:
     here = threading.get_ident()
-    assert asyncio.run(run(work, threading.get_ident, SMALL, elsewhere=True))[0] != here
+    assert asyncio.run(run(work, threading.get_ident, SMALL, offloaded=True))[0] != here
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
@@ -215,7 +215,7 @@ def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
         device_ns=lambda: getattr(worked, "ns", 0),
     )
     for _ in range(2):
-        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, elsewhere=True))
+        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, offloaded=True))
         assert (reply, device_ns) == ("found", 40)
     work.close()
 

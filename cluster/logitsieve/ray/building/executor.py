@@ -103,7 +103,7 @@ def connect(
 ) -> None:
     """Connect to the cluster at HOST:PORT, or at a name `known` to Ray.
 
-    InvalidRequest naming `field` if there is none.
+    InvalidRequest naming `field` without a cluster.
     """
     if address not in known:
         _require_reached(field, address, allowed)

@@ -1,1 +1,1 @@
-"""Serving on Ray: replicas of shards, and an ingress that merges what they answer."""
+"""Serving on Ray: replicas of shards, and an ingress that merges their answers."""

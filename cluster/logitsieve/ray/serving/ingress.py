@@ -90,15 +90,15 @@ class Ingress:
         """
         before, self._options = self._options, options
         repository, errors = self._server.repository, list[str]()
-        found = repository.find()
-        for name, number in found:
+        versions = repository.find()
+        for name, number in versions:
             with _noted(errors, f"{name}@{number}"):
                 self._load(name, number, renew=before != options)
-        for name in sorted({name for name, _ in found}):
+        for name in sorted({name for name, _ in versions}):
             with _noted(errors, name):
                 repository.adopt_aliases(name)
         for version in repository.versions():
-            if (version.name, version.number) not in found:
+            if (version.name, version.number) not in versions:
                 with _noted(errors, version.label):
                     self._retire(repository.unload(version.name, version.number))
         return errors

@@ -50,9 +50,9 @@ class RayShardDecoder:
 
     def warm(self) -> None:
         """Wait for the first answer. IndexUnreadable if the replicas have another index."""
-        found = self._until(START_S, lambda left: self._handle.digest.remote())
-        if found != self._digest:
-            reason = f"its replicas have opened an index with digest {found[:12]}"
+        digest = self._until(START_S, lambda left: self._handle.digest.remote())
+        if digest != self._digest:
+            reason = f"its replicas have opened an index with digest {digest[:12]}"
             raise IndexUnreadable(f"shard {self._digest[:12]}", reason)
 
     def _ask(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -66,7 +66,7 @@ class RayShardDecoder:
         return reply
 
     def _until(self, seconds: float, send: Callable[[float], Any]) -> Any:
-        """Return the first answer within that time; Unavailable if there is none."""
+        """Return the first answer within that time; Unavailable without one."""
         deadline = self._clock() + seconds
         while (left := deadline - self._clock()) > 0:
             response = send(left)

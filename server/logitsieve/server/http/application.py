@@ -29,7 +29,7 @@ class ServerView:
 
     config: ServeConfig
     routes: Callable[[], Routes]
-    admit: Callable[[float | None], object]  # raises what a request with these seconds left gets
+    admit: Callable[[float | None], object]  # refuses work by its seconds left
     registry: CollectorRegistry
     ready: Callable[[], bool]
     tokens: Tokens | None  # None: no sign-in
@@ -46,8 +46,8 @@ class Console(Protocol):
 def open_console(view: ServerView) -> Console | None:
     """Open the console that is installed, if `view.config` wants one.
 
-    Entry points of the group "logitsieve.console" are functions of a ServerView. MissingExtra if
-    there is none, unless the console is only on by default.
+    Entry points of the group "logitsieve.console" are functions of a ServerView. MissingExtra
+    without one, unless the console is only on by default.
     """
     if not view.config.serves_console:
         return None

@@ -81,24 +81,22 @@ class Parameters:
             for name, value in parameters.items()
         }
 
-    def take(self, name: str, kind: Any, allowed: str) -> Any:
+    def take(self, name: str, kind: Any, allowed: str, default: Any = None) -> Any:
         if name not in self._left:
-            return None
+            return default
         value = self._left.pop(name)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidRequest(f"parameters.{name[:100]}", type(value).__name__, allowed)
         return value
 
     def text(self, name: str) -> str:
-        return self.take(name, str, "a string") or ""
+        return cast(str, self.take(name, str, "a string", ""))
 
     def number(self, name: str, default: float) -> float:
-        value = self.take(name, (int, float), "a number")
-        return default if value is None else float(value)
+        return float(self.take(name, (int, float), "a number", default))
 
-    def whole(self, name: str, default: int = 0, most: int = MOST) -> int:
-        value = self.take(name, int, "an integer")
-        return default if value is None else _within(f"parameters.{name}", value, most)
+    def whole(self, name: str, most: int = MOST) -> int:
+        return _within(f"parameters.{name}", self.take(name, int, "an integer", 0), most)
 
     def knobs(self) -> dict[str, float]:
         names = [name for name in self._left if name.startswith("knobs.")]
@@ -217,9 +215,9 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
     if raw is None:
         if not typed:
             raise InvalidRequest(f"{field}.contents", tensor.datatype, "raw_input_contents")
-        for beside, _ in tensor.contents.ListFields():
-            if beside.name != typed:
-                raise InvalidRequest(f"{field}.contents", beside.name, f"{typed} alone")
+        for other, _ in tensor.contents.ListFields():
+            if other.name != typed:
+                raise InvalidRequest(f"{field}.contents", other.name, f"{typed} alone")
         raw = np.asarray(getattr(tensor.contents, typed), NUMPY_TYPES[dtype]).tobytes()
     return pb.Tensor(dtype=cast(Any, int(dtype)), rows=rows, cols=cols, data=raw)
 

@@ -27,7 +27,7 @@ STATES = {
 
 
 class KserveService:
-    """The methods of KServe v2, without those of Triton for shared memory and traces."""
+    """The methods of KServe v2, without Triton's for shared memory and traces."""
 
     SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 

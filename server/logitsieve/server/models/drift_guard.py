@@ -1,8 +1,8 @@
 """The drift guard: AUTO leaves a point with a live precision below the one asked for.
 
-When the lower 95 % bound of a point's misses is above what a request allows in two windows in a
-row, proven points answer such requests until the version is loaded again. Two windows, because each
-of many is a chance to be wrong.
+When the lower 95 % bound of a point's misses exceeds a request's allowance in two windows in a row,
+proven points answer such requests until the version is loaded again. Two windows, because each of
+many is a chance to be wrong.
 """
 
 from __future__ import annotations

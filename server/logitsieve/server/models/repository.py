@@ -78,7 +78,7 @@ class Repository:
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
-        """Return (name, version) of every index folder; InvalidRequest if there is none."""
+        """Return (name, version) of every index folder; InvalidRequest if there are no versions."""
         root = self._config.models
         models = [folder for folder in _folders(root) if is_name(folder.name)]
         indexes = sorted((model.name, number) for model in models for number in _versions(model))
@@ -114,7 +114,7 @@ class Repository:
         """Open and warm a version, and let it answer instead of the loaded one of its number.
 
         `alias`, unless empty, names it from then on. Returns the replaced version, to be closed
-        when it is idle. A failure changes nothing but the version's error: ModelNotFound,
+        when it is idle. After a failure only the version's error is new: ModelNotFound,
         InvalidRequest naming `version` or `alias`, or Unavailable if the alias could not be
         written.
         """
@@ -171,7 +171,7 @@ class Repository:
         """Let an alias name a loaded version, or none; return that version or the last.
 
         ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable if it could not be
-        written: then nothing has changed.
+        written, without a change.
         """
         self._require_model(name)
         if not alias:
@@ -289,12 +289,12 @@ def _require_alias(alias: str) -> None:
 
 def _log_failure(name: str, number: int, error: Exception) -> str:
     """Log a failed load, a defect with its traceback; return the text to keep."""
-    kept = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     defect = not isinstance(error, (LogitsieveError, OSError))
-    fields: dict[str, Any] = {"model": name, "version": str(number), "error": kept}
+    fields: dict[str, Any] = {"model": name, "version": str(number), "error": reason}
     message = f"{name}@{number} failed: {error}"
     event(log, logging.ERROR, "load_failed", message, traceback=defect, **fields)
-    return kept
+    return reason
 
 
 def log_time(name: str, model: str, number: object, done: str, began: float, **fields: Any) -> None:

@@ -92,7 +92,7 @@ class Routes:
     def get(self, model: str) -> Version:
         """Return the version that "name", "name@version", "name:alias" or "" means, loaded or not.
 
-        ModelNotFound if there is none; InvalidRequest if "" could mean several models.
+        ModelNotFound for an unknown one; InvalidRequest if "" could mean several models.
         """
         try:
             return self._routes[model]
@@ -177,7 +177,7 @@ def changed(aliases: Mapping[str, int], alias: str, number: int | None) -> dict[
 def write_alias(model: Path, alias: str, number: int | None, write: Write = write_file) -> None:
     """Let `alias` name the version `number`, or none, on disk; the others stay.
 
-    All or nothing: OSError, or IndexUnreadable for a spoiled file, changes nothing.
+    OSError, or IndexUnreadable for a spoiled file, leaves the file as before.
     """
     temporary = model / f"{TEMPORARY}aliases"
     with locked(model):

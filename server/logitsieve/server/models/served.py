@@ -75,7 +75,7 @@ class Served:
 
     def __init__(self, decoder: AnyDecoder) -> None:
         self.decoder = decoder
-        self.elsewhere = decoder.index.device != "cpu"
+        self.offloaded = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
         self.left: set[OperatingPoint] = set()  # the points that AUTO has left by live precision
         self._guard = DriftGuard()

@@ -68,10 +68,10 @@ class DecoderService:
         self.work.admit(time_left_s)
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
-            wanted = to_point_request(target, method.normalizer)
+            asked = to_point_request(target, method.normalizer)
             if prepared.draws:
-                wanted = proving_draws(wanted, served.decoder.index.heads, served.decoder.auto)
-            chosen = served.choose(wanted, prepared.rows, prepared.k, method.finds_log_z)
+                asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)
+            chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,
                 prepared,
@@ -80,7 +80,7 @@ class DecoderService:
                 pace=chosen.pace,
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
-                elsewhere=served.elsewhere,
+                offloaded=served.offloaded,
             )
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):

@@ -1,6 +1,6 @@
 """Readers of the requests of each RPC.
 
-Sizes are checked here, on the event loop; values in `compute`, where the request runs.
+Sizes are checked here, on the event loop; values in `compute`.
 
 Shape letters: B batch rows, T targets.
 """

@@ -1,8 +1,7 @@
 """Decode: requests and replies of all RPCs on one stream, matched by id.
 
-A stream has a fixed number of workers. Each answers a message and waits until the reply is written
-before it takes another: a message is answered as soon as it is ready, and a client that does not
-read its replies is not read from.
+A stream has a fixed number of workers. Each answers a message and writes the reply before it takes
+another, so a client that does not read its replies is not read from.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Batcher:
     """A bounded queue that workers take batches from; thread-safe.
 
     `max_rows` bounds the rows that wait, except that one request always may. A request of less than
-    a batch waits up to `delay_s` for others to join it, unless nothing was computing when it came.
+    a batch waits up to `delay_s` for others to join it, unless all workers were idle when it came.
     """
 
     def __init__(
@@ -166,15 +166,15 @@ class Batcher:
         if not self._queue:
             return Batch([], late)
         first = self._queue.popleft()
-        room = first.batch_rows
-        requests = [self._take_rows(first, room)]
+        left_rows = first.batch_rows
+        requests = [self._take_rows(first, left_rows)]
         if first.key is not None:
-            room -= first.left
+            left_rows -= first.left
             for other in list(self._queue):
-                if other.key == first.key and other.left <= room and self._in_time(other):
+                if other.key == first.key and other.left <= left_rows and self._in_time(other):
                     self._queue.remove(other)
-                    requests.append(self._take_rows(other, room))
-                    room -= other.left
+                    requests.append(self._take_rows(other, left_rows))
+                    left_rows -= other.left
         return Batch(requests, late)
 
     def _in_time(self, queued: QueuedRequest) -> bool:

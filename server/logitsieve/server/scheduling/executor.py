@@ -28,7 +28,7 @@ from logitsieve.utils.deadline import ending_by
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.v1.rpcs import Reply
 
-# A hop to a thread and back costs 50-80 us: shorter work is done where it arrives.
+# A hop to a thread and back costs 50-80 us: shorter work stays on the loop.
 INLINE_US = 100.0
 
 Outcome = Reply | Exception
@@ -79,16 +79,16 @@ class Executor:
         pace: RunningMean,
         arrived_ns: int,
         time_left_s: float | None,
-        elsewhere: bool = False,
+        offloaded: bool = False,
     ) -> Computed:
         """Return `request.compute(point)`, the wait since `arrived_ns` and the time on a GPU, in
         ns.
 
-        Work of a GPU or of other processes (`elsewhere`) never runs on the event loop.
+        Work of a GPU or of other processes (`offloaded`) never runs on the event loop.
         DeadlineExceeded if no time is left at the start, Overloaded like `Batcher.put`. A request
         that is cancelled while it waits is never computed.
         """
-        small = estimate_us < INLINE_US and not elsewhere
+        small = estimate_us < INLINE_US and not offloaded
         if small and self.batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
@@ -97,7 +97,7 @@ class Executor:
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
         queued = QueuedRequest(
-            point, request, estimate_us, pace, arrived_ns, deadline, future, elsewhere
+            point, request, estimate_us, pace, arrived_ns, deadline, future, offloaded
         )
         self.batcher.put(queued)
         try:

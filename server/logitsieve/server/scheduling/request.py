@@ -52,7 +52,7 @@ class RunningMean:
 class PreparedRequest(NamedTuple):
     rows: int
     k: int  # that AUTO chooses for
-    logits: int  # in addition to those of the head and log Z
+    logits: int  # more than the head and log Z need
     draws: int
     compute: Callable[[Point], Reply]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
@@ -69,7 +69,7 @@ class QueuedRequest:
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
-    elsewhere: bool = False  # computed by a GPU or by other processes
+    offloaded: bool = False  # computed by a GPU or by other processes
     start: int = 0  # rows before it have been computed
     stop: int = 0  # rows from `start` to here are in a batch
     parts: list[TopKReply] = field(default_factory=list)  # of the computed rows
@@ -98,6 +98,6 @@ class QueuedRequest:
     def batch_rows(self) -> int:
         if self.key is None:
             return self.request.rows
-        if self.elsewhere:
+        if self.offloaded:
             return BUCKET_ROWS
         return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))

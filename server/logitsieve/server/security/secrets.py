@@ -1,9 +1,9 @@
 """Certificates and bearer tokens from files, which are read again when they change.
 
 One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped; LF and CRLF
-end a line. The scope `read` answers requests, `console` shows the console, `admin` changes what is
-served and includes both. Only hashes are kept, and all are compared, in constant time. A file that
-cannot be used is logged, and the last good one stays.
+end a line. The scope `read` answers requests, `console` shows the console, `admin` changes the
+served versions and includes both. Only hashes are kept, and all are compared, in constant time. A
+file that cannot be used is logged, and the last good one stays.
 """
 
 from __future__ import annotations
