@@ -18,7 +18,7 @@ from logitsieve.cli.output import print_json
 if TYPE_CHECKING:
     from logitsieve.cli.background import BackgroundIndex
     from logitsieve.client.llamacpp import Generation, LlamaAttachment, LlamaContext
-    from logitsieve.client.llamacpp_generation import Counts
+    from logitsieve.client.llamacpp_generation import GenerationCost
     from logitsieve.decoding import LocalDecoder
 
 DENSE, CERTIFIED = "dense", "certified"
@@ -227,9 +227,9 @@ class Handover:
         self.head = head
         self._attached, self._making = attached, making
         self._asked, self._threads = asked, threads
-        self._before: Counts | None = None  # at the handover
+        self._before: GenerationCost | None = None  # at the handover
 
-    def follow(self, counts: Counts) -> None:
+    def follow(self, counts: GenerationCost) -> None:
         making = self._making
         if making is None or (making.decoder is None and not making.error):
             return
@@ -257,7 +257,7 @@ class Handover:
             ended = "is made: the next text begins with it."
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
-    def cost(self, counts: Counts) -> str:
+    def cost(self, counts: GenerationCost) -> str:
         """Return the speed before and after the handover, and the last head's rows."""
         vocab_size = self._attached.context.gguf.vocab_size
         if self._before is None or self._before.tokens == counts.tokens:
@@ -276,13 +276,13 @@ def grade_of(decoder: LocalDecoder | None, asked: str) -> str:
     return asked if asked in decoder.index.heads else CERTIFIED
 
 
-def _less(counts: Counts, before: Counts) -> Counts:
+def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
     return type(counts)(
         **{name: value - getattr(before, name) for name, value in asdict(counts).items()}
     )
 
 
-def _cost(counts: Counts, vocab_size: int, head: str) -> str:
+def _cost(counts: GenerationCost, vocab_size: int, head: str) -> str:
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
     if head == DENSE:  # part of llama.cpp's graph, without a time of its own
         return f"{speed}, all {vocab_size:,} logits of each"

@@ -101,7 +101,7 @@ class Token(NamedTuple):
 
 
 @dataclass
-class Counts:
+class GenerationCost:
     """The cost of a generation so far."""
 
     prompt_tokens: int = 0
@@ -137,7 +137,7 @@ class Generation:
         slot: HeadSlot,
         options: GenerationOptions,
     ) -> None:
-        self.context, self.counts = context, Counts()
+        self.context, self.counts = context, GenerationCost()
         self._slot, self._head, self._options = slot, slot.head, options
         read = [_tokens(context, prompt) for prompt in _listed(prompts)]
         if not 0 < len(read) <= context.sequences:
