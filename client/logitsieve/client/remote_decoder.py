@@ -49,7 +49,12 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """Return the `k` best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`."""
+        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
+
+        `constraints` limit the ids. `model` chooses the index; `head` and `knobs`, `min_precision`
+        or `exact` the operating point, else AUTO does. A `normalizer` or a `width` adds log Z, in a
+        proven interval of at most `width` nats.
+        """
         check_keywords(Target, target)
         request = pb.TopKRequest(k=uint32("k", k))
         fill(request, hidden, constraints, target)
@@ -64,7 +69,11 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Return log-probabilities of `targets`, ids [B, T] or [B]; see `Decoder.score`."""
+        """Return log-probabilities of `targets`, ids [B, T] or [B], one list for each row.
+
+        They are relative to the ids that `constraints` leave, and within `width` nats of the true
+        ones, if given. Other keywords are those of `topk`; a `normalizer` is chosen if absent.
+        """
         check_keywords(Target, target)
         request = pb.ScoreRequest()
         rows = fill(request, hidden, constraints, target)
@@ -80,7 +89,14 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """Draw `samples` ids for each row of `hidden` by the options; see `Decoder.sample`."""
+        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
+
+        Only the `top_k` best ids remain (0: all), of those the least set with a probability of at
+        least `top_p`, and those at least `min_p` as probable as the best. A draw depends only on
+        its row's seed (uint64 [B]; one number is spread over the rows; None: fresh ones), on `step`
+        and on its place in the row. Other keywords are those of `topk`; by default a head that
+        proves its draws answers.
+        """
         request = pb.SampleRequest()
         # Fresh seeds are drawn here, so a retry draws the same ids.
         draws = sampling(fill(request, hidden, constraints, options), samples, options)
@@ -100,7 +116,13 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """Return the `beams_out` best continuations of each group; see `Decoder.beam_step`."""
+        """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
+
+        A hypothesis is a row of `hidden`, with its score, its length in tokens (None: 0) and
+        whether it has `finished` (None: no); a finished one continues as itself, with the first of
+        `eos_ids`. Continuations rank by score / ((5 + length) / 6)^length_alpha. Other keywords are
+        those of `topk`.
+        """
         request = pb.BeamStepRequest()
         rows = fill(request, hidden, constraints, options)
         hypotheses = beams(rows, scores, beams_in, beams_out, options)
