@@ -97,11 +97,8 @@ def beam_search(
     n_best = whole("n_best", n_best, 1, beams)
     hidden = as_hidden(hidden)
     sentences, steps = len(hidden), 0
-    one_beam, no_tokens = (
-        np.zeros((sentences, 1), np.float32),
-        np.empty((sentences, 1, 0), np.int32),
-    )
-    live = _Live(np.arange(sentences), one_beam, no_tokens)
+    begun = np.zeros((sentences, 1), np.float32), np.empty((sentences, 1, 0), np.int32)
+    live = _Live(np.arange(sentences), *begun)
     pools = [_Pool(search) for _ in range(sentences)]
     exact = np.ones(sentences, np.bool_)
     while True:

@@ -56,17 +56,9 @@ class GenerationOptions:
 
     def drawing(self, sequences: int) -> Sampling | None:
         """Return the checked options of draws at step 0; None if greedy."""
-        checked = sampling(
-            sequences,
-            1,
-            {
-                "seeds": self.seeds,
-                "temperature": self.temperature,
-                "top_k": self.top_k,
-                "top_p": self.top_p,
-                "min_p": self.min_p,
-            },
-        )
+        names = "seeds", "temperature", "top_k", "top_p", "min_p"
+        options: Any = {name: getattr(self, name) for name in names}
+        checked = sampling(sequences, 1, options)
         return checked if checked.temperature > 0 else None
 
     def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:

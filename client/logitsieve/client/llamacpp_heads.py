@@ -129,17 +129,8 @@ class DecoderOutput:
         if drawing is None:
             top = self._decoder.topk(rows, 1, constraints=constraints, **self._target)
             return _chosen(top.ids[:, 0], top.answer)
-        drawn = self._decoder.sample(
-            rows,
-            constraints=constraints,
-            seeds=drawing.seeds,
-            step=drawing.step,
-            temperature=drawing.temperature,
-            top_k=drawing.top_k,
-            top_p=drawing.top_p,
-            min_p=drawing.min_p,
-            **self._target,
-        )
+        options: dict[str, Any] = {**drawing._asdict(), **self._target}
+        drawn = self._decoder.sample(rows, constraints=constraints, **options)
         return _chosen(drawn.ids[:, 0], drawn.answer)
 
     def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:

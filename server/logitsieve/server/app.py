@@ -52,7 +52,7 @@ class Server:
         self.port = 0
         self.metrics_port = 0
         self.http_scheme = "http"
-        self.admin_port = 0  # stays 0 without an admin port
+        self.admin_port = 0
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU has failed: the process must end
         self.losing = asyncio.Event()  # set with `lost`

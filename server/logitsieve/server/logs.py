@@ -35,7 +35,6 @@ def configure(
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Send this package's log to `stream` (stderr)."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())

@@ -45,9 +45,8 @@ KEPT = 16  # finished requests that are counted together
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request and all that is counted about it. Times in nanoseconds."""
-
     rpc: str
+    # times in nanoseconds
     arrived_ns: int = field(default_factory=perf_counter_ns)
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails

@@ -25,8 +25,6 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
 class Listener:
-    """Serves an ASGI application; `stop` cuts open connections."""
-
     def __init__(self, application: Application, patience_s: float = PATIENCE_S) -> None:
         self._config = Config(
             application,
@@ -34,7 +32,7 @@ class Listener:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level="critical",  # the application logs its own failures
+            log_level="critical",
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -106,7 +104,7 @@ class PatientProtocol(H11Protocol):
             self._deadline.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if self._answered:  # the first bytes of a request
+        if self._answered:
             self._answered = False
             self._wait()
         super().data_received(data)

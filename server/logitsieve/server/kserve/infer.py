@@ -73,8 +73,6 @@ BY_ROW = ("exact", "scanned", "log_z")  # outputs from the Answer
 
 
 class Parameters:
-    """The parameters of a request, each taken once by its name and type."""
-
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self._left = {
             name: getattr(value, value.WhichOneof("parameter_choice") or "", None)

@@ -20,15 +20,12 @@ WINDOW = 100  # judged rows
 
 
 class DriftGuard:
-    """The live precision of one version's points; for the event loop alone."""
-
     def __init__(self) -> None:
         self._shares: defaultdict[tuple[Setting, int], list[float]] = defaultdict(list)
-        self._last: dict[tuple[Setting, int], float] = {}  # the ceiling of the window before
+        self._last: dict[tuple[Setting, int], float] = {}
         self._ceilings: dict[tuple[Setting, int], float] = {}
 
     def add(self, setting: Setting, shares: Mapping[int, float]) -> bool:
-        """Add the shares of the true top k in one answer, by class of k; True if one tells."""
         told = {k: self._add((setting, k), share) for k, share in shares.items()}
         return any(told.values())
 

@@ -1,7 +1,6 @@
 """The folder of models: models/<name>/<version>/ is an index, aliases.json names versions.
 
-Requests read one immutable Routes, and a change replaces it: a request sees all of a change or none
-of it, without a lock.
+Requests read one immutable Routes, and a change replaces it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)
 
-NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)  # the folder's fault, not a defect
+NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)
 
 Opened = Index | ShardedModel
 Opener = Callable[[Path, ServeConfig, Progress], Opened]

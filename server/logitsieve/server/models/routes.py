@@ -1,7 +1,7 @@
 """Loaded versions and their aliases: immutable, so a swap is one assignment.
 
-models/<name>/aliases.json, {"stable": 3, "canary": 4}, is read and replaced as a whole. Processes
-that share the folder take turns, and each changes only its alias.
+Processes that share models/<name>/aliases.json, {"stable": 3, "canary": 4}, take turns, and each
+changes only its alias.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from logitsieve.server.models.served import Served
 
 ALIASES_FILE = "aliases.json"
 STABLE = "stable"
-LISTED = 10  # names that an error message lists at most
+LISTED = 10
 
 State = Literal["loading", "available", "unloading", "failed"]
 Key = tuple[str, int]  # (name, version)

@@ -30,9 +30,9 @@ US_PER_RANDOM = 0.02  # a draw is taken to need a random number for each id
 
 class EngineChoice(NamedTuple):
     engine: Point
-    us_per_row: float  # by the calibration, or a guess
+    us_per_row: float
     pace: RunningMean  # microseconds taken, over estimated ones
-    origin: bytes  # the first bytes of each response
+    origin: bytes
     goal: Goal  # precision that AUTO has to meet; empty if the request names its head
 
 

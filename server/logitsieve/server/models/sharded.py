@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class ShardedModel:
         self.points: tuple[OperatingPoint, ...] = ()
         stored = self.index.default_head, ()
         self.auto = Auto((), {}, self.index.vocab_size, stored)
-        self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
+        self.engine = lru_cache(maxsize=ENGINES_KEPT)(partial(ShardedPoint, self))
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         for number, shard in enumerate(self.decoder.shards, start=1):
@@ -79,23 +79,19 @@ class ShardedModel:
         self.engine.cache_clear()
         self.decoder.close()
 
-    def _make_engine(
-        self, head: str, knobs: KnobValues, normalizer: str, width: float = inf
-    ) -> ShardedPoint:
-        return ShardedPoint(self, head or self.index.default_head, dict(knobs), normalizer, width)
-
 
 class ShardedPoint(ShardedEngine):
     def __init__(
         self,
         model: ShardedModel,
         head: str,
-        knobs: Mapping[str, float],
+        knobs: KnobValues,
         normalizer: str,
-        width: float,
+        width: float = inf,
     ) -> None:
         self.model, self.version, self.digest = model.name, model.version, model.index.digest
-        self.head, self.knobs = head, knobs
+        self.head, self.knobs = head or model.index.default_head, dict(knobs)
         self.normalizer, self.width = normalizer, width
-        target: dict[str, object] = {"head": head, "knobs": knobs, "normalizer": normalizer or None}
+        target: dict[str, object] = {"head": self.head, "knobs": self.knobs}
+        target["normalizer"] = normalizer or None
         super().__init__(model.decoder, {**target, "width": width if width < inf else None})

@@ -113,7 +113,7 @@ class Shadow:
         """`judged`, or `lost(model, reason)` for rows not judged, are called on the loop."""
         self._on = share > 0 and cpu > 0
         self._share = share
-        self._rest = 1 / cpu - 1 if self._on else inf  # seconds of rest for a second of work
+        self._rest = 1 / cpu - 1 if self._on else inf  # seconds for a second of work
         self._judged, self._lost = judged, lost
         self._random = Random(seed)
         self._queue: SimpleQueue[AnsweredRow | None] = SimpleQueue()

@@ -88,7 +88,7 @@ class _CheckedContext:
 
     def __init__(self, context: Context, check: Check) -> None:
         self._context, self._check = context, check
-        self.refused: ServiceError | None = None  # why the stream is to end
+        self.refused: ServiceError | None = None
 
     def check(self) -> None:
         try:

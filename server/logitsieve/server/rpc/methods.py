@@ -28,8 +28,6 @@ from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
 
 class Method(NamedTuple):
-    """An RPC and the reader of its requests; InvalidRequest names the field at fault."""
-
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
     finds_log_z: bool  # even if no normalizer is named
@@ -113,7 +111,6 @@ def read_beam_step(
     return PreparedRequest(len(hidden), min(beams_out, index.vocab_size), edited, 0, compute)
 
 
-# By their field names in DecodeRequest and DecodeResponse.
 METHODS: dict[str, Method] = {
     method.rpc.field: method
     for method in (

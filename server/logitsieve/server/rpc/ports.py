@@ -19,16 +19,13 @@ from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
 
-# Between the two gRPC refuses calls ever more often.
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
-HANDSHAKE_MS = 10_000  # gRPC's own patience is two minutes
+HANDSHAKE_MS = 10_000
 PINGS_MS = 5_000  # gRPC's own five minutes would close streams that are pinged every 30 s
 HEALTH = "grpc.health.v1.Health"
 
 
 class Ports:
-    """Makes a process's gRPC servers; InvalidRequest names the option of a bad file."""
-
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics
         self._certificates = certificates(config)

@@ -19,7 +19,6 @@ PUSHBACK = "grpc-retry-pushback-ms"
 # A trailer over 8 KiB makes gRPC replace the status; it has the message twice.
 MAX_TEXT = 500
 
-# About a few of the largest batches of a GPU.
 EXHAUSTED_RETRY_MS = 100
 
 CODES: dict[type[errors.LogitsieveError], StatusCode] = {

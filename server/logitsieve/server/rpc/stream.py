@@ -78,7 +78,7 @@ class _Stream:
     def __init__(self, context: Context, reply: Callable[[bytes, Context], Awaitable[bytes]]):
         self._context, self._reply = context, reply
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
-        self._reader: asyncio.Task[None] | None = None  # the worker that waits for the next message
+        self._reader: asyncio.Task[None] | None = None
         self._handler: asyncio.Task[None] | None = None
         self._ended = False
 

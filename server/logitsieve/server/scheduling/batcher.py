@@ -116,7 +116,6 @@ class Batcher:
             return None
 
     def done(self, batch: Batch, took_us: float, answered: Collection[QueuedRequest]) -> None:
-        """Account for a computed batch; requests that it does not answer go back into the queue."""
         with self._changed:
             if batch.requests:
                 batch.requests[0].pace.add(took_us / max(batch.estimate_us, 1e-3))

@@ -85,8 +85,8 @@ class Executor:
         ns.
 
         Work of a GPU or of other processes (`offloaded`) never runs on the event loop.
-        DeadlineExceeded if no time is left at the start, Overloaded like `Batcher.put`. A request
-        that is cancelled while it waits is never computed.
+        DeadlineExceeded if no time is left, Overloaded like `Batcher.put`. A request cancelled
+        while it waits is never computed.
         """
         small = estimate_us < INLINE_US and not offloaded
         if small and self.batcher.in_flight <= self._threads:
@@ -123,7 +123,6 @@ class Executor:
             self.batcher.done(batch, took_us, {queued for queued, _ in finished})
             # A reference held here while the loop goes on would keep an unloaded index mapped.
             del batch, finished
-            # One hop back to the loop for the whole batch.
             loop.call_soon_threadsafe(self._deliver, handed)
 
     def _finish(self, batch: Batch) -> Finished:
@@ -196,7 +195,7 @@ def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
 def _alone(queued: QueuedRequest) -> Outcome:
     try:
         return queued.request.compute(queued.point)
-    except Exception as error:  # raised to the one who awaits the request
+    except Exception as error:
         return error
 
 
