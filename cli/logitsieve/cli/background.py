@@ -77,8 +77,8 @@ def warm_decoder(index: Path, threads: int) -> LocalDecoder:
 class BackgroundIndex:
     """The index `out` of the model `gguf`, made by a process of low priority.
 
-    `decoder` is None until it can answer, `error` the reason if it never will. The end of `with`
-    ends the process; the cache then has a complete index or none.
+    `decoder` is None until it can answer; `error` tells why it never will. The end of `with` ends
+    the process; the cache then has a complete index or none.
     """
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:

@@ -1,7 +1,7 @@
 """`attach`: a Decoder in place of the output layer of a Hugging Face model.
 
-`model.generate` then runs as before, greedy, by beams or sampling, without computing all V logits.
-The parameters, tied ones too, stay: only the layer's `forward` is replaced.
+`model.generate` then runs as before without computing all V logits. The parameters, tied ones too,
+stay: only the layer's `forward` is replaced.
 """
 
 from __future__ import annotations

@@ -60,10 +60,7 @@ class DecoderHead(nn.Module):
         self.drawing = self._last_only = self._unread = self._scored = False
 
     def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
-        """Answer the last position, as precisely as `generate` will look at it.
-
-        Its choice depends on the `best` ids of each row, or on none if the decoder draws.
-        """
+        """Answer the last position; the choice depends on the `best` ids, on none if `drawing`."""
         self.enough = min(best, self.out_features)
         self.k = max(self._least_k, self.enough)
         self._last_only, self.drawing = True, drawing
@@ -164,10 +161,7 @@ class DecoderHead(nn.Module):
         return full if more is None else full.scatter_(1, *more)
 
     def complete(self, scores: Sequence[Tensor]) -> None:
-        """Spread the remaining probability over the ids that were not drawn, in place.
-
-        Then each row of each step's `scores` [B, V] sums to one.
-        """
+        """Spread the remaining probability over the other ids: each row of `scores` sums to one."""
         for step in scores:
             drawn = step.amax(1, keepdim=True)
             rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))

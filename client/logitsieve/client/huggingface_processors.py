@@ -1,9 +1,9 @@
 """Logits processors before `generate`'s own, or instead of them if it samples.
 
 Processors that penalise, bias or ban ids read only `input_ids`, so a row of ones shows which ids
-they edit: KnownLogits finds the logits of those ids, and DecoderDraws turns the edits into
-constraints. Warpers read the whole row. If the first leaves the K best ids, like `top_k`, K exact
-logits are enough for all; otherwise the decoder draws.
+they edit: KnownLogits finds their logits, and DecoderDraws turns the edits into constraints.
+Warpers read the whole row. If the first leaves the K best ids, K exact logits are enough; otherwise
+the decoder draws.
 
 Shape letters: B rows, V vocabulary, K ids with known logits.
 """
@@ -78,7 +78,7 @@ def editing_processors(
 ) -> list[LogitsProcessor]:
     """Return the processors that edit single ids: Hugging Face's own, and instances of `editors`.
 
-    InvalidRequest names one that is neither of these nor a warper; a subclass may do anything.
+    InvalidRequest names any other that is no warper.
     """
     for processor in processors:
         if type(processor) not in EDITORS + WARPERS and not isinstance(processor, editors):

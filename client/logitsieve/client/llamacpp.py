@@ -1,7 +1,7 @@
 """`attach`: a Decoder in place of the output layer of a llama.cpp model.
 
-llama.cpp stops before the product with the output matrix, and the decoder, in process or remote,
-chooses the next token from the hidden state, in one call for all sequences.
+llama.cpp stops before the product with the output matrix, and the decoder chooses the next tokens
+of all sequences in one call.
 """
 
 from __future__ import annotations

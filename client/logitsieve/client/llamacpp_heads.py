@@ -1,7 +1,7 @@
 """Choosers of the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's own logits.
 
-A softcap bends logits and keeps their order, so the decoder's best ids stay the best; their logits
-are bent here, before temperatures and penalties, as in llama.cpp.
+A softcap keeps the order of logits: the decoder's best ids stay the best, and their logits are bent
+here, before temperatures and penalties, as in llama.cpp.
 
 Shape letters: B rows, D hidden size, V vocabulary, K ids with known logits.
 """

@@ -38,8 +38,8 @@ class StreamOptions(NamedTuple):
 class PendingReplies(Generic[M]):
     """Messages of a stream and the mailboxes of their replies; thread-safe.
 
-    `put(mailbox, reply)` is called at most once for each: with the response, the failure that ended
-    the stream, or None if it ended without one.
+    `put(mailbox, reply)` gets the response, the failure that ended the stream, or None, at most
+    once.
     """
 
     def __init__(

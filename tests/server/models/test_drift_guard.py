@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Answer
-from logitsieve.server.models.drift_guard import WINDOW, DriftGuard
+from logitsieve.server.models.served import WINDOW, DriftGuard
 from tests.evaluation.test_operating_points import make_point
 from tests.server.materials import contexts, write_domains
 from tests.server.running import Loop, Running, config_for, running

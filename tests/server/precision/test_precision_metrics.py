@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.drift_guard import WINDOW
 from logitsieve.server.models.routes import Version
-from logitsieve.server.models.served import Served
+from logitsieve.server.models.served import WINDOW, Served
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics, shares
 from logitsieve.server.precision.shadow import judge
 from tests.server.materials import TARGET_PRECISION, contexts

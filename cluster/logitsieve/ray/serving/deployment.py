@@ -39,11 +39,10 @@ def connect(address: str) -> None:
 def deploy(server: ServeConfig, options: RayOptions) -> Status:
     """Serve the versions of `server.models` (<name>/<version>) on the connected cluster.
 
-    Called again, it follows the folder: new versions answer as soon as all their shards do,
-    versions without a folder are closed. An ingress, a server with the options `server`, answers
+    Called again, it follows the folder. An ingress, a server with the options `server`, answers
     versions in one piece itself; its ports must not be 0, as a restarted ingress listens on the
-    same. InvalidRequest names an option, Unavailable the versions that could not be run; others
-    are served.
+    same. InvalidRequest names an option, Unavailable the versions that could not be run; others are
+    served.
     """
     config = replace(server, models=server.models.resolve())
     _require_ports(config)

@@ -85,8 +85,8 @@ class Ingress:
     def update(self, options: RayOptions) -> list[str]:
         """Follow the folder, with other `replicas` and `cpus`; return what failed.
 
-        Versions come into service one after the other, each when all its shards have answered. Then
-        aliases follow, and versions without a folder are closed after their last requests.
+        New versions answer once all their shards do, aliases follow, and versions without a folder
+        are closed after their last requests.
         """
         before, self._options = self._options, options
         repository, errors = self._server.repository, list[str]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import lru_cache
@@ -9,14 +10,16 @@ from math import inf
 from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
+
 from logitsieve.api.decoder import PointRequest
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.local_decoder import CHOICES_KEPT
-from logitsieve.evaluation.operating_points import OperatingPoint, setting_of
+from logitsieve.evaluation.operating_points import OperatingPoint, Setting, setting_of
+from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index import Index
-from logitsieve.server.models.drift_guard import DriftGuard
 from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
 from logitsieve.server.scheduling.request import Point, RunningMean
 from logitsieve.v1 import decoder_pb2 as pb
@@ -25,6 +28,7 @@ AnyDecoder = LocalDecoder | ShardedModel
 AnyIndex = Index | ShardedIndex
 
 BYTES_PER_US = 10_000  # that one core of a small machine streams: the guess for a pass over W
+WINDOW = 100  # judged rows
 US_PER_RANDOM = 0.02  # a draw is taken to need a random number for each id
 
 
@@ -34,6 +38,44 @@ class EngineChoice(NamedTuple):
     pace: RunningMean  # microseconds taken, over estimated ones
     origin: bytes
     goal: Goal  # precision that AUTO has to meet; empty if the request names its head
+
+
+class DriftGuard:
+    """Tells if a point's live precision is below the one asked for.
+
+    When the lower 95 % bound of a point's misses exceeds a request's allowance in two windows in a
+    row, AUTO leaves it for proven points until the version is loaded again. Two windows, because
+    each of many is a chance to be wrong. For the event loop alone.
+    """
+
+    def __init__(self) -> None:
+        self._shares: defaultdict[tuple[Setting, int], list[float]] = defaultdict(list)
+        self._last: dict[tuple[Setting, int], float] = {}
+        self._ceilings: dict[tuple[Setting, int], float] = {}
+
+    def add(self, setting: Setting, shares: Mapping[int, float]) -> bool:
+        told = {k: self._add((setting, k), share) for k, share in shares.items()}
+        return any(told.values())
+
+    def refuted(self, point: OperatingPoint, goal: Goal) -> bool:
+        """Return True if live answers of `point` miss more than `goal` allows."""
+        return not point.proven and any(
+            self._ceilings.get((point.setting, k), 1.0) < least for k, least in goal.items()
+        )
+
+    def _add(self, key: tuple[Setting, int], share: float) -> bool:
+        shares = self._shares[key]
+        shares.append(share)
+        if len(shares) < WINDOW:
+            return False
+        ceiling = 1.0 - lower_bound(1.0 - np.array(shares))
+        shares.clear()
+        both = max(ceiling, self._last.get(key, 1.0))
+        self._last[key] = ceiling
+        if both >= self._ceilings.get(key, 1.0):
+            return False
+        self._ceilings[key] = both
+        return True
 
 
 class UseCount:
