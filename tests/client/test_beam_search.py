@@ -138,6 +138,18 @@ def test_sentences_that_are_done_leave() -> None:
     assert model.rows[-1] < 18
 
 
+def test_a_live_hypothesis_that_could_only_tie_ends_the_search() -> None:
+    """Of equal logits each hypothesis ranks alike, and the EOS, the lowest id, finishes first."""
+    decoder, hidden = DenseDecoder(np.zeros((4, DIM))), np.ones((2, DIM))
+
+    def step(parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return np.asarray(hidden[parents])
+
+    found = beam_search(decoder, hidden, step, beams=1, eos_ids=[0], max_tokens=5)
+    assert found.steps == 1
+    assert [one.tokens for [one] in found.hypotheses] == [(0,), (0,)]
+
+
 def test_banned_ids_are_not_chosen() -> None:
     model = Recurrent()
     free, held = model.search(), model.search(constraints=Constraints(banned=[EOS, 0]))

@@ -193,6 +193,21 @@ def test_a_width_holds_for_log_z_of_what_filters_leave(decoder: LocalDecoder, wi
         assert (np.abs(reply.log_probs[row] - wanted) <= width + 1e-6).all()
 
 
+def test_a_width_a_little_below_the_usual_one_holds(decoder: LocalDecoder) -> None:
+    options: Any = {"seeds": range(4), "top_p": 0.9, "min_p": 0.001, "head": "certified"}
+
+    def spans(**more: Any) -> np.ndarray:
+        """In float32, where an interval grows by up to two last places."""
+        answer = decoder.sample(HIDDEN, 20, **options, **more).answer
+        assert answer.log_z_low is not None
+        assert answer.log_z_high is not None
+        return np.asarray(answer.log_z_high - answer.log_z_low)
+
+    width = 0.7 * float(spans().max())
+    assert width > 0.01
+    assert (spans(width=width) <= width + 2e-6).all()
+
+
 @pytest.mark.parametrize("top_p", [0.8, 1.0])
 def test_filtered_draws_follow_the_softmax_of_what_remains(
     decoder: LocalDecoder, top_p: float

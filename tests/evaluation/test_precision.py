@@ -172,6 +172,13 @@ def test_student_s_points(freedom: int, expected: float) -> None:
     assert student95(freedom) == pytest.approx(expected, abs=0.003)
 
 
+def test_five_blocks_leave_four_degrees_of_freedom() -> None:
+    """Against the printed t of 2.132; five would have 2.015."""
+    means = np.array([1.0, 0.9, 0.8, 1.0, 0.5])
+    bound = means.mean() - 2.132 * means.std(ddof=1) / np.sqrt(5)
+    assert lower_bound(np.repeat(means, 10)) == pytest.approx(bound, abs=0.001)
+
+
 def test_no_miss_is_not_certainty() -> None:
     assert lower_bound(np.ones(100)) == pytest.approx(wilson(1.0, 100))
     assert 0.9 < lower_bound(np.ones(100)) < lower_bound(np.ones(10_000)) < 1
