@@ -7,6 +7,9 @@ DATA ?= demo
 OUT ?= screen
 FUZZ_SECONDS ?= 60
 ATTACK_MINUTES ?= 10
+SEED ?= 0
+COUNT ?= 40
+ONLY ?=
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # What a CPU with AVX2 and nothing newer has; ONNX Runtime takes no such setting.
@@ -53,6 +56,7 @@ check: .venv/dev      ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers $(WORKERS)
+	$(BIN)/pytest -q -s tests/test_budget.py
 
 unit: .venv/dev       ## fast tests
 	$(PYTEST) -m 'not system and not gpu and not ray and not exhaustive'
@@ -89,6 +93,9 @@ fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is
 attack: .venv/dev     ## attack what is claimed to be exact for ATTACK_MINUTES
 	$(BIN)/python -m tests.attacks --minutes $(ATTACK_MINUTES)
 
+mutants: .venv/dev    ## COUNT small changes of decision code (ONLY: in files of that path); prints those that no test notices
+	$(BIN)/python -m tests.mutants --seed $(SEED) --count $(COUNT) --only '$(ONLY)'
+
 proofs: .venv/dev     ## every rounding constant as a theorem, by Gappa (apt-get install gappa)
 	$(BIN)/python -m proofs
 
@@ -107,4 +114,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test-avx2 test test-all fuzz attack proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test-avx2 test test-all fuzz attack mutants proofs bench race tables docs proto

@@ -1,0 +1,58 @@
+"""How large the house may be: `pytest -s tests/test_budget.py` prints what it counts."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
+LIMITS = {
+    "files of source": 330,
+    "lines of source": 42_600,
+    "lines of core/": 20_100,
+    "lines of tests/": 48_300,
+    "lines of benchmarks/": 7_100,
+}
+LONGEST = 70  # lines of a function of the source
+LONGER = {"core/logitsieve/kernels/intervals/draws.py:interval_sample"}
+
+
+def python_of(*folders: str) -> list[Path]:
+    """Return the Python files of top-level folders, all but generated ones."""
+    files = (path for folder in folders for path in REPOSITORY.glob(f"{folder}/**/*.py"))
+    return [path for path in files if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+
+
+def lines(files: list[Path]) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in files)
+
+
+FOLDERS = {path.name for path in REPOSITORY.glob("[!.]*") if path.is_dir()}
+SOURCE = python_of(*(FOLDERS - NOT_SOURCE))
+
+
+def test_the_house_does_not_grow() -> None:
+    found = {
+        "files of source": len(SOURCE),
+        "lines of source": lines(SOURCE),
+        "lines of core/": lines(python_of("core")),
+        "lines of tests/": lines(python_of("tests")),
+        "lines of benchmarks/": lines(python_of("benchmarks")),
+    }
+    print()
+    for name, count in found.items():
+        print(f"{name:21} {count:7,} of {LIMITS[name]:,}")
+    over = {name: count for name, count in found.items() if count > LIMITS[name]}
+    assert not over, f"look for what to remove, or raise the number with a reason: {over}"
+
+
+def test_functions_are_short() -> None:
+    long = set()
+    for path in SOURCE:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno >= LONGEST:
+                    long.add(f"{path.relative_to(REPOSITORY)}:{node.name}")
+    assert long == LONGER, "look for the second idea in it"
