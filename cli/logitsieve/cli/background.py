@@ -136,7 +136,7 @@ class BackgroundIndex:
 
 
 def build_and_compile(arguments: Sequence[str]) -> int:
-    """Run `logitsieve build`, then compile its kernels for other processes to load."""
+    """Run `logitsieve build`, then compile its kernels for other processes."""
     from logitsieve.cli.app import app
 
     if code := app(list(arguments), standalone_mode=False):

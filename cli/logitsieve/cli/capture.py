@@ -107,15 +107,13 @@ class CaptureOptions:
 
 
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
-    """Run a model over data; keep what enters its output layer.
+    """Run a model over data; keep the inputs of its output layer.
 
-    --module, --huggingface with --text, or --gguf with or without; they download nothing.
+    --module, --huggingface with --text, or --gguf with or without; nothing is downloaded.
 
-    FUNCTION is yours: it loads the model (torch.load only with weights_only=True),
-    and returns it with an iterable of batches. Each batch is the model's argument,
-    a tuple of its arguments, or a dict of keyword arguments.
-
-    A model is refused unless its logits are W h + b.
+    FUNCTION is yours: it loads the model (torch.load only with weights_only=True), and returns it
+    with an iterable of batches: the model's argument, a tuple of its arguments, or a dict of
+    keyword arguments. A model is refused unless its logits are W h + b.
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """

@@ -128,13 +128,11 @@ class GenerateOptions:
 def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
 
-    llama.cpp computes each token's hidden state; a head of the index chooses the token from it.
-    Without an index llama.cpp computes all logits itself until one is made, by another process of
-    low priority; the next text begins with that index. With --head dense llama.cpp computes them
-    throughout, for comparison: its rounding may change a token. Greedy unless --sample names a
-    setting. The last line, on stderr, has tokens a second, of the head alone and in all without the
-    prompt, rows of the output matrix that were computed exactly, and tokens proven to be the full
-    softmax's.
+    llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
+    an index llama.cpp computes all logits until one is made by another process of low priority;
+    with --head dense it does so throughout, and its rounding may change a token. Greedy unless
+    --sample names a setting. The last line, on stderr, has tokens a second in all and of the head
+    alone, rows of the output matrix computed exactly, and tokens proven to be the full softmax's.
 
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """

@@ -153,7 +153,7 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
 def idle_cores() -> int:
     """Count the idle cores, 1 or more; all cores without Linux's /proc.
 
-    llama.cpp's threads wait for each other in busy loops: one on a shared core slows all.
+    A llama.cpp thread on a shared core slows all of them, as they wait in busy loops.
     """
     try:
         runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
