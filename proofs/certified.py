@@ -110,10 +110,7 @@ def scaled_sums() -> Checks:
 
 
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
-    """Bounds summed from terms of at most `magnitude`; `dot` is within TWICE of X = q.g.
-
-    R and K are the float64 factors REST and ERROR of a query, at least NORMAL.
-    """
+    """Bounds of terms of at most `magnitude`; dot is within TWICE of X = q.g, R and K >= NORMAL."""
     most = number(magnitude)
     half = number(magnitude / 2)
     extras = {0: Symbol("s", "f"), LANES: Symbol("n", "f"), 2 * LANES: Symbol("b", "f")}
@@ -175,10 +172,7 @@ def normal(least: float) -> Checks:
 
 
 def whole_sums(width: float) -> Checks:
-    """Sums of codes times fifteen-bit ones, and their corrections, are below 2^31.
-
-    So they may be computed modulo 2^32. A byte that no builder writes is the code -128.
-    """
+    """Sums of codes (also -128, which no builder writes) times fifteen-bit ones are below 2^31."""
     yield 128 * int(LARGEST_CODE) * int(width) < 1 << 31
 
 
@@ -204,10 +198,7 @@ CUT = Symbol("w", "d", "a"), Symbol("m", "d")  # a threshold and the margin
 
 
 def rounded_below(share: float) -> Checks:
-    """A threshold is at most the worst answer minus the margin, up to SPARED of the margin.
-
-    The worst is in a binade and the margin is no larger, or the other way round.
-    """
+    """A threshold is at most the worst answer minus the margin, up to SPARED of the margin."""
     exact = f"w - m - {number(share)} * a"
     threshold = traced(reached_by, *CUT, SPARE=share).returned
     yield from float32_cuts(f"{threshold} - ({exact})", share)

@@ -33,10 +33,7 @@ WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every
 
 
 def codes(largest: float) -> Checks:
-    """A code is a signed byte: x factor rounds to an integer of at most 127.
-
-    The scale may be larger, for four codes together; then codes are smaller.
-    """
+    """A code is a signed byte: x factor rounds to an integer of at most 127."""
     most, limit = number(float(np.float32(largest))), 127
     scale, x = Symbol("scale", "f"), Symbol("x", "f")
     factor = assigned(encode_tail, "factor", scale=scale)
@@ -49,10 +46,7 @@ def codes(largest: float) -> Checks:
 
 
 def fours(largest: float) -> Checks:
-    """Magnitudes of four codes add up to a byte: each is an integer at most half a unit away.
-
-    Three sums, two quotients and a product round.
-    """
+    """Magnitudes of four codes add up to a byte: three sums, two quotients and a product round."""
     yield Fraction(float(np.float32(largest))) * (1 + growth(6)) + 4 * Fraction(1, 2) < (
         LARGEST_SUM + 1
     )

@@ -40,10 +40,7 @@ def spread(share: float) -> Checks:
 
 
 def step(share: float) -> Checks:
-    """Lanes and pairs of a chunk; the chunk, and replacing the top, once per chunk.
-
-    That is an exponential, the sum with 1, and their product.
-    """
+    """Lanes and pairs of a chunk; the chunk; and per chunk an exponential, a sum and a product."""
     for rows in ROWS:
         chunks = rows // CHUNK + 1
         rounded = growth(CHUNK // LANES + LANES.bit_length() - 1 + 3 * chunks, U64)
@@ -68,10 +65,7 @@ def rough(share: float) -> Checks:
 
 
 def rounded(share: float) -> Checks:
-    """A logit when its bias is added, and when the largest, `most`, is subtracted.
-
-    `most` is 0, or in a binade. Logits are at most 88 below it, or weigh as e^-87.
-    """
+    """A logit plus its bias less the largest, `most`, 0 or in a binade; at most 88 nats."""
     for low, high in ((0, 1), *((1 << p, 2 << p) for p in range(126))):
         size = high + 88
         allowed = Fraction(share) * (low + 90) * (1 - COMPUTED)

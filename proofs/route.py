@@ -33,18 +33,12 @@ APPROXIMATION = "f(f(S) * f(s * g))"
 
 
 def lost(dim: int) -> Fraction:
-    """The share that a slack lacks: the roundings of t, of two norms, and of ten steps.
-
-    g z is exact in float64, so t rounds once, fused or not.
-    """
+    """The share that a slack lacks: the roundings of t, of two norms, and of ten steps."""
     return growth(lane_steps(dim) + 16, U64)
 
 
 def stored_error(spare: float) -> Checks:
-    """The product is exact; the difference, squares, sums, the root and this product round.
-
-    Squares avoid a root here.
-    """
+    """An exact product; difference, squares, sums, the root (squared here), a product round."""
     yield """s = f(s_);
     { @FIX(q, 0) /\\ |q| <= 127 /\\ |s * q| <= 1b127 -> d(s * q) - s * q in [0, 0] }"""
     for dim in ROUTED:

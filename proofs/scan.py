@@ -84,10 +84,7 @@ def finite(largest: float) -> Checks:
 
 
 def threshold64(computed: Symbol, share: float, rounded: Fraction, slack: str) -> Iterator[str]:
-    """w - slack - share |w| is at most w - rounded |w| - slack, up to SPARED of that.
-
-    In float64, without overflow or underflow here: one binade stands for all.
-    """
+    """w - slack - share |w| is at most w - rounded |w| - slack, up to SPARED, in any binade."""
     exact = f"w - {slack} - {number(share)} * a"
     for a, s, allowed in (((1, 2), (0, 2), Fraction(share) - rounded), ((0, 1), (1, 2), SPARED)):
         yield f"""w = d(w_); s = d(s_); a = d(a_);

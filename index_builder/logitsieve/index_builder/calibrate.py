@@ -1,7 +1,4 @@
-"""Measure an index's heads on this machine: calibration.json (docs/building.md lists its fields).
-
-Answers do not depend on it, so the digest leaves it out.
-"""
+"""Measure an index's heads on this machine: calibration.json (docs/building.md has its fields)."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ class Bench:
         progress: Progress = no_progress,
         each: Each = in_turn,
     ) -> None:
-        """Report ("judge", contexts done, all) to `progress` while `exact` answers.
-
-        `each` runs the calls of both the exact head and the judged ones.
-        """
+        """Report ("judge", contexts done, all) while `exact` answers; `each` runs all calls."""
         done = 0
 
         def blocks() -> Iterator[Float32]:

@@ -99,10 +99,7 @@ class BuildInputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FitInputs(BuildInputs):
-    """The labels and the sample to fit to, and the heads fitted before.
-
-    Labels come best first, in mapped files of uint16 or int32.
-    """
+    """The labels and the sample to fit to, and the heads fitted before; labels come best first."""
 
     labels: np.ndarray  # [N, K]
     heldout_labels: np.ndarray  # [H, K or more]
@@ -119,10 +116,7 @@ def bound_of(unseen: bool) -> Bound:
 
 
 def same_text_bound(share_H: Float64) -> float:
-    """Return the lower 95 % bound if the model was trained on the held-out text.
-
-    Such text is easier by an unknown amount; docs/building.md measures MORE_MISSES.
-    """
+    """Return the lower 95 % bound if the model was trained on this text (docs/building.md)."""
     return max(0.0, 1 - MORE_MISSES * (1 - lower_bound(share_H)))
 
 
@@ -179,8 +173,8 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
 def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None = None) -> Choice:
     """Return the choice that reads the fewest bytes; of those within NEAR of it, the fastest.
 
-    Bytes do not depend on the machine's load; times, in microseconds, are taken in turns. Without
-    `us` bytes decide alone, of equals the first.
+    Times, in microseconds, are taken in turns; without `us` bytes decide alone, of equals the
+    first.
     """
     least = min(read.values())
     near = [choice for choice, number in read.items() if number <= (1 + NEAR) * least]
@@ -193,10 +187,7 @@ def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None 
 
 
 def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) -> float:
-    """Estimate the bytes that `exact`, or a head with a sketch, reads for a held-out context.
-
-    Rows of W are read in order; rows that pass a sketch, and their fine codes, are scattered.
-    """
+    """Estimate the bytes that `exact`, or a head with a sketch, reads for a held-out context."""
     row = inputs.softmax.matrix.row_bytes
     if name == EXACT:
         return float(inputs.vocab_size * row)
@@ -213,10 +204,7 @@ def turning_bytes(sketch: Arrays) -> float:
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:
-    """int64 [S], ascending: all rows, or one drawn from each of `most` equal cells.
-
-    Drawn at random: every n-th row of equal sequences could be the same position.
-    """
+    """int64 [S], ascending: all rows, or one drawn from each of `most` equal cells."""
     most = max(1, most)
     if rows <= most:
         return np.arange(rows, dtype=np.int64)
@@ -242,9 +230,6 @@ def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
 
 
 def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
-    """Return the least n that finds `target` of all labels and of the best ones alone.
-
-    Label j of context h is found by settings from needed_HK[h, j] on.
-    """
+    """Return the least n >= needed_HK for `target` of all labels and of the best ones alone."""
     values = (np.sort(needed, axis=None) for needed in (needed_HK[:, 0], needed_HK))
     return max(int(each[int(np.ceil(target * each.size)) - 1]) for each in values)

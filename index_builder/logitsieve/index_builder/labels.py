@@ -25,10 +25,7 @@ LABEL_ROWS = 1024  # contexts of a block
 def exact_labels(
     inputs: BuildInputs, head: Shared[Head], contexts: Contexts, depth: int, file: Path, stage: str
 ) -> np.ndarray:
-    """Return [N, K] ids of the head's top `depth`, best first, in a mapped file.
-
-    InvalidRequest names a context that is too large.
-    """
+    """Return [N, K] ids of the head's top `depth`, mapped; InvalidRequest names a context."""
     dtype = np.uint16 if inputs.vocab_size <= 1 << 16 else np.int32
     with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))

@@ -80,10 +80,7 @@ def run(
     out: Path,
     scratch: Path,
 ) -> Index:
-    """Fit the heads of these names, measure each, write the index and open it.
-
-    Opening skips the checks that were made when the numbers were read.
-    """
+    """Fit the heads of these names, measure each, write the index and open it unchecked."""
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
         fitted, fallback, note = _fit(inputs, names, scratch)
@@ -163,10 +160,7 @@ def _paying_screen(
     prepared: Callable[[], FitInputs],
     scratch: Path,
 ) -> tuple[FitResult | None, str]:
-    """Return a screen and a note; None if `estimated` is cheaper at equal precision.
-
-    A screen that the user named is always returned.
-    """
+    """Return a screen and a note; None if not named and `estimated` is cheaper as precise."""
     name, named = EstimatedHead.name, inputs.named
     if named or inputs.train.rows <= SAMPLED:
         basis = prepared()
@@ -198,10 +192,7 @@ def _paying_screen(
 
 
 def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
-    """Return the proving head that answers what others leave.
-
-    With a flat softmax, bounds leave nearly all rows to be computed, and `exact` reads less.
-    """
+    """Return the head for other heads' rows: with a flat softmax bounds pay less than `exact`."""
     if not inputs.heldout.rows:
         return "certified"
     heads = heads_of(inputs.softmax, fitted)
@@ -245,10 +236,7 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
 def check_heads(
     heads: Sequence[str] | None, targeted: bool, contexts: bool = True
 ) -> tuple[str, ...]:
-    """Return `exact` and then `heads`, each once; None for the defaults.
-
-    InvalidRequest names an unknown head, or one that needs contexts.
-    """
+    """Return `exact` and then `heads` (or the defaults), each once; InvalidRequest names one."""
     if heads is None:
         heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS
     for name in heads:

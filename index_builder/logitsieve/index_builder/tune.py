@@ -57,10 +57,7 @@ def tune(
 def _sweep(
     index: Index, bench: Bench, minutes: float, progress: Progress
 ) -> tuple[list[list[Entry]], dict[str, int]]:
-    """Measure the index's points, then further settings; also count both and the omitted ones.
-
-    A further setting is skipped if a proven point is faster at every batch size.
-    """
+    """Measure the index's points, then settings that no proven one beats; count all of them."""
     started = monotonic()
     stored = [index.head(name) for name in index.heads]
     known = {setting_of(head.name, head.knobs): head for head in [*stored, *_points(index)]}
@@ -93,10 +90,7 @@ def _points(index: Index) -> list[Head]:
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
-    """Yield all other settings, the heads in turns, so that a short sweep tries some of each.
-
-    Each grid is shuffled for the same reason, always in the same order.
-    """
+    """Yield all other settings, shuffled, the heads in turns: a short sweep tries some of each."""
     grids = [list(_grid(head)) for head in stored]
     for grid in grids:
         random.Random(0).shuffle(grid)

@@ -59,10 +59,7 @@ class Shared(Generic[T]):
 
 
 class Workers:
-    """Makes calls by an executor; without one, in this thread.
-
-    Arrays for other processes go to `scratch`, unless the executor shares them itself.
-    """
+    """Makes calls by an executor, or in this thread; arrays for other processes go to `scratch`."""
 
     def __init__(self, executor: Executor | None = None, scratch: Path | None = None) -> None:
         self._executor, self._scratch = executor or _ThisThread(), scratch

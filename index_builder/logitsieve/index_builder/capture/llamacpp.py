@@ -1,7 +1,5 @@
 """Run a GGUF model in llama.cpp over a text or the primer; record its output layer's inputs.
 
-llama.cpp stops before the output layer; `build` takes its matrix from the same file.
-
 Shape letters: T tokens of a window, D hidden size.
 """
 
@@ -111,10 +109,7 @@ def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:
 
 
 def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[list[int]]:
-    """Yield the tokens of each line as a chat up to its answer; InvalidRequest names `text`.
-
-    Lines that leave no space for an answer are skipped with a warning.
-    """
+    """Yield the tokens of each line as a chat up to its answer; skip lines too long for one."""
     none = True
     for chunk in text_chunks(text):
         for line in filter(str.strip, chunk.split("\n")):

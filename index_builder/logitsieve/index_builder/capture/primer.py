@@ -31,11 +31,7 @@ def primer() -> tuple[str, ...]:
 
 
 def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Float32:
-    """Return contexts [N, D] of the primer, each passage read from an empty cache.
-
-    Sorted by place in the passage, so any long run of rows has all kinds of text, also the last
-    tenth, which `build` holds out.
-    """
+    """Return contexts [N, D] of the primer by place in a passage: any run has all kinds of text."""
     length = min(LENGTH, context.trained_positions)
     stretches = [
         Stretch((context.begin + ids)[:length], SKIPPED)

@@ -1,7 +1,5 @@
 """Run a PyTorch model over data and record its output layer's inputs: contexts for `build`.
 
-They are spread over the run, in order, so that a screen fits all of its text.
-
 Shape letters: B rows of a batch, D hidden size, V vocabulary.
 """
 

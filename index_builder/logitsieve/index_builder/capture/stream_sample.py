@@ -38,8 +38,7 @@ def write_sample(
 ) -> dict[str, Any]:
     """Write a sample of the rows of `blocks`, each [B, D], and `capture.json`; return its contents.
 
-    These are `facts`, the options and the numbers of rows. `progress` gets ("capture", rows seen,
-    0). InvalidRequest names `batches` if there is no row or a row is not finite.
+    InvalidRequest names `batches` if there is no row or a row is not finite.
     """
     sample = SpreadSample(folder / "rows.tmp", dim, config.max_rows, config.dtype, config.seed)
     for rows_BD in blocks:
@@ -54,10 +53,7 @@ def write_sample(
 
 
 class SpreadSample:
-    """At most `max_rows` rows, in the stream's order; `seen` counts the stream's rows.
-
-    The file `path` has up to twice as many; memory is one batch and one chunk.
-    """
+    """At most `max_rows` rows in the stream's order; the file `path` has up to twice as many."""
 
     def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed

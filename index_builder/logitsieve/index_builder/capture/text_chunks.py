@@ -45,10 +45,7 @@ class CountedText:
 def token_windows(
     path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
 ) -> Iterator[list[int]]:
-    """Yield `begin` and then tokens of `path`, `window` in all; the last window may be shorter.
-
-    InvalidRequest names `text` if it cannot be read or has no tokens.
-    """
+    """Yield `begin` and tokens of `path`, at most `window` in all; InvalidRequest names `text`."""
     length, ids, empty = window - len(begin), list[int](), True
     for chunk in text_chunks(path):
         ids += tokenize(chunk)

@@ -52,10 +52,7 @@ def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
 
 
 def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
-    """Reserve rows start .. stop - 1 of the mapped `array` on disk; OSError if it is full.
-
-    Otherwise writing to the mapping would raise SIGBUS.
-    """
+    """Reserve rows of the mapped `array` on disk: OSError if it is full, not SIGBUS in use."""
     row = array.strides[0]
     with name_in_errors(file), file.open("r+b") as stream:
         os.posix_fallocate(stream.fileno(), array.offset + start * row, (stop - start) * row)
@@ -157,10 +154,7 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
 
 
 def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
-    """Return the matrix to store: rows stay as they are unless `dtype` names another type.
-
-    InvalidRequest as for `matrix`, and for a row with scales that are not finite.
-    """
+    """Return the matrix to store, unchanged unless `dtype` names a type; InvalidRequest too."""
     if not isinstance(weight, StoredMatrix):
         return StoredMatrix.of(matrix(weight, dtype))
     if not KINDS[weight.kind].blocks:

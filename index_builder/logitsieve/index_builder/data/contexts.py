@@ -24,10 +24,7 @@ Source: TypeAlias = "Contexts | ArrayLike | Path | str"
 
 
 class Contexts:
-    """N rows of size D, in shards that may be mapped files; read in blocks as float32.
-
-    InvalidRequest names `field` and a row that is not finite when it is read.
-    """
+    """N rows of size D in shards, maybe mapped; read in blocks, InvalidRequest if not finite."""
 
     def __init__(
         self,
@@ -114,10 +111,7 @@ class Contexts:
         return self.joined([self.between(start, start + size) for start in starts])
 
     def split(self) -> tuple[Self, Self]:
-        """Return (to fit on, held out): the last tenth, since neighbours resemble each other.
-
-        InvalidRequest with fewer than two rows.
-        """
+        """Return (to fit on, the last tenth), as neighbours are alike; InvalidRequest below 2."""
         if self.rows < 2:
             raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
         border = self.rows - max(1, self.rows // HELD_OUT)
@@ -133,10 +127,7 @@ class Contexts:
 
 
 def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts:
-    """Open contexts of size D from an array or files (arrays.py).
-
-    InvalidRequest names `field`, also for a wrong shape or dtype.
-    """
+    """Open contexts of size D from an array or files (arrays.py); InvalidRequest names `field`."""
     if isinstance(source, Contexts):
         shards = source._shards
     elif isinstance(source, (str, Path)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -65,10 +66,7 @@ class _Codes(NamedTuple):
 
 
 def fit_certified(inputs: FitInputs) -> FitResult:
-    """Return the sketch measured to answer fastest within its share of memory, or the smallest.
-
-    A reproducible build takes the first one of the search.
-    """
+    """Return the sketch measured fastest within its share of memory; the first if reproducible."""
     softmax, share = inputs.softmax, inputs.config.certified_memory
     moments = row_moments(softmax), second_moments(inputs.sample)
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
@@ -203,8 +201,16 @@ def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
     return moments_DD
 
 
+_moments: WeakKeyDictionary[Softmax, Float64] = WeakKeyDictionary()
+
+
 def row_moments(softmax: Softmax, ridge: float = RIDGE) -> Float64:
-    return second_moments(softmax.rows(sample_rows(softmax.vocab_size, MOMENT_ROWS, 0)), ridge)
+    """Return the second moments of at most MOMENT_ROWS rows of W, which are summed once."""
+    if softmax not in _moments:
+        rows = sample_rows(softmax.vocab_size, MOMENT_ROWS, 0)
+        _moments[softmax] = second_moments(softmax.rows(rows), 0.0)
+    moments_DD: Float64 = _moments[softmax] + ridge * (np.eye(softmax.dim) / softmax.dim)
+    return moments_DD
 
 
 def _power(matrix_DD: Float64, power: float) -> Float64:
@@ -220,10 +226,7 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
 
 
 def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
-    """Return the `sketch` part of these widths (SKETCH of heads/certified.py).
-
-    Coarse codes are in the order of the ids `order_V`.
-    """
+    """Return the `sketch` part of these widths; coarse codes are in the order of ids `order_V`."""
     V, P = turned.rows.shape
     M = min(P, widths.fine - EXTRA)
     F = min(M, widths.coarse)
@@ -256,10 +259,7 @@ def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> di
 def _grouped(
     coarse_VF: np.ndarray, scales_V: Float32, rests_V: Float32, bias_V: Float32, order_V: Int32
 ) -> np.ndarray:
-    """uint8 [G, S]: groups of sixteen rows, quads of codes first, then scales, norms and biases.
-
-    The last group is padded by rows with bias -inf.
-    """
+    """uint8 [G, S]: groups of sixteen rows, quads of codes, scales, norms, biases (-inf pads)."""
     V, F = coarse_VF.shape
     groups = -(-V // LANES)
     rows = np.full((groups * LANES, F), MOST + 1, np.uint8)

@@ -22,10 +22,7 @@ POINTS = 256  # rows per centroid that k-means sees
 
 
 def fit_ivf(inputs: FitInputs) -> FitResult:
-    """Return the clusters of the seed that scans least at the target, and their nprobe.
-
-    Starts differ much: a frequent row in a list that is probed late costs all its contexts.
-    """
+    """Return the clusters of the seed that scans least at the target (they vary), and nprobe."""
     softmax, config = inputs.softmax, inputs.config
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
     hidden_HD, labels_HK = heldout_sample(inputs)

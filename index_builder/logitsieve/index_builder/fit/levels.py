@@ -62,11 +62,7 @@ JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate the bytes re
 
 
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
-    """Return the sketch with levels, or None if one without levels has less to read.
-
-    The bytes of either are estimated from a sample of rows and held-out contexts. Without contexts
-    the sketch is for any direction of h, if rows are long enough.
-    """
+    """Return the sketch with levels; None if one without them probably reads fewer bytes."""
     softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
     if softmax.dim < LEAST_DIM:
         return None
@@ -129,10 +125,7 @@ def costs(
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
-    """Rotate all but the `first` coordinates by a uniform (Haar) rotation.
-
-    It has its own random stream: the coordinates depend on the sample that the seed draws.
-    """
+    """Rotate all but the `first` coordinates by a uniform (Haar) rotation from its own stream."""
     count = len(rotation_PD) - first
     gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
     axes, upper = np.linalg.qr(gauss)

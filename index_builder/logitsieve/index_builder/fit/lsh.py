@@ -167,10 +167,7 @@ class _Search:
         )
 
     def _tightest(self, counts_HU: np.ndarray) -> tuple[int, float]:
-        """Return the least cap that reaches the recall, or V, and its recall.
-
-        Words in as many tables as the label are equally likely to come before it.
-        """
+        """Return the least cap that reaches the recall, or V, and its recall, ties in any order."""
         of_label = np.take_along_axis(counts_HU, self.labels[:, None], 1)
         above = (counts_HU > of_label).sum(axis=1)
         equal = (counts_HU == of_label).sum(axis=1)

@@ -22,10 +22,7 @@ BLOCK_ROWS = 4096
 
 
 class Turning(NamedTuple):
-    """The stored change of coordinates: a context h has the coordinates L U h.
-
-    With levels they are U h, U any invertible [D, D], and L is empty.
-    """
+    """The change of coordinates: a context h has L U h; with levels U h, and L is empty."""
 
     directions: Float32  # U [P, D]; divided by `stretch`, its rows are orthonormal up to rounding
     stretch: Float32  # E [D]

@@ -128,10 +128,7 @@ def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> N
 
 
 def least_rows(precision: float, unseen: bool) -> int:
-    """Return the least number of held-out contexts, all right, that show a precision below 1.
-
-    Wilson's bound of N of them is N / (N + z^2).
-    """
+    """Return the least rows, all right, that show a precision (Wilson's bound: N / (N + z^2))."""
     misses = 1.0 if unseen else MORE_MISSES
     rows = max(1, math.ceil(Z95**2 * (misses / (1 - precision) - 1)))
     while bound_of(unseen)(np.ones(rows)) < precision:  # rounding
@@ -161,9 +158,8 @@ class Search:
     def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train the cheapest.
 
-        The dearer ones are trained too until one reaches the target, unless the held-out contexts
-        could not show it. TargetNotReached with the nearest screen, or that screen with
-        `best_effort`, if only the fallback answering all rows would meet the target.
+        The dearer ones are trained too until one reaches the target, unless no contexts could show
+        it. Without one, TargetNotReached, or the nearest screen with `best_effort`.
         """
         reached: list[FittedScreen] = []
         nearest: FittedScreen | None = None
@@ -192,11 +188,7 @@ class Search:
         raise TargetNotReached(self.target, {**bounds, **nearest.summary, "provable": provable})
 
     def _cheapest_starts(self) -> list[tuple[Float32, int]]:
-        """Return plain centroids [C, D] and numbers of labels to count, the cheapest first.
-
-        One that misses the target comes last: training may make up for it. Partitions are dropped:
-        most of them are never trained.
-        """
+        """Return plain centroids [C, D] and numbers of labels to count, the cheapest first."""
         ranked: list[tuple[float, Float32, int]] = []
         inputs, tried = self.inputs, self.inputs.config.clusters_tried
         labels = depths(self.target, inputs.config.labels, inputs.vocab_size)

@@ -47,10 +47,7 @@ class ScreenCosts(NamedTuple):
     def most_escalated(
         self, clusters: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
     ) -> int:
-        """Return the most rows, the first of `order_H`, that cost below `limit` escalated; or -1.
-
-        Sums round in another order than in `a_row`, so costs near `limit` count.
-        """
+        """Return the most rows, first of `order_H`, that cost about `limit` escalated; or -1."""
         rows = len(order_H)
         scanned = sizes_H.sum() - np.cumsum([0, *sizes_H[order_H]])
         read = self.centroid * clusters
@@ -61,10 +58,7 @@ class ScreenCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class PrecisionGoal:
-    """A goal for training: the fewest bytes with lower 95 % bounds that meet `precision`.
-
-    `rest` [H, K] marks the labels of held-out contexts that the fallback finds; None: all.
-    """
+    """The fewest bytes with bounds that meet `precision`; the fallback finds `rest` [H, K]."""
 
     precision: Mapping[str, float]
     costs: ScreenCosts
@@ -72,11 +66,7 @@ class PrecisionGoal:
     rest: Bool | None = None
 
     def plan(self, partition: Partition) -> CascadePlan:
-        """Return the cheapest plan that meets the target.
-
-        If even all labels and all but one row escalated miss it: no budget, and only the rows
-        escalated that a guard demands.
-        """
+        """Return the cheapest plan that meets the target; if none does, one without a budget."""
         best: CascadePlan | None = None
         most = partition.knapsack.everything
         for probes in range(1, min(MOST_PROBES, partition.clusters) + 1):
@@ -151,7 +141,7 @@ def least_escalation(
 ) -> float | None:
     """Return the least cosine threshold at which the lower bounds meet `precision`; -1 for no rows.
 
-    Rows below it count as right, or as `rest_HK` says. None if that takes all rows, or more than
+    Rows below it count as `rest_HK` (None: right). None if that takes all rows, or more than
     `most`.
     """
     order_H = np.argsort(cosines_H, kind="stable")

@@ -24,19 +24,13 @@ AVERAGED = 0.99  # share of the past in the moving average of candidates a row
 
 
 def agreement(hidden_SD: Tensor, centroids_CD: Tensor, scale: float) -> float:
-    """Return the expected share of Gumbel samples that agree with the argmax.
-
-    The Gumbel trick (eq. 4) samples cluster t with P(t|h) of eq. 3, the argmax with max_t P(t|h).
-    """
+    """Return the expected share of Gumbel samples (eq. 4) that pick the argmax, max_t P(t|h)."""
     probability_SC = torch.softmax(scale * (hidden_SD @ centroids_CD.T), dim=1)
     return float(probability_SC.amax(dim=1).mean())
 
 
 def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
-    """Return beta: beta * centroids agree with their Gumbel samples in AGREEMENT of the cases.
-
-    With unit centroids nearly every sample is a random cluster: training would undo k-means.
-    """
+    """Return the scale at which AGREEMENT of Gumbel samples pick the nearest centroid."""
     stride = max(1, len(hidden_SD) // SCALE_ROWS)
     some_SD, centroids = torch.from_numpy(hidden_SD[::stride]), torch.from_numpy(centroids_CD)
     largest = float((some_SD @ centroids.T).abs().max())
@@ -53,10 +47,7 @@ def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
 
 
 def straight_through(scores_BC: Tensor, gumbel_BC: Tensor) -> Tensor:
-    """pbar [B, C]: one-hot of the sampled cluster, with gradients of eq. 5 at temperature 1.
-
-    log P(t|h) differs from the score v_t . h by a constant of the row, which softmax ignores.
-    """
+    """pbar [B, C]: one-hot of the sampled cluster, with gradients of eq. 5 at temperature 1."""
     p_BC = torch.softmax(scores_BC + gumbel_BC, dim=1)
     one_hot_BC = torch.zeros_like(p_BC).scatter_(1, p_BC.argmax(dim=1, keepdim=True), 1.0)
     return one_hot_BC + p_BC - p_BC.detach()
@@ -65,10 +56,7 @@ def straight_through(scores_BC: Tensor, gumbel_BC: Tensor) -> Tensor:
 def cluster_loss(
     labels_BK: Tensor, table_VC: Tensor, sizes_C: Tensor, waste_weight: float
 ) -> Tensor:
-    """l [B, C], eq. 6 of every row under every cluster: misses, and lambda times waste.
-
-    `table_VC` is c transposed, 0 or 1; `sizes_C` its column sums.
-    """
+    """l [B, C], eq. 6 of every row under every cluster; table_VC is c transposed, sizes_C sums."""
     hits_BC = table_VC[labels_BK].sum(dim=1, dtype=torch.float32)
     return (labels_BK.shape[1] - hits_BC) + waste_weight * (sizes_C - hits_BC)
 
@@ -93,10 +81,7 @@ class MovingAverage:
 
 
 class Adam:
-    """Kingma and Ba 2015, "Adam", Algorithm 1, for one tensor.
-
-    Its steps equal torch.optim's, which takes three seconds to import.
-    """
+    """Kingma and Ba 2015, Algorithm 1, for one tensor; torch.optim takes three seconds to load."""
 
     def __init__(self, parameter: Tensor, lr: float) -> None:
         self._parameter, self._lr, self._steps = parameter, lr, 0
@@ -123,10 +108,7 @@ def train_centroids(
     config: ScreenConfig,
     seed: int,
 ) -> Tensor:
-    """Return v after one round: `config.steps` steps of Adam.
-
-    The learning rate is in units of the centroids' root mean square, so it suits any model.
-    """
+    """Return v after one round: `config.steps` steps of Adam, its rate in centroid sizes."""
     generator = torch.Generator().manual_seed(seed)
     v_CD = centroids_CD.clone().requires_grad_()
     size = float(centroids_CD.square().mean().sqrt())

@@ -75,10 +75,7 @@ def few(contexts: Contexts) -> Contexts:
 
 
 def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path) -> FitInputs:
-    """Return the inputs with the held-out labels that `estimated` finds, and a target.
-
-    Without one it is the precision that `estimated` shows, or promises if that is less.
-    """
+    """Return the inputs with the labels that `estimated` finds, and its precision as the target."""
     K = min(max(TARGETS.values()), inputs.vocab_size)
     labels_HK = inputs.heldout_labels[:, :K]
     file = scratch / "estimated.npy"
@@ -161,10 +158,7 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
 
 
 def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
-    """Return the share that a fitted screen leaves to `estimated` if that alone is cheaper.
-
-    Compared on the text that takes the screen most bytes.
-    """
+    """Return the share that a screen leaves to `estimated` if that alone is cheaper, else None."""
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
     top = heads["screen"].topk(trial.hidden, trial.k)

@@ -192,11 +192,7 @@ class Partition:
         return table_VC
 
     def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
-        """Return the `screen` part: each list holds its most frequent labels first.
-
-        Lists shorter than SHORTEST are padded, beyond the budget, by the labels most frequent over
-        all.
-        """
+        """Return the `screen` part: most frequent labels first, lists below SHORTEST padded."""
         cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
         order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
         kept_C, size_C = self.sizes(keep_P), self.list_sizes(keep_P)
@@ -228,10 +224,7 @@ class Partition:
 
 
 def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
-    """([H, R] the best clusters of each context, [H] its cosine to the first of them).
-
-    A context of zeros has cosine 1: the screen answers it itself.
-    """
+    """([H, R] the best clusters of each context, [H] its cosine to the first; 1 for zeros)."""
     centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
     lengths_C = torch.linalg.vector_norm(centroids_DC, dim=0)
     probes = min(MOST_PROBES, len(centroids_CD))

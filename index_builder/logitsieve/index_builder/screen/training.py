@@ -87,10 +87,7 @@ def train_fixed(inputs: FitInputs) -> FittedScreen:
 
 
 def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
-    """Line 3: spherical k-means over the sample, [C, D], at a trainable scale.
-
-    All centroids have the same scale, so it changes no argmax.
-    """
+    """Line 3: spherical k-means over the sample, [C, D], at one trainable scale."""
     config = inputs.config
     unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
     return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
@@ -102,10 +99,7 @@ def train_screen(
     plan_of: Callable[[Partition], CascadePlan],
     progress: Progress = no_progress,
 ) -> FittedScreen:
-    """Lines 5-8 from a plain partition; return the round with the cheapest plan.
-
-    The lists come first: while all are empty, every cluster has the same loss and v no gradient.
-    """
+    """Lines 5-8 from a plain partition, lists first; return the round with the cheapest plan."""
     config = inputs.config
     hidden_SD = torch.from_numpy(inputs.sample)
     labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))

@@ -20,10 +20,7 @@ from logitsieve.api.results import Float64, Int32, Int64
 
 @dataclass(frozen=True)
 class Targets:
-    """Pair p: classes[p] is a target of row rows[p], int64 [P]; rows ascend and cover 0 .. count-1.
-
-    `single`: each row has exactly one.
-    """
+    """classes[p] is a target of row rows[p], int64 [P]; rows ascend over 0 .. count-1."""
 
     rows: Tensor
     classes: Tensor
@@ -120,10 +117,7 @@ class LossBatch:
 def read_batch(
     hidden: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
 ) -> LossBatch:
-    """Read hidden [..., D] and target [...], or [..., L] padded by `ignore_index`.
-
-    Equal targets of a row count once. Raises InvalidRequest.
-    """
+    """Read hidden [..., D] and target [...], or [..., L] padded by `ignore_index`, each once."""
     check_hidden(hidden, in_features)
     several = target.ndim == hidden.ndim
     expected = hidden.shape[:-1]

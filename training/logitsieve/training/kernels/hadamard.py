@@ -96,10 +96,7 @@ def _multiply(values, factors, size):
 
 @kernel("(float32[:,::1], float32[:,:,::1], float32[:,::1])")
 def structured_products(vectors: Float32, signs: Float32, products: Float32) -> None:
-    """Fill products [B, N P]: sqrt(P) H D1 H D2 H D3 of each of the vectors [B, D], D <= P.
-
-    `signs` [N, 3, P] are D1, D2, D3 of each block, +1 or -1.
-    """
+    """Fill products [B, N P]: sqrt(P) H D1 H D2 H D3 of vectors [B, D <= P] by signs [N, 3, P]."""
     rows, dim = vectors.shape
     blocks, _, size = signs.shape
     scratch = np.zeros(size, np.float32)

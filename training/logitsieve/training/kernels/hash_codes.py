@@ -79,10 +79,7 @@ def _borrowed(winners, number):
 
 @kernel("(float32[:,::1], int32[:,:,::1], int32[:,::1])")
 def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
-    """Fill codes [B, L], the buckets of vectors [B, D] in the tables of windows [L, K, m].
-
-    An empty window borrows another's winner (the densification).
-    """
+    """Fill codes [B, L] of vectors [B, D] by windows [L, K, m]; empty ones borrow a winner."""
     tables, hashes, size = windows.shape
     bits = int(log2(size))
     flat, winners = windows.ravel(), np.empty(tables * hashes, np.int32)
@@ -116,10 +113,7 @@ def dwta_agreements(
     ids: Int32,
     out: Float64,
 ) -> None:
-    """Fill out [E], the probability that one hash of a query and each of its rows (CSR) agree.
-
-    queries [B, D] and rows [V, D] are ranks, `chances` is `window_chances`. O(E D^2 / 128).
-    """
+    """Fill out [E], the chance that a query and a row (CSR) agree in a hash, by ranks; O(E D^2)."""
     dim = queries.shape[1]
     order, words = np.empty(dim, np.int64), np.empty(dim // WORD_BITS + 1, np.uint64)
     for query in range(queries.shape[0]):
@@ -140,10 +134,7 @@ def dwta_agreements(
 def simhash_agreements(
     queries: Float32, rows: Float32, offsets: Int64, ids: Int32, out: Float64
 ) -> None:
-    """Fill out [E], the probability that a query and each of its rows (CSR) are on one side.
-
-    queries [B, D] and rows [V, D] have length 1, or 0: at right angles to all.
-    """
+    """Fill out [E], the chance that a query and a row (CSR) of length 1 (or 0) are on one side."""
     dim = queries.shape[1]
     start = pointer(rows)
     for query in range(queries.shape[0]):

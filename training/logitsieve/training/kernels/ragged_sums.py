@@ -181,7 +181,7 @@ def ragged_rows(
 ) -> None:  # fmt: skip
     """Fill rows start .. stop-1 of values [U, D], the gradients of the classes touched.
 
-    keys [N] are id * 2^32 + term, ascending; class u has those from starts[u] to starts[u+1]-1.
+    keys [N] are id * 2^32 + term, ascending; class u has starts[u] .. starts[u+1]-1.
     rows [N] is each term's row of hidden, coefficients [N] its factor.
     """
     dim = hidden.shape[1]

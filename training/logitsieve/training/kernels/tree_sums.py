@@ -149,10 +149,7 @@ def _merge_equal(nodes, count, sums, places, size):
 
 @kernel("(float32[:,::1], int64[::1], float32[:,::1])")
 def add_to_paths(sums: Float32, leaves: Int64, changes: Float32) -> None:
-    """Add changes [N, F] of phi of classes in leaves [N], ascending, to all sums above them.
-
-    Each node is written once; `changes` is overwritten. O(N F log L).
-    """
+    """Add changes [N, F] (overwritten) of classes in ascending leaves [N] to sums above them."""
     count, size = sums.shape
     nodes, places = leaves + count, np.arange(leaves.size)
     tree, values, left = pointer(sums), pointer(changes), leaves.size

@@ -181,10 +181,7 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @torch.no_grad()
     def full_loss(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Return the loss under the full softmax, without gradient, reduced like the loss's own.
-
-        Holds a constant number of logits at a time.
-        """
+        """Return the loss under the full softmax, without gradient, a chunk of logits at a time."""
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         prepared, count = self.prepare(batch.hidden), batch.targets.count
         step = max(_CHUNK // self.n_classes, 1)

@@ -77,10 +77,7 @@ def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tenso
 
 
 def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
-    """Return weights [V] of q = log((r + 2) / (r + 1)) / log(V + 1), r the rank from 0.
-
-    TensorFlow's log_uniform_candidate_sampler. Without class_counts [V] ids are ranks.
-    """
+    """Return TensorFlow's weights [V], log((r + 2) / (r + 1)), r the rank, or the id, from 0."""
     ranks = torch.arange(n_classes, dtype=torch.float64)
     if class_counts is not None:
         ranks = torch.empty_like(ranks).scatter_(0, by_frequency(n_classes, class_counts), ranks)

@@ -108,10 +108,7 @@ def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 @dataclass(kw_only=True, eq=False)
 class KernelProposal(Proposal):
-    """Candidates in proportion to a kernel above the leaves and to e^logit within them.
-
-    Larger leaves are closer to the softmax and cost more: all logits of a drawn leaf are computed.
-    """
+    """Candidates in proportion to a kernel above the leaves and to e^logit within them."""
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
     leaf: int = option(32, "Classes of a leaf, at most.", 1)

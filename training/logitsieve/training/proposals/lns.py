@@ -136,10 +136,7 @@ def default_bits(n_classes: int) -> int:
 
 
 def default_tables(bits: int) -> int:
-    """Return L = 50, less ten for each bit over 9, but at least 20.
-
-    At V = 200,000 a step with 20 tables of 13 bits takes half the time of one with 50 of 9.
-    """
+    """Return L = 50, less ten for each bit over 9, at least 20, for half the time."""
     return min(max(TABLES - 10 * (bits - BITS), LEAST_TABLES), TABLES)
 
 

@@ -111,10 +111,7 @@ class UniformSampler:
     def add(
         self, offsets: Int64, ids: Int32, targets_BM: Int64, count: int, rng: StepRng
     ) -> tuple[Int64, Int32, Float64]:
-        """Return CSR (offsets, ids, log-weights): each row's ids and then `count` others.
-
-        Targets (padded by -1) are excluded.
-        """
+        """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, no targets."""
         key, step = np.uint64(rng.key), np.uint64(rng.step)
         taken = self.scratch.zeros("taken", self.n_classes, np.uint8)
         result: tuple[Int64, Int32, Float64] = add_uniform_sample(

@@ -59,10 +59,7 @@ class Hashing(ABC):
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
-        """Return the probability [E] that one hash of a query and of a row agree.
-
-        queries and rows come from `kept`; a query's rows are CSR.
-        """
+        """Return the probability [E] that one hash agrees, of queries and CSR rows from `kept`."""
         out = np.empty(ids.size)
         self.fill_agreements(queries, rows, offsets, ids, out)
         return out
@@ -131,10 +128,7 @@ class StructuredSimHash(SimHash):
 
 
 class DWTA(Hashing):
-    """Largest coordinates of random windows (training/kernels/hash_codes.py), over w and h alone.
-
-    Probabilities are exact for vectors without zeros; a window of zeros borrows another's winner.
-    """
+    """Largest coordinates of random windows of w and h; exact chances for vectors without zeros."""
 
     def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:
         check_at_least("tables", tables, 1, LARGEST_TABLES)

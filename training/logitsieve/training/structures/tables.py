@@ -54,10 +54,7 @@ LARGEST_POOLS = 2**31 - 1
 
 
 class Buckets:
-    """Buckets of class ids: bucket i holds pools[start : start + size] of its extents[i].
-
-    extents int32 [buckets, 3] (kernels/buckets.py); pools int32.
-    """
+    """Bucket i holds pools[start : start + size], int32, of its extents[i] (kernels/buckets.py)."""
 
     extents: Int32
     pools: Int32

@@ -83,10 +83,7 @@ class StructuredFourier(Features):
 
 
 class QuadraticFeatures(Features):
-    """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1.
-
-    u u^T is symmetric: D (D + 1) / 2 + 1 features instead of the paper's D^2 + 1.
-    """
+    """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1."""
 
     def __init__(self, dim: int, alpha: float) -> None:
         self.rows, self.columns = np.triu_indices(dim)
@@ -130,11 +127,7 @@ class TreeQuery:
 
 
 class KernelTree:
-    """Sums of phi over the classes below each branch: a RowIndex.
-
-    Stores each added row, to subtract it again; normalised rows in half precision, and
-    phi is of the rounded row.
-    """
+    """Sums of phi over the classes below each branch (a RowIndex), and each row as added."""
 
     def __init__(
         self, features: Features, in_features: int, n_classes: int, form: LogitForm, leaf: int

@@ -44,10 +44,7 @@ class Vocabulary:
 
     @classmethod
     def most_frequent(cls, counts: Mapping[str, int], size: int) -> Self:
-        """Return `<unk>` and the `size - 1` most frequent words; of equals, the first by alphabet.
-
-        `<eos>` is always one of them; words of count 0 never are.
-        """
+        """Return `<unk>`, `<eos>` and the most frequent words, `size` in all, by alphabet."""
         words = (word for word, count in counts.items() if count and word not in (UNKNOWN, END))
         ranked = sorted(words, key=lambda word: (-counts[word], word))[: size - 2]
         chosen = sorted([*ranked, END], key=lambda word: (-counts.get(word, 0), word))
@@ -69,10 +66,7 @@ class Vocabulary:
 
 
 def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
-    """Yield the words of each line that has any, and `<eos>`.
-
-    InvalidRequest names `field` if the file is no UTF-8 text.
-    """
+    """Yield the words of each line that has any, and `<eos>`; InvalidRequest names `field`."""
     try:
         with path.open("rb") as file:
             gzipped = file.read(len(GZIPPED)) == GZIPPED
@@ -108,10 +102,7 @@ class Corpus(NamedTuple):
 
 
 def encode(config: TrainConfig, progress: Progress = no_progress) -> Corpus:
-    """Read the texts of a training as ids of the most frequent words of the text trained on.
-
-    A text is read once: words get numbers, then ids. Holds 8 bytes a word in memory.
-    """
+    """Read texts as ids of the most frequent words of the text trained on; holds 8 bytes a word."""
     if config.text is None:
         raise InvalidRequest("text", "nothing", "a text file, or --resume")
     numbers: dict[str, int] = defaultdict(count().__next__)
@@ -146,10 +137,7 @@ class TextStreams:
         self._starts_B = shift + np.arange(streams)[:, None] * self.length
 
     def read(self, start: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and next words, int64 [B, T] each, from word `start` of each stream on.
-
-        T is less than `steps` at the end.
-        """
+        """Return inputs and next words, int64 [B, T <= steps], from `start` on."""
         steps = min(steps, self.length - start)
         places = (self._starts_B + start + np.arange(steps + 1)) % len(self._ids)
         ids = torch.from_numpy(self._ids[places].astype(np.int64)).to(self._device)

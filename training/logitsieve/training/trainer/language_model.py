@@ -45,10 +45,7 @@ class Recurrent(nn.Module):
 
 
 class LanguageModel(Recurrent):
-    """Next-word logits, exactly W h + b; W [V, D] may also be the input embedding.
-
-    With `normalized` h is the LSTM's output divided by its length.
-    """
+    """Next-word logits, exactly W h + b; with `normalized` h is the LSTM's output at length 1."""
 
     def __init__(
         self,

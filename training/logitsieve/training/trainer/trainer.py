@@ -114,10 +114,7 @@ class Trainer:
             raise InvalidRequest("device", self.config.device, allowed) from error
 
     def step(self) -> float:
-        """Make one update; return its loss in nats a word.
-
-        TrainingFailed, before any update, if a hidden state or the gradient is not finite.
-        """
+        """Make one update; return its loss in nats a word. TrainingFailed if it is not finite."""
         begun, status = time.monotonic(), self.status
         factor = lr_factor(self.config, status.steps, status.total)
         rates = (self.config.lr, self.config.head_lr)
@@ -154,10 +151,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Return the perplexity on the held-out text under the full softmax.
-
-        At most 7 words at the text's end are left out. TrainingFailed if it is not finite.
-        """
+        """Return the perplexity on the held-out text, at most 7 words less, or TrainingFailed."""
         self.model.eval()
         ids = self.corpus.valid
         count = max(1, min(VALID_STREAMS, len(ids) // (VALID_STEPS + 1)))
@@ -223,10 +217,7 @@ SETTINGS, CHECKPOINT = "settings.json", "checkpoint.pt"
 
 
 def begin(folder: Path, config: TrainConfig, *, progress: Progress = no_progress) -> None:
-    """Begin a run: encode its text, and write its options when that is done.
-
-    InvalidRequest if the folder holds a checkpoint or files of no run, or for a wrong option.
-    """
+    """Encode the run's text, then write its options; InvalidRequest if the folder is in use."""
     if (folder / CHECKPOINT).exists():
         raise InvalidRequest("out", f"{folder}, which holds a run", "another folder, or --resume")
     if folder.exists() and any(folder.iterdir()):
