@@ -160,7 +160,7 @@ def _paying_screen(
     prepared: Callable[[], FitInputs],
     scratch: Path,
 ) -> tuple[FitResult | None, str]:
-    """Return a screen and a note; None if not named and `estimated` is cheaper as precise."""
+    """Return a screen, or None if `estimated` is cheaper at equal precision, and a note."""
     name, named = EstimatedHead.name, inputs.named
     if named or inputs.train.rows <= SAMPLED:
         basis = prepared()
@@ -192,7 +192,7 @@ def _paying_screen(
 
 
 def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
-    """Return the head for other heads' rows: with a flat softmax bounds pay less than `exact`."""
+    """Return the head that answers for others: certified, or `exact` for a flat softmax."""
     if not inputs.heldout.rows:
         return "certified"
     heads = heads_of(inputs.softmax, fitted)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -197,16 +197,20 @@ class LayerInputs:
 
     def __init__(self, model: nn.Module, layer: nn.Linear) -> None:
         self._model, self._layer, self._lock = model, layer, Lock()
-        self._undo, self._caught = ExitStack(), list[Tensor]()
-        self._undo.enter_context(
-            layer.register_forward_pre_hook(lambda _, inputs: self._caught.append(inputs[0]))
+        self._caught = list[Tensor]()
+        self._hook = layer.register_forward_pre_hook(
+            lambda _, inputs: self._caught.append(inputs[0])
         )
+        self._replaced = vars(layer).get("forward")  # set by an adapter, such as `attach`
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._undo.close()
+        self._hook.remove()
+        vars(self._layer).pop("forward", None)
+        if self._replaced is not None:
+            self._layer.forward = self._replaced  # type: ignore[method-assign]
 
     def read(self, batch: Any) -> tuple[Tensor, Any]:
         """Return (the layer's inputs for a batch [B, D], the model's output)."""
@@ -225,7 +229,11 @@ class LayerInputs:
 
     def skip_product(self) -> None:
         """Return zeros from the layer: its product takes most of a small model's time."""
-        self._undo.enter_context(_without_product(self._layer))
+
+        def zeros(input: Tensor) -> Tensor:
+            return input.new_zeros(1).expand(*input.shape[:-1], self._layer.out_features)
+
+        self._layer.forward = zeros  # type: ignore[method-assign]
 
 
 def rows_of_batch(inputs: LayerInputs, batch: Any) -> Float32:
@@ -249,18 +257,3 @@ def call_model(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
-
-
-@contextmanager
-def _without_product(layer: nn.Linear) -> Iterator[None]:
-    def zeros(input: Tensor) -> Tensor:
-        return input.new_zeros(1).expand(*input.shape[:-1], layer.out_features)
-
-    replaced = vars(layer).get("forward")  # set by an adapter, such as `attach`
-    layer.forward = zeros  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del layer.forward
-        if replaced is not None:
-            layer.forward = replaced  # type: ignore[method-assign]

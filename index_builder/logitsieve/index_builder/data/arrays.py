@@ -154,7 +154,7 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
 
 
 def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
-    """Return the matrix to store, unchanged unless `dtype` names a type; InvalidRequest too."""
+    """Return the matrix to store, unchanged unless `dtype` names another type."""
     if not isinstance(weight, StoredMatrix):
         return StoredMatrix.of(matrix(weight, dtype))
     if not KINDS[weight.kind].blocks:

@@ -111,7 +111,7 @@ class Contexts:
         return self.joined([self.between(start, start + size) for start in starts])
 
     def split(self) -> tuple[Self, Self]:
-        """Return (to fit on, the last tenth), as neighbours are alike; InvalidRequest below 2."""
+        """Return (to fit on, the last tenth) of 2 rows or more; neighbours resemble each other."""
         if self.rows < 2:
             raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
         border = self.rows - max(1, self.rows // HELD_OUT)

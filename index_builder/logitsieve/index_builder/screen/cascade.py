@@ -47,7 +47,7 @@ class ScreenCosts(NamedTuple):
     def most_escalated(
         self, clusters: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
     ) -> int:
-        """Return the most rows, first of `order_H`, that cost about `limit` escalated; or -1."""
+        """Return how many rows, first of `order_H`, may be escalated below `limit`; or -1."""
         rows = len(order_H)
         scanned = sizes_H.sum() - np.cumsum([0, *sizes_H[order_H]])
         read = self.centroid * clusters

@@ -75,7 +75,7 @@ def few(contexts: Contexts) -> Contexts:
 
 
 def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path) -> FitInputs:
-    """Return the inputs with the labels that `estimated` finds, and its precision as the target."""
+    """Return the inputs with the labels that `estimated` finds, and a target: its precision."""
     K = min(max(TARGETS.values()), inputs.vocab_size)
     labels_HK = inputs.heldout_labels[:, :K]
     file = scratch / "estimated.npy"

@@ -117,7 +117,7 @@ class LossBatch:
 def read_batch(
     hidden: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
 ) -> LossBatch:
-    """Read hidden [..., D] and target [...], or [..., L] padded by `ignore_index`, each once."""
+    """Read hidden [..., D] and target [...], or distinct [..., L] padded by `ignore_index`."""
     check_hidden(hidden, in_features)
     several = target.ndim == hidden.ndim
     expected = hidden.shape[:-1]

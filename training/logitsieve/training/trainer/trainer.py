@@ -151,7 +151,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Return the perplexity on the held-out text, at most 7 words less, or TrainingFailed."""
+        """Return the perplexity on the held-out text; TrainingFailed if it is not finite."""
         self.model.eval()
         ids = self.corpus.valid
         count = max(1, min(VALID_STREAMS, len(ids) // (VALID_STEPS + 1)))
