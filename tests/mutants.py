@@ -32,7 +32,7 @@ FOLDERS = (
     "server/logitsieve/server/scheduling", "server/logitsieve/server/security",
     "training/logitsieve/training/losses",
 )  # fmt: skip
-WARM = "numpy", "numba", "torch", "hypothesis", "logitsieve.kernels.sketch.sketch"
+WARM = "numpy", "numba", "torch", "logitsieve.kernels.sketch.sketch"
 MARKED = "not system and not gpu and not ray and not exhaustive"
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
