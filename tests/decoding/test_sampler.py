@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,17 @@ def variation(counts: np.ndarray, probs: np.ndarray) -> float:
     return float(np.abs(counts / counts.sum() - probs).sum() / 2)
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
-@pytest.mark.parametrize(("head", "draws"), [("certified", 100_000), ("exact", 20_000)])
+@pytest.mark.parametrize(
+    ("head", "draws", "temperature", "constraints"),
+    [
+        ("certified", 100_000, 1.0, "none"),
+        ("certified", 100_000, 1.5, "best banned"),
+        ("certified", 100_000, 0.5, "penalised"),
+        ("exact", 20_000, 0.5, "none"),
+        ("exact", 20_000, 1.5, "worst biased up"),
+        ("exact", 20_000, 1.0, "some allow few"),
+    ],
+)
 def test_draws_follow_the_softmax(
     decoder: LocalDecoder, head: str, draws: int, temperature: float, constraints: str
 ) -> None:
@@ -143,8 +152,10 @@ def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None
         assert chi_square_p(counts_of(ids), softmax(logits)) > 1e-3
 
 
-@pytest.mark.parametrize("filters", [(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)], ids=str)
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
+@pytest.mark.parametrize(
+    ("constraints", "filters"),
+    [*zip(CONSTRAINTS, cycle([(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)]), strict=False)],
+)
 @pytest.mark.parametrize("head", ["exact", "certified"])
 def test_filtered_draws_are_the_best_of_what_remains_by_the_noise_of_all(
     decoder: LocalDecoder, head: str, constraints: str, filters: tuple[float, float]
@@ -232,8 +243,10 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("constraints", ["none", "best banned", "some allow few"])
+@pytest.mark.parametrize(
+    ("options", "constraints"),
+    [*zip(OPTIONS, cycle(["none", "best banned", "some allow few"]), strict=False)],
+)
 def test_a_draw_depends_on_its_seed_step_and_place_alone(
     decoder: LocalDecoder, options: dict[str, Any], constraints: str
 ) -> None:

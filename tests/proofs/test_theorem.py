@@ -26,6 +26,7 @@ def test_a_theorem_holds_and_fails_for_a_weaker_constant(theorem: Theorem) -> No
         assert not theorem.holds(theorem.weakened(theorem.value, theorem.slack))
 
 
+@pytest.mark.exhaustive
 @BY_NAME
 @NEEDS_GAPPA
 def test_no_hypotheses_contradict_one_another(theorem: Theorem) -> None:

@@ -207,8 +207,7 @@ def test_draws_are_proven_without_a_head(remote: Decoder, whole: LocalDecoder) -
         assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
 
 
-@pytest.mark.parametrize("rows", [1, 3, 200])
-@pytest.mark.parametrize("k", [1, 5, 128])
+@pytest.mark.parametrize(("rows", "k"), [(1, 1), (3, 128), (200, 5)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -232,7 +231,7 @@ def test_topk(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize(("rows", "k"), [(1, 1), (10, 5), (64, 10), (2, 11)])
+@pytest.mark.parametrize(("rows", "k"), [(1, 1), (64, 10), (2, 11)])
 @pytest.mark.parametrize(
     "options",
     [

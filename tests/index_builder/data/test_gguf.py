@@ -14,7 +14,7 @@ from tests.llamacpp.small_model import Make, tokens
 from tests.synthetic import make_hidden
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_1"])
 def test_an_index_of_a_file_has_its_matrix_and_its_identity(
     make_gguf: Make, kind: str, tmp_path: Path
 ) -> None:

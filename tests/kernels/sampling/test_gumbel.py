@@ -84,8 +84,8 @@ def test_the_largest_perturbed_logit_wins(size: int, inverse: float) -> None:
         assert_drawn(ids[row], log_z[row], row, logits[row], inverse, np.arange(size))
 
 
-@pytest.mark.parametrize("size", [1, 2, 17, 300])
-@pytest.mark.parametrize("inverse", [1e-4, 1.0, 3.0, 1e5])
+@pytest.mark.parametrize("size", [1, 17, 300])
+@pytest.mark.parametrize("inverse", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_the_largest_wins_of_those_that_filters_leave(
     size: int, inverse: float, filters: tuple[float, float]

@@ -77,8 +77,9 @@ def true_rest(logits: np.ndarray, scale: float) -> np.ndarray:
     return np.array([-log_probs(row).max() for row in apart])
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
-@pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (1000, 70)])
+@pytest.mark.parametrize(
+    ("V", "D", "scale"), [(1, 1, 1.0), (15, 3, 3.0), (257, 40, 0.5), (1000, 70, 1.0)]
+)
 @pytest.mark.parametrize("make", MAKERS)
 def test_it_is_that_of_long_doubles_and_of_each_row_alone(
     make: Make, V: int, D: int, scale: float
