@@ -28,7 +28,7 @@ from logitsieve.index_builder.fit.certified import (
 )
 from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.kernels.sketch.sketch import EXTRA
-from logitsieve.kernels.topk.csr import csr_logits
+from logitsieve.kernels.topk.exact_topk import csr_logits
 
 OUT = raw.RESULTS / "kernels.json.gz"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))

@@ -18,7 +18,7 @@ from logitsieve.index_builder.fit.certified import Widths, code, row_moments, se
 from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
 from logitsieve.index_builder.fit.rotated_rows import factored, square, turn
 from logitsieve.index_builder.fit.svd import preview_arrays
-from logitsieve.kernels.retrieval.lsh import bucket_tables
+from logitsieve.kernels.retrieval.hash_tables import bucket_tables
 
 STEEP = Widths(16, 64)  # of a sketch without levels
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
-from logitsieve.decoding.log_z import PrintedLogZ
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import Query
+from logitsieve.decoding.normalizers import PrintedLogZ, Query
 from tests.decoding.drawn import edited_logits
 from tests.oracle import best, log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax

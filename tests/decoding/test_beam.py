@@ -20,7 +20,7 @@ from logitsieve.api.results import BeamStepReply, Provenance
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.constrained import BestLogits
-from logitsieve.decoding.log_z import LogZ
+from logitsieve.decoding.normalizers import LogZ
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.decoding.log_z import LogZ
+from logitsieve.decoding.normalizers import LogZ
 from logitsieve.kernels.topk.merge import HIGH, LOW
 
 FIELDS = np.array([[0.0, 1.0, 0.5, 1.5], [0.0, 0.1, -0.25, 0.75], [0.0, 3.0, 2.0, 3.0]])

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from logitsieve.api.decoder import NORMALIZER_CODES
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
-from logitsieve.decoding.log_z import LogZ
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import EXACT, Query
+from logitsieve.decoding.normalizers import EXACT, LogZ, Query
 from logitsieve.index import open_index
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.decoding.drawn import edited_logits

@@ -20,9 +20,8 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
-from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids, edits_of
-from logitsieve.decoding.normalizers import EXACT, Normalizer, Query
+from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer, PrintedLogZ, Query
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.printing import print_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs

@@ -25,11 +25,11 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
-from logitsieve.decoding.log_z import PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids, edits_of, open_edits
 from logitsieve.decoding.normalizers import (
     NORMALIZERS,
     STEPPING,
+    PrintedLogZ,
     Query,
     default_normalizer,
     find_normalizer,

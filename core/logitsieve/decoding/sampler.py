@@ -19,14 +19,15 @@ import numpy as np
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited
-from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import target_logits, unedited
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
     CERTIFIED,
     EXACT,
     SAMPLED,
+    LogZ,
     Normalizer,
+    PrintedLogZ,
     Query,
     narrowed,
 )

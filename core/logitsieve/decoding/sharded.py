@@ -40,9 +40,8 @@ from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.constrained import BestLogits
 from logitsieve.decoding.engine import NO_LOG_Z
 from logitsieve.decoding.local_decoder import CheckedDecoder, LocalDecoder
-from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids
-from logitsieve.decoding.normalizers import CANDIDATES, EXACT
+from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, PrintedLogZ
 from logitsieve.decoding.shards import (
     Found,
     Part,

@@ -16,8 +16,8 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64, RowRange
-from logitsieve.decoding.log_z import LogZ
 from logitsieve.decoding.logit_edits import check_ids, keys_of_sets
+from logitsieve.decoding.normalizers import LogZ
 from logitsieve.index.manifest import Manifest
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.kernels.topk.merge import LOW, VALUE

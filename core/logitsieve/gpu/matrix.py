@@ -21,7 +21,7 @@ from torch import Tensor
 from logitsieve.gpu.device import computing, require_true_float32, to_device
 from logitsieve.gpu.exact_logits import exact_logits
 from logitsieve.heads._base.head import Softmax
-from logitsieve.kernels.rows.decode import decoded
+from logitsieve.kernels.rows.functions import decoded
 from logitsieve.kernels.topk.descriptor import LARGEST_BIAS, LARGEST_LOGIT, LARGEST_NORM
 from logitsieve.utils.stored import KINDS, StoredMatrix
 

@@ -20,7 +20,7 @@ from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.topk.descriptor import LARGEST_NORM, UNIT32
-from logitsieve.kernels.topk.exact import dense_topk
+from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS
 
 

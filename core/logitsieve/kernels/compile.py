@@ -1,7 +1,7 @@
-"""One decorator for every entry kernel, and the folder where compiled code is kept.
+"""One decorator for every entry kernel, and the folder of compiled code.
 
-An entry kernel has one explicit signature, so that the machine code is called directly: Numba's
-own dispatcher looks at the type of each argument of each call. The caller vouches for the types.
+An entry kernel has one explicit signature, so that the machine code is called directly: Numba's own
+dispatcher looks at the type of each argument. The caller vouches for the types.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Kernel:
         return entry
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the machine code, compiling it first if need be."""
         return self.entry()(*arguments)
 
 
@@ -77,7 +76,6 @@ class CFunction:
 
     @property
     def address(self) -> int:
-        """The address of the machine code, which is compiled first if need be."""
         return cast(int, self._compiled.address)
 
 
@@ -94,7 +92,7 @@ def default_cache() -> Path:
 def use_cache(folder: Path | None) -> None:
     """Keep machine code compiled from now on under `folder` (None: the default folder).
 
-    With nothing writable there, kernels are compiled in memory at every start: one warning says so.
+    If it is not writable, kernels are compiled in memory at every start, with one warning.
     """
     target = (folder or default_cache()) / f"kernels-{_sources_digest(_ROOT)}"
     try:
@@ -109,7 +107,7 @@ def use_cache(folder: Path | None) -> None:
 
 
 def _keep(function: Any, root: Path) -> None:
-    """Let what is compiled of `function` be kept, in the folder of the sources below `root`."""
+    """Cache what is compiled of `function`, in a folder named by the sources below `root`."""
     if "folder" not in _cache:
         use_cache(None)
     if (folder := _cache["folder"]) is not None:
@@ -129,7 +127,7 @@ def _warn_once(message: str) -> None:
 
 
 def _root_of(function: Callable[..., Any]) -> Path:
-    """The folder of the package `kernels` that a function is in, or else the folder of its file."""
+    """Return the folder of a function's package `kernels`, else the folder of its file."""
     packages = function.__module__.split(".")[:-1]
     depth = packages[::-1].index("kernels") if "kernels" in packages else 0
     return Path(function.__code__.co_filename).parents[depth]
@@ -137,11 +135,11 @@ def _root_of(function: Callable[..., Any]) -> Path:
 
 @cache
 def _sources_digest(root: Path) -> str:
-    """A digest of Numba's version and of every source below `root`.
+    """Hash Numba's version and every source below `root`.
 
-    Numba itself compiles anew after a change of an entry kernel's own file only, not after one of
-    what it calls. Kernels outside of this package may call those in it: their machine code lies in
-    a folder with a digest of their own, below the folder with this package's.
+    Numba's own cache only notices changes of an entry kernel's file. Kernels outside of this
+    package may call those in it: their folder, with a digest of their own, lies below this
+    package's.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(root.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Row slices on threads: kernels release the GIL, so slices of a batch run side by side."""
+"""Row slices on threads: kernels release the GIL, so slices of a batch run in parallel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list[int]:
-    """`call(start, stop)` over all rows, in at most `threads` slices side by side.
+    """Call `call(start, stop)` over all rows, in at most `threads` slices in parallel.
 
-    The calls' results in the order of the rows. Safe from several threads at once.
+    Returns the results in the order of the rows. Safe from several threads at once.
     """
     slices = max(1, min(threads, rows // ROWS_A_SLICE))
     if slices == 1:

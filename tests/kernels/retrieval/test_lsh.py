@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.kernels.retrieval.lsh import bucket_tables, lsh_collisions, lsh_select
+from logitsieve.kernels.retrieval.hash_tables import bucket_tables, lsh_collisions, lsh_select
 from logitsieve.kernels.retrieval.simhash import probe_order
 from tests.kernels.retrieval.test_simhash import hashed, make_planes, sides64
 from tests.synthetic import make_hidden

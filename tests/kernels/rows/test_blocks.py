@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.rows.blocks import READERS
-from logitsieve.kernels.rows.decode import decoded
+from logitsieve.kernels.rows.functions import decoded
 from logitsieve.utils.stored import KINDS
 from tests.stored import BLOCKS, random_blocks
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.kernels.rows.decode import decoded
+from logitsieve.kernels.rows.functions import decoded
 from logitsieve.utils.stored import KINDS, StoredMatrix
 from tests.stored import BLOCKS, HALVES, random_blocks, reference, stored_softmax
 

@@ -22,7 +22,7 @@ from logitsieve.kernels.rows.products import code_header, code_room, encode_word
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift
 from logitsieve.kernels.topk.descriptor import coded_slack_at, matrix_descriptor
-from logitsieve.kernels.topk.exact import dense_topk
+from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.scan import FEW_CODED, FEW_COSTLY
 from logitsieve.utils.stored import KINDS, StoredMatrix
 from tests.oracle import best, logits64

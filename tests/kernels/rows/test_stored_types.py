@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.halves import BFloat16, Float16
-from logitsieve.kernels.rows.stored_types import F16C
+from logitsieve.kernels.rows.stored_types import F16C, BFloat16, Float16
 from logitsieve.kernels.simd.lanes import load, load_first, store
 from logitsieve.kernels.simd.pointers import pointer, pointer_cast
 

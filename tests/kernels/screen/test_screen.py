@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.screen.route import screen_descriptor
-from logitsieve.kernels.screen.screen import screen_candidates, screen_topk
+from logitsieve.kernels.screen.screen_topk import screen_candidates, screen_topk
 from tests.oracle import logits64
 from tests.synthetic import make_softmax
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.topk.exact import dense_topk, listed_topk
+from logitsieve.kernels.topk.exact_topk import dense_topk, listed_topk
 from tests.oracle import best, logits64
 from tests.synthetic import make_hidden, make_softmax
 

@@ -19,9 +19,9 @@ from numpy import ndarray
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
-from logitsieve.kernels.rows.decode import decoded
-from logitsieve.kernels.topk.csr import csr_logits
+from logitsieve.kernels.rows.functions import decoded
 from logitsieve.kernels.topk.descriptor import matrix_descriptor
+from logitsieve.kernels.topk.exact_topk import csr_logits
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.stored import StoredMatrix
 

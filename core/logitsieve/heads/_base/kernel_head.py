@@ -31,8 +31,8 @@ from logitsieve.heads._base.head import (
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen.route import screen_descriptor
-from logitsieve.kernels.screen.screen import screen_candidates, screen_topk
-from logitsieve.kernels.topk.exact import listed_topk
+from logitsieve.kernels.screen.screen_topk import screen_candidates, screen_topk
+from logitsieve.kernels.topk.exact_topk import listed_topk
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 

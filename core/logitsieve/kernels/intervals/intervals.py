@@ -61,8 +61,7 @@ from logitsieve.kernels.sketch.sketch import (
     sketch_at,
 )
 from logitsieve.kernels.sketch.thresholds import LOWEST, SPARE
-from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
+from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK
 
 COARSE, FINE, KNOWN = 0, 1, 2

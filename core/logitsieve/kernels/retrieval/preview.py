@@ -1,15 +1,14 @@
 """A preview of all logits in few rotated dimensions, and the rows that are best by it.
 
-The columns of sixteen rows lie together, so that a vector holds one column of sixteen rows: no sum
-runs across lanes, and a smaller width reads the beginning of each group and skips the rest. A
-score is the bias, then one multiply_add a column, however queries are batched.
+The columns of sixteen rows lie together, so that no sum runs across lanes, and a smaller width
+reads the beginning of each group. A score is the bias, then one multiply_add a column, however
+queries are batched.
 
-The best are kept as int64 keys, the score's order above and the complement of the id below: one
-comparison decides, equal scores by the lower id. Keys that may be among the best are collected
-until the room is full; then the worst are dropped, and only scores above those are collected.
+The best are kept as int64 keys, the score's order above and the complement of the id below. Keys
+that may be among the best are collected until the space is full; then the worst are dropped.
 
-Shape letters: Q queries, B batch rows, D hidden size, V vocabulary, R rank, W width (W <= R),
-G groups of 16 rows, N rows selected.
+Shape letters: Q queries, B batch rows, D hidden size, V vocabulary, R rank, W width (W <= R), G
+groups of 16 rows, N rows selected.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ BestKeys = namedtuple("BestKeys", "keys sizes thresholds count capacity")
 
 @inline
 def keep_largest(keys, size, count):
-    """Bring the `count` largest of `size` different keys to the front, 0 < count < size.
+    """Bring the `count` largest of `size` distinct keys to the front, 0 < count < size.
 
-    Quickselect; every key is swapped, so that no branch depends on what cannot be predicted.
+    Quickselect; every key is swapped, so that no branch is unpredictable.
     """
     low, high, border = 0, size, 0
     while border != count:
@@ -64,7 +63,7 @@ def _ordered(bits):
 
 @inline
 def _shrink(best, q, keys, size):
-    """Drop all but the best keys of query q; what comes later must reach the worst of these."""
+    """Drop all but the best keys of query q, and raise its threshold to the worst of these."""
     keep_largest(keys, size, best.count)
     worst = keys[0]
     for i in range(1, best.count):
@@ -74,7 +73,7 @@ def _shrink(best, q, keys, size):
 
 @inline
 def _collect(best, q, scores, first, rows):
-    """Collect those of rows first .. first + 15 whose scores may be among the best of query q."""
+    """Collect those of rows first .. first + 15 that may be among the best of query q."""
     mask = first_lanes(lanes_not_below(load(scores, 0), best.thresholds[q]), rows - first)
     size, bits = best.sizes[q], as_int32(scores)
     keys = shift(best.keys, q * best.capacity)
@@ -99,21 +98,20 @@ def _biases(preview, group):
 
 @inline
 def _score_one(preview, groups, turned, scores):
-    """Scores [4, 16] of four groups of rows for one query."""
     columns, stride = preview.columns, preview.rank * LANES
     i, j, k, m = groups[0] * stride, groups[1] * stride, groups[2] * stride, groups[3] * stride
-    a, b = _biases(preview, groups[0]), _biases(preview, groups[1])
-    c, e = _biases(preview, groups[2]), _biases(preview, groups[3])
+    s0, s1 = _biases(preview, groups[0]), _biases(preview, groups[1])
+    s2, s3 = _biases(preview, groups[2]), _biases(preview, groups[3])
     for r in range(preview.width):
         x, place = splat32(turned[r]), r * LANES
-        a = multiply_add(load(columns, i + place), x, a)
-        b = multiply_add(load(columns, j + place), x, b)
-        c = multiply_add(load(columns, k + place), x, c)
-        e = multiply_add(load(columns, m + place), x, e)
-    store(scores, 0, a)
-    store(scores, LANES, b)
-    store(scores, 2 * LANES, c)
-    store(scores, 3 * LANES, e)
+        s0 = multiply_add(load(columns, i + place), x, s0)
+        s1 = multiply_add(load(columns, j + place), x, s1)
+        s2 = multiply_add(load(columns, k + place), x, s2)
+        s3 = multiply_add(load(columns, m + place), x, s3)
+    store(scores, 0, s0)
+    store(scores, LANES, s1)
+    store(scores, 2 * LANES, s2)
+    store(scores, 3 * LANES, s3)
 
 
 @inline
@@ -129,21 +127,21 @@ def _score_four(preview, groups, turned, scores):
     """Scores [4 queries, 4, 16]: the queries share every load of a column."""
     columns, stride, width = preview.columns, preview.rank * LANES, preview.width
     i, j, k, m = groups[0] * stride, groups[1] * stride, groups[2] * stride, groups[3] * stride
-    a, b = _biases(preview, groups[0]), _biases(preview, groups[1])
-    c, e = _biases(preview, groups[2]), _biases(preview, groups[3])
-    a4, b4, c4, e4 = (a, a, a, a), (b, b, b, b), (c, c, c, c), (e, e, e, e)
+    s0, s1 = _biases(preview, groups[0]), _biases(preview, groups[1])
+    s2, s3 = _biases(preview, groups[2]), _biases(preview, groups[3])
+    t0, t1, t2, t3 = (s0, s0, s0, s0), (s1, s1, s1, s1), (s2, s2, s2, s2), (s3, s3, s3, s3)
     for r in range(width):
         x0, x1 = splat32(turned[r]), splat32(turned[width + r])
         x2, x3 = splat32(turned[2 * width + r]), splat32(turned[3 * width + r])
         place = r * LANES
-        a4 = outer(load(columns, i + place), x0, x1, x2, x3, a4)
-        b4 = outer(load(columns, j + place), x0, x1, x2, x3, b4)
-        c4 = outer(load(columns, k + place), x0, x1, x2, x3, c4)
-        e4 = outer(load(columns, m + place), x0, x1, x2, x3, e4)
-    _store_four(scores, a4)
-    _store_four(shift(scores, LANES), b4)
-    _store_four(shift(scores, 2 * LANES), c4)
-    _store_four(shift(scores, 3 * LANES), e4)
+        t0 = outer(load(columns, i + place), x0, x1, x2, x3, t0)
+        t1 = outer(load(columns, j + place), x0, x1, x2, x3, t1)
+        t2 = outer(load(columns, k + place), x0, x1, x2, x3, t2)
+        t3 = outer(load(columns, m + place), x0, x1, x2, x3, t3)
+    _store_four(scores, t0)
+    _store_four(shift(scores, LANES), t1)
+    _store_four(shift(scores, 2 * LANES), t2)
+    _store_four(shift(scores, 3 * LANES), t3)
 
 
 @inline
@@ -157,9 +155,9 @@ def _turn(basis, hidden, width, dim, turned):
     """turned [W] = the first W rows of the basis [R, D] times one row of hidden."""
     apart = (width + 3) // 4
     for r in range(apart):
-        a, b, c, e = four_from(r, width, apart)
-        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, hidden, dim)
-        turned[a], turned[b], turned[c], turned[e] = dots[0], dots[1], dots[2], dots[3]
+        r0, r1, r2, r3 = four_from(r, width, apart)
+        dots = dots_1x4(basis, r0 * dim, r1 * dim, r2 * dim, r3 * dim, hidden, dim)
+        turned[r0], turned[r1], turned[r2], turned[r3] = dots[0], dots[1], dots[2], dots[3]
 
 
 @inline
@@ -213,16 +211,12 @@ def preview_select(hidden, basis, columns, bias, width, selected):
                 keep_largest(own_keys, sizes[q], count)
             for i in range(count):
                 selected[first + q, i] = vocab_size - 1 - (own_keys[i] & 0xFFFFFFFF)
-    keep_alive(turned)
-    keep_alive(scores)
-    keep_alive(keys)
-    keep_alive(sizes)
-    keep_alive(thresholds)
+    keep_alive((turned, scores, keys, sizes, thresholds))
 
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
 def preview_scores(hidden, basis, columns, bias, width, scores):
-    """Fill scores [B, V] as `preview_select` has them, for every row of hidden [B, D]."""
+    """Fill scores [B, V] with those of `preview_select`, for every row of hidden [B, D]."""
     (rows, dim), vocab_size = hidden.shape, bias.size
     turned, four = np.empty(width, np.float32), np.empty(4 * LANES, np.float32)
     preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
@@ -241,5 +235,4 @@ def preview_scores(hidden, basis, columns, bias, width, scores):
             else:
                 for i in range(vocab_size - first):
                     row_scores[first + i] = four[i]
-    keep_alive(turned)
-    keep_alive(four)
+    keep_alive((turned, four))

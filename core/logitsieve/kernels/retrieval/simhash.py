@@ -1,4 +1,4 @@
-"""SimHash: which side of random hyperplanes a vector lies on, `bits` planes a table.
+"""SimHash: the sides of random hyperplanes on which a vector lies, `bits` planes a table.
 
 Charikar 2002, Similarity Estimation Techniques from Rounding Algorithms: two vectors at an angle t
 are on the same side of a random plane with probability 1 - t / pi.
@@ -23,18 +23,15 @@ LARGEST_BITS = 16
 
 @inline
 def sides_of(vectors, rows, planes, shifts, count, dim, sides):
-    """sides[row, j] = plane_j . vector + shift_j, for float32 vectors [rows, D], planes [J, D].
-
-    One order of summation, however many share the pass.
-    """
+    """sides[row, j] = plane_j . vector + shift_j, for float32 vectors [rows, D], planes [J, D]."""
     for j in range(0, count, 4):
         places = four_from(j, count)
-        a, b, c, e = places[0] * dim, places[1] * dim, places[2] * dim, places[3] * dim
+        p0, p1, p2, p3 = places[0] * dim, places[1] * dim, places[2] * dim, places[3] * dim
         fours = rows // 4 * 4
         for row in range(0, fours, 4):
             first = row * dim
             dots = dots_4x4(
-                planes, a, b, c, e,
+                planes, p0, p1, p2, p3,
                 vectors, first, first + dim, first + 2 * dim, first + 3 * dim, dim,
             )  # fmt: skip
             for i in range(min(4, count - j)):
@@ -42,14 +39,13 @@ def sides_of(vectors, rows, planes, shifts, count, dim, sides):
                 for r in range(4):
                     sides[(row + r) * count + j + i] = of_plane[r] + shifts[j + i]
         for row in range(fours, rows):
-            dots = dots_1x4(planes, a, b, c, e, row_of(vectors, row, dim), dim)
+            dots = dots_1x4(planes, p0, p1, p2, p3, row_of(vectors, row, dim), dim)
             for i in range(min(4, count - j)):
                 sides[row * count + j + i] = dots[i] + shifts[j + i]
 
 
 @inline
 def code_of(sides, table, bits):
-    """The bucket of a table: bit n is set where side n of the table is positive."""
     code = 0
     for n in range(bits):
         code |= int(sides[table * bits + n] > 0) << n
@@ -78,11 +74,11 @@ def simhash_codes(vectors, planes, shifts, codes):
 
 
 def probe_order(bits: int, probes: int) -> Int32:
-    """int32 [probes]: which sides to flip, by rank (bit r: the r-th nearest plane), best first.
+    """Return int32 [probes]: sets of planes to flip, by rank (bit r: the r-th nearest), best first.
 
-    Lv et al. 2007, Multi-Probe LSH, section 4.5: sets of flips in the order of the sum of squared
-    distances, each distance replaced by its expectation, so that one order serves every query. The
-    first is no flip; all 2^bits sets are each bucket once.
+    Lv et al. 2007, Multi-Probe LSH, section 4.5: in the order of the sum of squared distances, each
+    distance replaced by its expectation. The first is no flip; all 2^bits sets are each bucket
+    once.
     """
     ranks = np.arange(1, bits + 1) / (bits + 1)
     distances = np.array([NormalDist().inv_cdf((1 + rank) / 2) for rank in ranks])

@@ -1,8 +1,7 @@
 """Rows in ggml's blocks: one table says how sixteen numbers of each type are decoded.
 
-A number is code x scale, or code x scale + low: codes are whole numbers of a byte, and a scale and
-a low are float32 that `span` numbers next to each other share. docs/index-format.md has the
-layouts. Every loop over stored rows is made from an entry.
+A number is code x scale, or code x scale + low: codes are whole numbers of a byte, and `span`
+neighbouring numbers share a float32 scale and low. docs/index-format.md has the layouts.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ Emit = Callable[[Place], Any]  # LLVM of sixteen codes, or of a float32
 
 
 class Reader(NamedTuple):
-    """How a type is decoded."""
-
     codes: Emit
     scale: Emit
     low: Emit | None = None
@@ -62,7 +59,6 @@ class Reader(NamedTuple):
 
 
 def _signed(first: int) -> Emit:
-    """Codes of a byte each."""
     return lambda place: place.load(first, place.number, BYTES)
 
 
@@ -120,8 +116,6 @@ def _half(first: int) -> Emit:
 
 
 def _byte_scale(first: int) -> Emit:
-    """The signed byte of every sixteen numbers."""
-
     def emit(place: Place) -> Any:
         byte = place.load(first, bits_of(place.builder, place.number, 4, -1), BYTE)
         return place.builder.sitofp(byte, _FLOAT)
@@ -130,10 +124,10 @@ def _byte_scale(first: int) -> Emit:
 
 
 def _six_bits(upper: bool) -> Emit:
-    """The scale (or the minimum, `upper`) of every 32 numbers, of six bits, in bytes 4 .. 15.
+    """Scales (or minima, `upper`) of six bits, one for every 32 numbers, in bytes 4 .. 15.
 
-    The first four are in the lower bits of a byte each, bytes 4 .. 7 (8 .. 11). Of the others the
-    lower four bits are a half of bytes 12 .. 15, and the upper two those of the byte of the first.
+    The first four are in the lower bits of bytes 4 .. 7 (8 .. 11). The others have their lower four
+    bits in a half of bytes 12 .. 15, and the upper two in the byte of the first.
     """
 
     def emit(place: Place) -> Any:
@@ -186,7 +180,6 @@ class Blocks(StoredType):
         super().__init__(name=f"Blocks({kind}, {magnitudes})")
 
     def place(self, builder, start, offset):
-        """The place of the sixteen numbers from `offset` on."""
         kind = KINDS[self.kind]
         return Place(builder, start, *block_of(builder, offset, kind.values, kind.bytes))
 

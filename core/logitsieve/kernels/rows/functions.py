@@ -1,8 +1,7 @@
 """The functions that read stored rows, which kernels call by address.
 
-Each is one loop, compiled for a type of rows when such rows are first used; it is not in every
-kernel with every type: float32 rows, which need none of this, are as fast as they would be alone.
-Below them are the loops of simd/dots.py.
+Each is one loop, compiled for a type of rows when such rows are first used, not into every kernel:
+float32 rows need none of this.
 """
 
 from __future__ import annotations
@@ -15,20 +14,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from logitsieve.api.results import Int64
-from logitsieve.kernels.compile import CFunction
+from logitsieve.api.results import Float32, Int64
+from logitsieve.kernels.compile import CFunction, kernel
 from logitsieve.kernels.rows.blocks import READERS, Blocks
-from logitsieve.kernels.rows.halves import BFloat16, Float16
 from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
+from logitsieve.kernels.rows.stored_types import BFloat16, Float16
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
-from logitsieve.kernels.simd.lanes import (
-    LANES,
-    StoredType,
-    load,
-    load_first,
-    store,
-    store_first,
-)
+from logitsieve.kernels.simd.lanes import LANES, StoredType, load, load_first, store, store_first
+from logitsieve.kernels.simd.pointers import pointer
+from logitsieve.utils.floats import aligned, widened
+from logitsieve.utils.stored import KINDS, StoredMatrix
 
 # What stored rows are to Numba, by their kind. F32 are read where they are.
 STORED_TYPES: dict[str, StoredType] = {
@@ -43,7 +38,6 @@ DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a
 
 
 def decode(stored, count, values):
-    """Fill values[:count] with the first numbers of `stored`."""
     whole = count - count % LANES
     for i in range(0, whole, LANES):
         store(values, i, load(stored, i))
@@ -53,12 +47,11 @@ def decode(stored, count, values):
 
 
 def dot(row, h64, dim):
-    """`dot64` of one stored row."""
     return dot64(row, h64, dim)
 
 
 def dots(stored, i, j, k, m, h, dim, sums):
-    """`dots_1x4` of the stored rows whose first numbers are i, j, k and m, to sums[:4]."""
+    """`dots_1x4` of the stored rows with first numbers i, j, k and m, to sums[:4]."""
     sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim)
     return dim
 
@@ -69,7 +62,7 @@ def _pointers(*kinds):
 
 @cache
 def functions_of(kind: str) -> tuple[CFunction, ...]:
-    """The functions for rows of that kind, at their places; the last three are only for blocks."""
+    """Return the functions for rows of that kind, in order; the last three only for blocks."""
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
     size, places = types.int64, [types.int64] * 4
     multiplies = size(stored, *places, floats, size, floats)
@@ -86,7 +79,6 @@ def functions_of(kind: str) -> tuple[CFunction, ...]:
 
 
 def way_of(kind: str) -> int:
-    """How rows of a kind are read."""
     if (reader := READERS.get(kind)) is None:
         return F32 if kind == "F32" else STORED
     return CODED if reader.low is None and reader.span == SPAN else COSTLY
@@ -94,20 +86,17 @@ def way_of(kind: str) -> int:
 
 @cache
 def addresses(kind: str) -> Int64:
-    """The addresses of the functions for rows of that kind, compiled at the first use."""
+    """Return the addresses of the functions for rows of that kind, compiled at the first use."""
     return np.array([function.address for function in functions_of(kind)], np.int64)
 
 
 def _call(context, builder, address, result, arguments, kinds):
-    """LLVM: a call of the function at an address."""
     function = ir.FunctionType(result, [context.get_value_type(kind) for kind in kinds])
     return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
 
 
 @intrinsic
 def call_decode(typing_context, address, stored, count, values):
-    """`decode` at that address."""
-
     def codegen(context, builder, signature, arguments):
         address, *rest = arguments
         return _call(context, builder, address, ir.IntType(64), rest, signature.args[1:])
@@ -117,8 +106,6 @@ def call_decode(typing_context, address, stored, count, values):
 
 @intrinsic
 def call_dot(typing_context, address, row, h64, dim):
-    """`dot` at that address."""
-
     def codegen(context, builder, signature, arguments):
         address, *rest = arguments
         return _call(context, builder, address, ir.DoubleType(), rest, signature.args[1:])
@@ -128,7 +115,7 @@ def call_dot(typing_context, address, row, h64, dim):
 
 @intrinsic
 def call_dots(typing_context, address, stored, i, j, k, m, h, dim):
-    """The four sums of `dots`, or of those with codes, at that address."""
+    """Return the four sums of `dots`, or of `coded_dots` or `coded_fours`, at that address."""
     places = (types.int64,) * 4
 
     def codegen(context, builder, signature, arguments):
@@ -141,3 +128,21 @@ def call_dots(typing_context, address, stored, i, j, k, m, h, dim):
 
     four = types.UniTuple(types.float32, 4)
     return four(types.int64, stored, *places, h, types.int64), codegen
+
+
+def decoded(matrix: StoredMatrix) -> Float32:
+    """Return float32 [V, D] of a stored matrix (docs/index-format.md); F32 is not copied."""
+    if matrix.kind == "F32":
+        return matrix.data
+    if not KINDS[matrix.kind].blocks:
+        return widened(matrix.data)
+    values = aligned(matrix.shape)
+    stored = np.asarray(matrix.data).reshape(-1)
+    decode_rows(int(addresses(matrix.kind)[DECODE]), stored, values.reshape(-1))
+    return values
+
+
+@kernel("(int64, uint8[::1], float32[::1])")
+def decode_rows(address, stored, values):
+    """Fill `values` with the numbers of stored rows; `address` is that of their `decode`."""
+    return call_decode(address, pointer(stored), values.size, pointer(values))

@@ -2,10 +2,10 @@
 
 A query h has codes r of 15 bits: g = scale r approximates it. A row's dot with g is
 
-    scale x sum over spans (the row's scale x sum of code x r + low x sum of r),
+scale x sum over spans (the row's scale x sum of code x r + low x sum of r),
 
-in which both sums of whole numbers are exact in float32: eight lanes hold four products each, below
-2^24. So many roundings are left that kernels/topk/descriptor.py counts them.
+with both sums of whole numbers exact in float32: eight lanes hold four products each, below 2^24.
+kernels/topk/descriptor.py counts the few roundings.
 
 Codes of a query lie in float32 values of scratch: the scale, for each 32 coordinates an eighth of
 the sum of their codes, and the codes as int16 after `code_header` values.
@@ -19,23 +19,27 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.rows.blocks import READERS
-from logitsieve.kernels.rows.stored_types import INT32, WORDS, load_at, moved
+from logitsieve.kernels.rows.stored_types import WORDS, load_at, moved
 from logitsieve.kernels.simd.lanes import (
+    INTEGERS,
     LANES,
+    Vector,
     load,
     multiply_add,
     pair_sum,
     rounded,
+    shuffle,
     splat32,
     splat64,
     spread,
     widen,
     zeros32,
     zeros64,
+    zeros_of,
 )
 from logitsieve.kernels.simd.planes import NO_LARGER, plane_scale
 from logitsieve.kernels.simd.pointers import as_uint8, shift
@@ -43,48 +47,22 @@ from logitsieve.kernels.simd.pointers import as_uint8, shift
 SPAN = 32  # coordinates that are multiplied in one step
 EIGHT = 8
 NEIGHBOURS = llvm.get_process_triple().startswith("x86_64")
-_PRODUCTS = ir.VectorType(INT32, LANES)
 _FLOATS, _FEW = ir.VectorType(ir.FloatType(), EIGHT), ir.VectorType(ir.FloatType(), 4)
 
 
-class Eight(types.Type):
-    """Numba's type of eight float32 sums in registers."""
-
-    def __init__(self):
-        super().__init__(name="Eight")
-
-
-EIGHT_SUMS = Eight()
-
-
-@register_model(Eight)
-class _EightModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
-    def __init__(self, manager, numba_type):
-        super().__init__(manager, numba_type, _FLOATS)
-
-
-@intrinsic
-def zero_eight(typing_context):
-    def codegen(context, builder, signature, arguments):
-        return ir.Constant(_FLOATS, None)
-
-    return EIGHT_SUMS(), codegen
-
-
-def _order(places):
-    return ir.Constant(ir.VectorType(INT32, len(places)), list(places))
+EIGHT_SUMS = Vector("Eight", _FLOATS)  # eight float32
+zero_eight = zeros_of(EIGHT_SUMS)
 
 
 def sums_of_pairs(builder, codes, words, neighbours=NEIGHBOURS):
-    """LLVM: eight sums of two products: of neighbours, for which x86 has an instruction.
+    """LLVM: eight sums of two products: of `neighbours`, for which x86 has an instruction.
 
-    Elsewhere of lanes eight apart, which are multiplied and added without being moved.
+    Otherwise of lanes eight apart, which are not moved.
     """
-    products = builder.mul(builder.sext(codes, _PRODUCTS), builder.sext(words, _PRODUCTS))
+    products = builder.mul(builder.sext(codes, INTEGERS), builder.sext(words, INTEGERS))
     lanes = range(0, LANES, 2) if neighbours else range(EIGHT)
     further = [lane + (1 if neighbours else EIGHT) for lane in lanes]
-    both = (builder.shuffle_vector(products, products, _order(each)) for each in (lanes, further))
-    return builder.add(*both)
+    return builder.add(*(shuffle(builder, products, products, each) for each in (lanes, further)))
 
 
 def _multiply_add(builder, left, right, total):
@@ -96,7 +74,7 @@ def _multiply_add(builder, left, right, total):
 
 @intrinsic
 def block_at(typing_context, stored, offset):
-    """The pointer to the block that begins with number `offset`."""
+    """Return the pointer to the block that begins with number `offset`."""
 
     def codegen(context, builder, signature, arguments):
         return builder.gep(arguments[0], [stored.dtype.place(builder, *arguments).begin])
@@ -106,7 +84,7 @@ def block_at(typing_context, stored, offset):
 
 @intrinsic
 def add_products(typing_context, total, row, offset, words, eighths):
-    """The total with products of numbers `offset` .. + 31 of a row and as many codes of a query."""
+    """Add products of numbers `offset` .. + 31 of a row with as many codes of a query."""
 
     def codegen(context, builder, signature, arguments):
         total, start, offset, words, eighths = arguments
@@ -137,20 +115,20 @@ def add_products(typing_context, total, row, offset, words, eighths):
 
 
 @intrinsic
-def store_four(typing_context, sums, scale, a, b, c, e):
-    """sums[:4] = the totals of four, times a number."""
+def store_four(typing_context, sums, scale, s0, s1, s2, s3):
+    """sums[:4] = the totals of four, times `scale`."""
 
     def codegen(context, builder, signature, arguments):
         start, scale, *totals = arguments
         left, right = (_folded(builder, *totals[i : i + 2], _SINGLE) for i in (0, 2))
         four = _folded(builder, left, right, _PAIRED)
-        half = [builder.shuffle_vector(four, four, _order(range(i, i + 4))) for i in (0, 4)]
+        half = [shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)]
         four = builder.fmul(builder.fadd(*half), spread(builder, scale, _FEW))
         address = builder.bitcast(start, _FEW.as_pointer())
         builder.store(four, address, align=4)
         return context.get_dummy_value()
 
-    return types.void(sums, types.float32, a, b, c, e), codegen
+    return types.void(sums, types.float32, s0, s1, s2, s3), codegen
 
 
 # Lanes of two times eight that are added to those two further on. None leaves its half of a
@@ -160,16 +138,13 @@ _PAIRED = 0, 1, 8, 9, 4, 5, 12, 13
 
 
 def _folded(builder, left, right, lanes):
-    """LLVM: the sums of such lanes and those two further on."""
+    """LLVM: sums of `lanes` and the lanes two further on."""
     further = [lane + 2 for lane in lanes]
-    both = (builder.shuffle_vector(left, right, _order(order)) for order in (lanes, further))
-    return builder.fadd(*both)
+    return builder.fadd(*(shuffle(builder, left, right, order) for order in (lanes, further)))
 
 
 @intrinsic
 def _store_codes(typing_context, words, place, lanes):
-    """Codes `place` .. + 15 = the lanes, whole numbers."""
-
     def codegen(context, builder, signature, arguments):
         words, place, lanes = arguments
         at = builder.mul(place, ir.Constant(place.type, 2))
@@ -182,13 +157,13 @@ def _store_codes(typing_context, words, place, lanes):
 
 @inline
 def code_header(dim):
-    """float32 values in front of a query's codes."""
+    """Count float32 values in front of a query's codes."""
     return (dim // SPAN + LANES) // LANES * LANES
 
 
 @inline
 def code_room(dim):
-    """float64 values of scratch for the codes of a query, of D rounded up."""
+    """Count float64 values of scratch for the codes of a query; D rounded up."""
     return (code_header(dim) + (dim + SPAN) // 2) // 2
 
 
@@ -213,37 +188,37 @@ def encode_words(h, dim, codes):
 
 
 def coded_dots(stored, i, j, k, m, codes, dim, sums):
-    """Dots of a query's codes with the stored rows whose first numbers are i, j, k and m."""
+    """Dots of a query's codes with the stored rows with first numbers i, j, k and m."""
     words, eighths = as_uint8(shift(codes, code_header(dim))), shift(codes, 1)
-    i_row, j_row = block_at(stored, i), block_at(stored, j)
-    k_row, m_row = block_at(stored, k), block_at(stored, m)
-    a, b, c, e = zero_eight(), zero_eight(), zero_eight(), zero_eight()
+    r0, r1, r2, r3 = (
+        block_at(stored, i), block_at(stored, j), block_at(stored, k), block_at(stored, m),
+    )  # fmt: skip
+    s0, s1, s2, s3 = zero_eight(), zero_eight(), zero_eight(), zero_eight()
     for d in range(0, dim, SPAN):
-        a = add_products(a, i_row, d, words, eighths)
-        b = add_products(b, j_row, d, words, eighths)
-        c = add_products(c, k_row, d, words, eighths)
-        e = add_products(e, m_row, d, words, eighths)
-    store_four(sums, codes[0], a, b, c, e)
+        s0 = add_products(s0, r0, d, words, eighths)
+        s1 = add_products(s1, r1, d, words, eighths)
+        s2 = add_products(s2, r2, d, words, eighths)
+        s3 = add_products(s3, r3, d, words, eighths)
+    store_four(sums, codes[0], s0, s1, s2, s3)
     return dim
 
 
 def coded_fours(stored, i, j, k, m, codes, dim, sums):
-    """Dots of the stored row whose first number is i with `codes`, and those j, k, m after them."""
+    """Dots of the stored row with first number i with `codes`, and those j, k, m after them."""
     header, row = code_header(dim), block_at(stored, i)
-    j_codes, k_codes, m_codes = shift(codes, j), shift(codes, k), shift(codes, m)
-    words, j_words = as_uint8(shift(codes, header)), as_uint8(shift(j_codes, header))
-    k_words, m_words = as_uint8(shift(k_codes, header)), as_uint8(shift(m_codes, header))
-    eighths, j_eighths = shift(codes, 1), shift(j_codes, 1)
-    k_eighths, m_eighths = shift(k_codes, 1), shift(m_codes, 1)
-    a, b, c, e = zero_eight(), zero_eight(), zero_eight(), zero_eight()
+    c1, c2, c3 = shift(codes, j), shift(codes, k), shift(codes, m)
+    w0, w1 = as_uint8(shift(codes, header)), as_uint8(shift(c1, header))
+    w2, w3 = as_uint8(shift(c2, header)), as_uint8(shift(c3, header))
+    e0, e1, e2, e3 = shift(codes, 1), shift(c1, 1), shift(c2, 1), shift(c3, 1)
+    s0, s1, s2, s3 = zero_eight(), zero_eight(), zero_eight(), zero_eight()
     for d in range(0, dim, SPAN):
-        a = add_products(a, row, d, words, eighths)
-        b = add_products(b, row, d, j_words, j_eighths)
-        c = add_products(c, row, d, k_words, k_eighths)
-        e = add_products(e, row, d, m_words, m_eighths)
-    store_four(sums, np.float32(1), a, b, c, e)
+        s0 = add_products(s0, row, d, w0, e0)
+        s1 = add_products(s1, row, d, w1, e1)
+        s2 = add_products(s2, row, d, w2, e2)
+        s3 = add_products(s3, row, d, w3, e3)
+    store_four(sums, np.float32(1), s0, s1, s2, s3)
     sums[0] *= codes[0]
-    sums[1] *= j_codes[0]
-    sums[2] *= k_codes[0]
-    sums[3] *= m_codes[0]
+    sums[1] *= c1[0]
+    sums[2] *= c2[0]
+    sums[3] *= c3[0]
     return dim

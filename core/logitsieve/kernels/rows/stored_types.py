@@ -1,4 +1,4 @@
-"""Readers that all stored types share: of bytes, of bits, and of halves as float32.
+"""Readers that all stored types share, of bytes and of bits; rows of float16 and of bfloat16.
 
 Functions emit LLVM, for vectors of sixteen lanes or for single numbers alike. A product and a
 difference are each rounded, never fused: ggml's reference defines the bits.
@@ -7,13 +7,23 @@ difference are each rounded, never fused: ggml's reference defines the bits.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba.extending import models
+from numba.extending import models, register_model
 
-from logitsieve.kernels.simd.lanes import LANES, cpu_has, spread
+from logitsieve.kernels.simd.lanes import (
+    BYTE,
+    INT16,
+    INT32,
+    INTEGERS,
+    LANES,
+    StoredType,
+    cpu_has,
+    masked_load,
+    spread,
+    vector_at,
+)
 
-BYTE, INT16, INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 BYTES, WORDS = ir.VectorType(BYTE, LANES), ir.VectorType(INT16, LANES)
-INTEGERS, FLOATS = ir.VectorType(INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
+FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 F16C = cpu_has("f16c")  # the CPU turns halves into float32; elsewhere integers do
 SIGN, INFINITE = 0x8000, 0x7C00  # of a float16
@@ -34,17 +44,15 @@ def _constant(kind, value):
 
 def load_at(builder, start, place, kind):
     """The value at byte `place`, at any address."""
-    address = builder.bitcast(builder.gep(start, [place]), kind.as_pointer())
-    return builder.load(address, align=1)
+    return builder.load(vector_at(builder, start, place, kind), align=1)
 
 
 def moved(builder, place, by):
-    """The place so many bytes further on."""
     return builder.add(place, ir.Constant(place.type, by))
 
 
 def bits_of(builder, number, first, mask):
-    """The bits of a number from `first` on that `mask` keeps."""
+    """Return the bits of a number from `first` on that `mask` keeps."""
     return builder.and_(_shifted(builder, number, first), _constant(number.type, mask))
 
 
@@ -53,7 +61,7 @@ def _shifted(builder, number, first):
 
 
 def block_of(builder, offset, values, size):
-    """The byte at which the block of number `offset` begins, and its place in the block.
+    """Return the byte at which the block of number `offset` begins, and its place in the block.
 
     LLVM is told that this is a multiple of sixteen.
     """
@@ -62,17 +70,15 @@ def block_of(builder, offset, values, size):
 
 
 def times(builder, number, factor):
-    """A whole number times a constant one."""
     return builder.mul(number, ir.Constant(number.type, factor))
 
 
 def everywhere(builder, number):
-    """FLOATS of one float32."""
     return spread(builder, number, FLOATS)
 
 
 def floats_of_halves(builder, halves, native=F16C):
-    """float32 of the bits of float16, exactly; NaN stays NaN."""
+    """Return float32 of the bits of float16, exactly; NaN stays NaN."""
     vector = isinstance(halves.type, ir.VectorType)
     floats, integers = (FLOATS, INTEGERS) if vector else (ir.FloatType(), INT32)
     if native:
@@ -90,5 +96,39 @@ def floats_of_halves(builder, halves, native=F16C):
 
 
 def half_at(builder, start, place):
-    """The float32 of the float16 at byte `place`."""
     return floats_of_halves(builder, load_at(builder, start, place, INT16))
+
+
+class _Halves(StoredType):
+    def emit_load(self, builder, start, offset):
+        return self.widened(builder, load_at(builder, start, builder.add(offset, offset), WORDS))
+
+    def emit_load_first(self, builder, start, offset, count):
+        address = vector_at(builder, start, builder.add(offset, offset), WORDS)
+        return self.widened(builder, masked_load(builder, address, count, "v16i16", 1))
+
+
+class Float16(_Halves):
+    """float16, by the CPU's own instruction if it is `native`."""
+
+    def __init__(self, native=F16C):
+        self._native = native
+        super().__init__(name=f"Float16({native})")
+
+    def widened(self, builder, halves):
+        return floats_of_halves(builder, halves, self._native)
+
+
+class BFloat16(_Halves):
+    """bfloat16: the upper halves of float32."""
+
+    def __init__(self):
+        super().__init__(name="BFloat16")
+
+    def widened(self, builder, halves):
+        wide = builder.zext(halves, INTEGERS)
+        return builder.bitcast(builder.shl(wide, ir.Constant(INTEGERS, [16] * LANES)), FLOATS)
+
+
+register_model(Float16)(StoredModel)
+register_model(BFloat16)(StoredModel)

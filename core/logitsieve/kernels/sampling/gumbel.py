@@ -37,7 +37,7 @@ from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
     largest_lane,
-    largest_of64,
+    largest_of,
     load,
     multiply_add,
     pair_sum,
@@ -209,7 +209,7 @@ def race_at(scratch, logits, rows, size, inverse):
     """The race of the logits of that many rows, which are filled up to `size`: whole lanes."""
     for i in range(rows, size):
         logits[i] = -np.inf
-    most, best = largest_of64(logits, size), 0
+    most, best = largest_of(logits, size), 0
     while logits[best] < most:
         best += 1
     drawn = as_float32(shift(scratch, size))

@@ -23,8 +23,7 @@ from logitsieve.kernels.sampling.gumbel import noise_of
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits, uniform
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
 
 
 @kernel(

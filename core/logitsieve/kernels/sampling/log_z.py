@@ -29,7 +29,7 @@ from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
-    largest_of64,
+    largest_of,
     load,
     multiply_add,
     pair_sum,
@@ -168,7 +168,7 @@ def _add(state, logits, count, scale):
     whole = padded(count)
     for i in range(count, whole):
         logits[i] = -np.inf
-    best = largest_of64(logits, whole)
+    best = largest_of(logits, whole)
     if best > state[TOP]:
         if state[TOP] > -np.inf:
             state[SUM] = (state[SUM] + 1.0) * exp((state[TOP] - best) * scale)

@@ -24,11 +24,11 @@ from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.descriptor import (
     ROWS,
     as_floats,
     by_values,
+    exact_logit,
     matrix_at,
     slack_at,
     tile_room,

@@ -17,8 +17,7 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
-from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
 
 # Of values e^{x scale - top}: their mean, and the sum of the squares of what they are off it.
 Moments = namedtuple("Moments", "mean squares top")

@@ -1,7 +1,6 @@
 """The candidate lists of a learned screen, scanned for the queries that were routed to them.
 
-Where a row of W is many times as long as its codes, a list may be scanned through the sketch: exact
-logits only of the rows whose bound leaves a doubt. The answer is that of the whole list: a row is
+If a row of W is many times as long as its codes, a list may be scanned through the sketch: a row is
 dropped only if k others of the list are proven to be better.
 
 Shape letters: C clusters, D hidden size, K answers, P probes, Q queries answered together, T bytes
@@ -52,13 +51,12 @@ def lists_at(descriptor):
 
 @inline
 def ends_of(lists, cluster):
-    """First and last place of the ids of a cluster's list."""
     return np.int64(lists.offsets[cluster]), np.int64(lists.offsets[cluster + 1])
 
 
 @inline
 def lists_length(lists, clusters, probes):
-    """The number of ids in the lists of these clusters, with repetitions."""
+    """Count the ids in the lists of these clusters, with repetitions."""
     total = 0
     for p in range(probes):
         first, last = ends_of(lists, clusters[p])
@@ -77,7 +75,7 @@ def scan_lists(matrix, lists, routes, queries, count):
 
 @inline
 def prescreen_room(descriptor):
-    """float64 values of scratch to prescreen one query by the sketch of this descriptor."""
+    """Count float64 values of scratch to prescreen one query by this descriptor's sketch."""
     return codes_room(descriptor) + FACTORS + rotated_room(descriptor) + REFINED_ROOM + CHUNK // 2
 
 
@@ -97,10 +95,7 @@ def prescreen_at(descriptor, scratch):
 
 @splice
 def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
-    """Scan the rows ids[first:last] for query q, but for those that cannot be kept.
-
-    Returns how many rows were computed.
-    """
+    """Scan the rows ids[first:last] for query q, except those ruled out; count the others."""
     matrix, sketch, chosen = matrix_at(descriptor, 0), sketch_at(descriptor), prescreen.ids
     state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
     estimates, uppers = prescreen.refined.estimates, prescreen.refined.uppers
@@ -139,13 +134,13 @@ def scan_prescreened(sketch, lists, routes, queries, count, scanned):
 
 @inline
 def grouping_room(descriptor, routed):
-    """int32 values of scratch for `scan_grouped` of that many routes."""
+    """Count int32 values of scratch for `scan_grouped` of that many routes."""
     return descriptor[CENTROIDS + ROWS] + 2 + routed
 
 
 @splice
 def scan_grouped(descriptor, lists, routes, queries, count, scratch):
-    """Queries of the same cluster go through its list four at a time."""
+    """Let queries of the same cluster go through its list four at a time."""
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
     ends = scratch  # of the lists and of the empty one
     order = shift(scratch, clusters + 2)
@@ -165,7 +160,7 @@ def scan_grouped(descriptor, lists, routes, queries, count, scratch):
 
 @splice
 def _group(routes, count, clusters, ends, order):
-    """Counting sort: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
+    """Sort by counting: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
     routed = count * routes.limit
     for cluster in range(clusters + 2):
         ends[cluster] = 0
@@ -181,7 +176,7 @@ def _group(routes, count, clusters, ends, order):
 
 @inline
 def unite(lists, clusters, probes, shared, out):
-    """Write the distinct ids of the clusters' lists; returns their number."""
+    """Write the distinct ids of the clusters' lists; return their number."""
     size = np.int64(0)
     for p in range(probes):
         first, last = ends_of(lists, clusters[p])

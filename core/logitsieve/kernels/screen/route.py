@@ -3,10 +3,39 @@
 Shape letters: B rows, V vocabulary, D hidden size, C clusters, G groups of 16 clusters, P probes.
 
 A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t likewise. Then
-|v.h - s g q.z| = |r.h + s q.t| <= e ||h|| + (n + e) tau, where e >= ||r|| and n >= ||v|| over all
-rows, and tau >= ||t||. Centroids whose int8 dot reaches the P-th best exact one less that bound are
-evaluated by `dot64`, and no other can be among the P best: the route is the exact one. What all of
-this rounds is in the slack, too (proofs/route.py).
+
+v.h - s g q.z
+
+=
+
+r.h + s q.t
+
+<= e
+
+
+h
+
+
++ (n + e) tau, with e >=
+
+
+r
+
+
+and n >=
+
+
+v
+
+
+over all rows, and tau >=
+
+
+t
+
+
+. Centroids with an int8 dot at least the P-th best exact one less that bound are evaluated by
+`dot64`, and no other can be among the P best. The slack includes rounding (proofs/route.py).
 """
 
 from __future__ import annotations
@@ -101,12 +130,12 @@ def screen_descriptor(
     reaches: Float32 | None = None,
     sketch: Int64 | None = None,
 ) -> tuple[Int64, list[np.ndarray]]:
-    """The descriptor of a screen over a softmax, and the arrays that it points to.
+    """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    `biases` [C] are added to the centroids' dots, which are then not approximated by int8. Lists
-    that are `disjoint` share no id. Rows whose cosine to the best centroid is below `escalate` get
-    no candidates; `reaches` [C] are factors of that for the rows of each. With the descriptor of a
-    `sketch`, lists are scanned through it.
+    `biases` [C] are added to the centroids' dots, which are then not approximated by int8.
+    `disjoint` lists share no id. Rows with a cosine to the best centroid below `escalate` (times
+    its `reaches` [C]) get no candidates. With the descriptor of a `sketch`, lists are scanned
+    through it.
     """
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
     fields = {
@@ -131,10 +160,9 @@ def screen_descriptor(
 
 
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
-    """Codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e of centroids [C, D].
+    """Return codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e of centroids.
 
-    D is padded to whole lanes. The last group is filled up with copies of the first centroid,
-    which change no maximum.
+    D is padded to whole lanes. Copies of the first centroid fill the last group.
     """
     clusters, dim = centroids.shape
     groups, quads = -(-clusters // LANES), -(-dim // LANES) * LANES // 4
@@ -151,9 +179,15 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
 
 @inline
 def encode_row(h, dim, codes, second):
-    """Write int8 codes z of one row of hidden to two planes; its scale g, sum of codes and ||t||.
+    """Write int8 codes z of one row of hidden to two planes; return scale g, sum of codes,
 
-    The scale is 0 where the row is too small or too large to be encoded.
+
+    t
+
+
+    .
+
+    The scale is 0 if the row is too small or too large to be encoded.
     """
     whole, rest = dim - dim % LANES, dim % LANES
     largest = zeros32()
@@ -245,7 +279,7 @@ def route_queries(descriptor, routes, count):
 
 @splice
 def _escalate(descriptor, routes, count):
-    """Route the rows that are far from every centroid to the list that is empty."""
+    """Route the rows that are far from every centroid to the empty list."""
     norms, least = float64_pointer(descriptor[NORMS]), float64_of_bits(descriptor[ESCALATE])
     for q in range(count):
         first = q * routes.limit

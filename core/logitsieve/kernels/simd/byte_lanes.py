@@ -1,6 +1,6 @@
 """Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and a query's codes.
 
-Every CPU computes the same sums, each by the instructions that it has: `form_of` says which.
+Every CPU computes equal sums by its own instructions: see `form_of`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,36 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
 
-from logitsieve.kernels.simd.lanes import LANES, LANES32, cpu_has, spread
+from logitsieve.kernels.simd.lanes import (
+    BYTE,
+    INT16,
+    INT32,
+    INTEGERS,
+    LANES,
+    LANES32,
+    Vector,
+    concatenated,
+    cpu_has,
+    shuffle,
+    spread,
+    vector_at,
+    zeros_of,
+)
 
-_BYTE, _INT16, _INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
-_SUMS, _BYTES = ir.VectorType(_INT32, LANES), ir.VectorType(_BYTE, 4 * LANES)
-_WORDS, _PRODUCTS = ir.VectorType(_INT16, 2 * LANES), ir.VectorType(_INT32, 2 * LANES)
+_BYTES = ir.VectorType(BYTE, 4 * LANES)
+_WORDS, _PRODUCTS = ir.VectorType(INT16, 2 * LANES), ir.VectorType(INT32, 2 * LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
 class Form(NamedTuple):
     """One way to multiply, by `products(builder, sums, rows, first plane, second plane)`.
 
-    A query has two planes of a byte a coordinate. They hold the high and the low part of its codes,
-    of which `products` takes one; or, if they are `words`, whole codes as int16: the first plane
-    those of coordinates 0 and 2 of every four, the second those of 1 and 3. A sum exceeds that of
-    products of signed row codes by `offset` times the sum of the query's.
+    A query has two planes of a byte a coordinate: the high and the low part of its codes, of which
+    `products` takes one; or, if they are `words`, codes as int16: coordinates 0 and 2 of every four
+    in the first plane, 1 and 3 in the second. A sum exceeds that of products of signed row codes by
+    `offset` times the sum of the query's.
     """
 
     products: Callable[..., Any]
@@ -36,69 +49,37 @@ class Form(NamedTuple):
     offset: int
 
 
-class Sums(types.Type):
-    """Numba's type of sixteen int32 sums in registers."""
-
-    def __init__(self) -> None:
-        super().__init__(name="Sums")
-
-
-SUMS = Sums()
-
-
-@register_model(Sums)
-class _SumsModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _SUMS)
-
-
-@intrinsic
-def zero_sums(typing_context):
-    def codegen(context, builder, signature, arguments):
-        return ir.Constant(_SUMS, None)
-
-    return SUMS(), codegen
-
-
-def _order(places):
-    return ir.Constant(ir.VectorType(_INT32, len(places)), list(places))
+SUMS = Vector("Sums", INTEGERS)  # sixteen int32
+zero_sums = zeros_of(SUMS)
 
 
 def _bytes_by(instruction, lanes, signed):
-    """A form whose instruction adds products of bytes, four to each of so many lanes."""
-    vector = ir.VectorType(_INT32, lanes)
+    """Return the form whose instruction adds products of bytes, four to each of `lanes` lanes."""
+    vector = ir.VectorType(INT32, lanes)
 
     def products(builder, sums, rows, plane, _=None):
         if signed:
             rows = builder.xor(rows, ir.Constant(_BYTES, [128] * 4 * LANES))
-            operand = ir.VectorType(_BYTE, 4 * lanes)
+            operand = ir.VectorType(BYTE, 4 * lanes)
         else:
             operand = vector
         product = builder.module.declare_intrinsic(
             instruction, fnty=ir.FunctionType(vector, [vector, operand, operand])
         )
-        rows, parts = builder.bitcast(rows, _SUMS), []
+        rows, parts = builder.bitcast(rows, INTEGERS), []
         for first in range(0, LANES, lanes):
-            order = _order(range(first, first + lanes))
-            part, *bytes_of = (builder.shuffle_vector(x, x, order) for x in (sums, rows, plane))
+            order = range(first, first + lanes)
+            part, *bytes_of = (shuffle(builder, x, x, order) for x in (sums, rows, plane))
             bytes_of = [builder.bitcast(x, operand) for x in bytes_of]
             parts.append(builder.call(product, [part, *bytes_of]))
-        while len(parts) > 1:
-            both = _order(range(2 * parts[0].type.count))
-            parts = [
-                builder.shuffle_vector(parts[i], parts[i + 1], both)
-                for i in range(0, len(parts), 2)
-            ]
-        return parts[0]
+        return concatenated(builder, parts)
 
     return Form(products, False, 0 if signed else 128)
 
 
 def _add_pairs(builder, sums, products):
-    even, odd = (
-        builder.shuffle_vector(products, products, _order(range(place, 2 * LANES, 2)))
-        for place in range(2)
-    )
+    both = (range(place, 2 * LANES, 2) for place in range(2))
+    even, odd = (shuffle(builder, products, products, order) for order in both)
     return builder.add(sums, builder.add(even, odd))
 
 
@@ -116,14 +97,14 @@ def _split(builder, rows):
 
 
 def _add_words_in_pairs(builder, sums, rows, first, second):
-    """Sums in the shape that LLVM turns into two `vpmaddwd` of whatever width the CPU has."""
+    """Add words in the shape that LLVM turns into two `vpmaddwd` of the CPU's width."""
     for words, plane in zip(_split(builder, rows), (first, second), strict=True):
         sums = _add_pairs(builder, sums, _products_of_words(builder, words, plane))
     return sums
 
 
 def _add_words(builder, sums, rows, first, second):
-    """The same sums in fewer additions, where no instruction adds pairs of products: `smlal`."""
+    """Add words with fewer additions, for CPUs that cannot add pairs of products: `smlal`."""
     even, odd = _split(builder, rows)
     products = _products_of_words(builder, even, first)
     products = builder.add(products, _products_of_words(builder, odd, second))
@@ -158,7 +139,7 @@ AVX2_CRUMBS = Form(_add_small_bytes, False, 128)
 
 
 def form_of(triple: str, has: Callable[[str], bool]) -> Form:
-    """The fastest form of a target of LLVM that has the features for which `has` is true."""
+    """Return the fastest form of an LLVM target with the features for which `has` is true."""
     if triple.startswith("x86_64"):
         narrow = AVX_VNNI if has("avxvnni") else X86
         return AVX512_VNNI if has("avx512vnni") else narrow
@@ -179,31 +160,29 @@ CRUMB_FORM = crumb_form_of(llvm.get_process_triple(), cpu_has)
 def _load_bytes(builder, start, place):
     """LLVM: 64 bytes from 64 * place on."""
     offset = builder.mul(place, ir.Constant(place.type, 4 * LANES))
-    address = builder.bitcast(builder.gep(start, [offset]), _BYTES.as_pointer())
-    return builder.load(address, align=1)
+    return builder.load(vector_at(builder, start, offset, _BYTES), align=1)
 
 
 def _four_everywhere(builder, plane, quad):
-    words = builder.bitcast(plane, _INT32.as_pointer())
-    return spread(builder, builder.load(builder.gep(words, [quad]), align=1), _SUMS)
+    words = builder.bitcast(plane, INT32.as_pointer())
+    return spread(builder, builder.load(builder.gep(words, [quad]), align=1), INTEGERS)
 
 
 def _sixty_four(builder, plane, piece):
-    return builder.bitcast(_load_bytes(builder, plane, piece), _SUMS)
+    return builder.bitcast(_load_bytes(builder, plane, piece), INTEGERS)
 
 
 def _load_crumbs(builder, start, place):
-    """LLVM: 64 codes of two bits from 16 * place on, one after the other of each byte's first."""
+    """LLVM: 64 codes of two bits from 16 * place on, first the lowest codes of all bytes."""
     offset = builder.mul(place, ir.Constant(place.type, LANES))
-    vector = ir.VectorType(_BYTE, LANES)
-    address = builder.bitcast(builder.gep(start, [offset]), vector.as_pointer())
-    codes, three = builder.load(address, align=1), ir.Constant(vector, [3] * LANES)
+    vector = ir.VectorType(BYTE, LANES)
+    codes = builder.load(vector_at(builder, start, offset, vector), align=1)
+    three = ir.Constant(vector, [3] * LANES)
     parts = [
         builder.and_(builder.lshr(codes, ir.Constant(vector, [bits] * LANES)), three)
         for bits in range(0, 8, 2)
     ]
-    halves = [builder.shuffle_vector(*parts[i : i + 2], _order(range(2 * LANES))) for i in (0, 2)]
-    return builder.shuffle_vector(*halves, _order(range(4 * LANES)))
+    return concatenated(builder, parts)
 
 
 def _multiply(form, load_plane, load_rows=_load_bytes):
@@ -231,8 +210,8 @@ def _multiply(form, load_plane, load_rows=_load_bytes):
 def multiply_bytes_by(form):
     """multiply(sums, rows, first, second, quad): products with one quad of a query's planes.
 
-    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]), for a query of codes of a byte,
-    whose second plane is read only of words; or, where `sums` are two, codes of fifteen bits.
+    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]), for a query of codes of a byte
+    (the second plane is read only of words) or, with two `sums`, codes of fifteen bits.
     """
     return _multiply(form, _four_everywhere)
 
@@ -252,7 +231,7 @@ def multiply_crumbs_by(form):
 
 
 def join_planes_by(form):
-    """join(sums): sixteen sums of what `multiply` has added up in two."""
+    """join(sums): sixteen sums from the two that `multiply` added to."""
 
     @intrinsic
     def join(typing_context, sums):
@@ -260,7 +239,7 @@ def join_planes_by(form):
             high, low = cgutils.unpack_tuple(builder, arguments[0])
             if form.words:
                 return high
-            return builder.add(builder.shl(high, ir.Constant(_SUMS, [7] * LANES)), low)
+            return builder.add(builder.shl(high, ir.Constant(INTEGERS, [7] * LANES)), low)
 
         return SUMS(sums), codegen
 
@@ -282,11 +261,10 @@ def add_sums(typing_context, left, right):
 @intrinsic
 def store_bytes(typing_context, start, offset, lanes):
     """start[offset : offset + 16] = lanes, whole numbers from -128 to 127."""
-    vector = ir.VectorType(_BYTE, LANES)
+    vector = ir.VectorType(BYTE, LANES)
 
     def codegen(context, builder, signature, arguments):
-        address = builder.gep(arguments[0], [arguments[1]])
-        address = builder.bitcast(address, vector.as_pointer())
+        address = vector_at(builder, *arguments[:2], vector)
         builder.store(builder.fptosi(arguments[2], vector), address, align=1)
         return context.get_dummy_value()
 
@@ -295,16 +273,15 @@ def store_bytes(typing_context, start, offset, lanes):
 
 @intrinsic
 def store_words(typing_context, first, second, offset, lanes):
-    """The same as int16, four lanes after four: lanes 0 and 2 to `first`, 1 and 3 to `second`."""
-    words = ir.VectorType(_INT16, LANES)
+    """Store int16, four lanes after four: lanes 0 and 2 to `first`, 1 and 3 to `second`."""
+    words = ir.VectorType(INT16, LANES)
 
     def codegen(context, builder, signature, arguments):
         *planes, offset, lanes = arguments
         codes = builder.fptosi(lanes, words)
         for place, plane in enumerate(planes):
-            half = builder.shuffle_vector(codes, codes, _order(range(place, LANES, 2)))
-            address = builder.bitcast(builder.gep(plane, [offset]), half.type.as_pointer())
-            builder.store(half, address, align=1)
+            half = shuffle(builder, codes, codes, range(place, LANES, 2))
+            builder.store(half, vector_at(builder, plane, offset, half.type), align=1)
         return context.get_dummy_value()
 
     return types.void(first, second, types.intp, lanes), codegen
@@ -316,7 +293,7 @@ def scale_sums(typing_context, sums, correction, scales):
 
     def codegen(context, builder, signature, arguments):
         sums, correction, scales = arguments
-        correction = spread(builder, builder.trunc(correction, _INT32), _SUMS)
+        correction = spread(builder, builder.trunc(correction, INT32), INTEGERS)
         exact = builder.sitofp(builder.sub(sums, correction), _FLOATS)
         return builder.fmul(exact, scales)
 
@@ -324,35 +301,33 @@ def scale_sums(typing_context, sums, correction, scales):
 
 
 @intrinsic
-def store_totals(typing_context, start, offset, a, b, c, e, correction):
-    """start[offset : offset + 4] = the total of each of four sums, less `correction`, as float32.
+def store_totals(typing_context, start, offset, s0, s1, s2, s3, correction):
+    """start[offset : offset + 4] = the total of each of four sums minus `correction`, as float32.
 
     Computed modulo 2^32, so only the difference has to fit.
     """
 
     def codegen(context, builder, signature, arguments):
-        start, offset, a, b, c, e, correction = arguments
-        halves, quarters = range(0, 2 * LANES, 8), range(0, 2 * LANES, 4)
-        a_b, c_e = _add_parts(builder, a, b, halves), _add_parts(builder, c, e, halves)
-        fours = _add_parts(builder, a_b, c_e, quarters)
+        start, offset, *sums, correction = arguments
+        both = (_add_parts(builder, *sums[i : i + 2], range(0, 2 * LANES, 8)) for i in (0, 2))
+        fours = _add_parts(builder, *both, range(0, 2 * LANES, 4))
         for swapped in (2, 1):
-            order = _order([lane ^ swapped for lane in range(LANES)])
-            fours = builder.add(fours, builder.shuffle_vector(fours, fours, order))
-        totals = builder.shuffle_vector(fours, fours, _order(range(0, LANES, 4)))
-        correction = spread(builder, builder.trunc(correction, _INT32), totals.type)
+            order = [lane ^ swapped for lane in range(LANES)]
+            fours = builder.add(fours, shuffle(builder, fours, fours, order))
+        totals = shuffle(builder, fours, fours, range(0, LANES, 4))
+        correction = spread(builder, builder.trunc(correction, INT32), totals.type)
         floats = ir.VectorType(ir.FloatType(), 4)
         exact = builder.sitofp(builder.sub(totals, correction), floats)
-        address = builder.bitcast(builder.gep(start, [offset]), floats.as_pointer())
-        builder.store(exact, address, align=1)
+        builder.store(exact, vector_at(builder, start, offset, floats), align=1)
         return context.get_dummy_value()
 
-    return types.void(start, types.intp, a, b, c, e, types.int64), codegen
+    return types.void(start, types.intp, s0, s1, s2, s3, types.int64), codegen
 
 
 def _add_parts(builder, left, right, starts):
-    """LLVM: the first, third, ... parts of both, which begin at `starts`, plus those after each."""
+    """LLVM: the parts of both vectors at every second of `starts`, plus the part after each."""
     size = starts.step
     first = [lane for start in starts[::2] for lane in range(start, start + size)]
     second = [lane + size for lane in first]
-    parts = [builder.shuffle_vector(left, right, _order(lanes)) for lanes in (first, second)]
+    parts = [shuffle(builder, left, right, lanes) for lanes in (first, second)]
     return builder.add(*parts)

@@ -1,7 +1,7 @@
-"""Dot products of rows: float32 ones to choose by, and `dot64`, which every answer is made of.
+"""Dot products of rows: float32 ones to choose by, and `dot64`, which defines every answer.
 
-Rows that are read from memory together are best far apart, each the next of a stream of its own:
-a CPU foresees four streams, but hardly what jumps between neighbouring rows.
+Rows that are read together are best far apart, each the next of its own stream: a CPU predicts four
+streams.
 
 Shape letters: D hidden size. W is float32 rows of D, H float32 rows of D, H64 the same rows in
 float64, each padded with zeros to a multiple of 16.
@@ -30,7 +30,6 @@ from logitsieve.kernels.simd.pointers import shift
 
 @inline
 def padded(dim):
-    """D rounded up to whole lanes."""
     return (dim + LANES - 1) // LANES * LANES
 
 
@@ -39,7 +38,7 @@ def dot64(W, H64, dim):
     """One row of W (float32) times one of H64, in the order that defines an exact logit.
 
     Sixteen float64 sums, element d in sum d mod 16, then adjacent sums added in pairs. A product of
-    two float32 is exact in float64, so the result does not depend on fused multiply-add.
+    two float32 is exact in float64, so fused multiply-add changes nothing.
     """
     total = zeros64()
     whole = dim - dim % LANES
@@ -52,68 +51,65 @@ def dot64(W, H64, dim):
 
 @inline
 def dots64_2x2(W, other_W, h, other_h, dim):
-    """`dot64` of two rows of W with two of H64, bit for bit: each value is used twice.
-
-    Two tuples, one for each row of W.
-    """
-    a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
+    """`dot64` of two rows of W with two of H64, bit for bit; a tuple for each row of W."""
+    s0, s1, s2, s3 = zeros64(), zeros64(), zeros64(), zeros64()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         w, x, y = widen(load(W, d)), load(h, d), load(other_h, d)
-        a, b = multiply_add(w, x, a), multiply_add(w, y, b)
+        s0, s1 = multiply_add(w, x, s0), multiply_add(w, y, s1)
         w = widen(load(other_W, d))
-        c, e = multiply_add(w, x, c), multiply_add(w, y, e)
+        s2, s3 = multiply_add(w, x, s2), multiply_add(w, y, s3)
     if whole < dim:
         n = dim - whole
         w, x, y = widen(load_first(W, whole, n)), load(h, whole), load(other_h, whole)
-        a, b = multiply_add(w, x, a), multiply_add(w, y, b)
+        s0, s1 = multiply_add(w, x, s0), multiply_add(w, y, s1)
         w = widen(load_first(other_W, whole, n))
-        c, e = multiply_add(w, x, c), multiply_add(w, y, e)
-    sums = pair_sums_of_four(a, b, c, e)
+        s2, s3 = multiply_add(w, x, s2), multiply_add(w, y, s3)
+    sums = pair_sums_of_four(s0, s1, s2, s3)
     return (sums[0], sums[1]), (sums[2], sums[3])
 
 
 @inline
 def dots64_2x1(W, other_W, h, dim):
     """`dot64` of two rows of W with one of H64, bit for bit."""
-    a, b = zeros64(), zeros64()
+    s0, s1 = zeros64(), zeros64()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         x = load(h, d)
-        a = multiply_add(widen(load(W, d)), x, a)
-        b = multiply_add(widen(load(other_W, d)), x, b)
+        s0 = multiply_add(widen(load(W, d)), x, s0)
+        s1 = multiply_add(widen(load(other_W, d)), x, s1)
     if whole < dim:
         n, x = dim - whole, load(h, whole)
-        a = multiply_add(widen(load_first(W, whole, n)), x, a)
-        b = multiply_add(widen(load_first(other_W, whole, n)), x, b)
-    return pair_sum(a), pair_sum(b)
+        s0 = multiply_add(widen(load_first(W, whole, n)), x, s0)
+        s1 = multiply_add(widen(load_first(other_W, whole, n)), x, s1)
+    return pair_sum(s0), pair_sum(s1)
 
 
 @inline
 def dots_1x4(W, i, j, k, m, h, dim):
-    """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in their type."""
+    """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in h's type."""
     zero = splat_like(h, 0.0)
-    a, b, c, e = zero, zero, zero, zero
+    s0, s1, s2, s3 = zero, zero, zero, zero
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         x = load(h, d)
-        a = multiply_add(load(W, i + d), x, a)
-        b = multiply_add(load(W, j + d), x, b)
-        c = multiply_add(load(W, k + d), x, c)
-        e = multiply_add(load(W, m + d), x, e)
+        s0 = multiply_add(load(W, i + d), x, s0)
+        s1 = multiply_add(load(W, j + d), x, s1)
+        s2 = multiply_add(load(W, k + d), x, s2)
+        s3 = multiply_add(load(W, m + d), x, s3)
     if whole < dim:
         n = dim - whole
         x = load_first(h, whole, n)
-        a = multiply_add(load_first(W, i + whole, n), x, a)
-        b = multiply_add(load_first(W, j + whole, n), x, b)
-        c = multiply_add(load_first(W, k + whole, n), x, c)
-        e = multiply_add(load_first(W, m + whole, n), x, e)
-    return sums_of_four(a, b, c, e)
+        s0 = multiply_add(load_first(W, i + whole, n), x, s0)
+        s1 = multiply_add(load_first(W, j + whole, n), x, s1)
+        s2 = multiply_add(load_first(W, k + whole, n), x, s2)
+        s3 = multiply_add(load_first(W, m + whole, n), x, s3)
+    return sums_of_four(s0, s1, s2, s3)
 
 
 @inline
 def outer(w, x0, x1, x2, x3, totals):
-    """Four sums, each with one more product: lanes w with those of four rows."""
+    """Add one product to each of four sums: lanes w with those of four rows."""
     return (
         multiply_add(w, x0, totals[0]),
         multiply_add(w, x1, totals[1]),
@@ -124,35 +120,35 @@ def outer(w, x0, x1, x2, x3, totals):
 
 @inline
 def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim):
-    """Sixteen sums in registers, so that each value loaded is used four times."""
-    a = (zeros32(), zeros32(), zeros32(), zeros32())
-    b, c, e = a, a, a
+    """Keep sixteen sums in registers, so that each value loaded is used four times."""
+    s0 = (zeros32(), zeros32(), zeros32(), zeros32())
+    s1, s2, s3 = s0, s0, s0
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
-        a = outer(load(W, i + d), x0, x1, x2, x3, a)
-        b = outer(load(W, j + d), x0, x1, x2, x3, b)
-        c = outer(load(W, k + d), x0, x1, x2, x3, c)
-        e = outer(load(W, m + d), x0, x1, x2, x3, e)
+        s0 = outer(load(W, i + d), x0, x1, x2, x3, s0)
+        s1 = outer(load(W, j + d), x0, x1, x2, x3, s1)
+        s2 = outer(load(W, k + d), x0, x1, x2, x3, s2)
+        s3 = outer(load(W, m + d), x0, x1, x2, x3, s3)
     if whole < dim:
         n = dim - whole
         x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
         x2, x3 = load_first(H, r2 + whole, n), load_first(H, r3 + whole, n)
-        a = outer(load_first(W, i + whole, n), x0, x1, x2, x3, a)
-        b = outer(load_first(W, j + whole, n), x0, x1, x2, x3, b)
-        c = outer(load_first(W, k + whole, n), x0, x1, x2, x3, c)
-        e = outer(load_first(W, m + whole, n), x0, x1, x2, x3, e)
+        s0 = outer(load_first(W, i + whole, n), x0, x1, x2, x3, s0)
+        s1 = outer(load_first(W, j + whole, n), x0, x1, x2, x3, s1)
+        s2 = outer(load_first(W, k + whole, n), x0, x1, x2, x3, s2)
+        s3 = outer(load_first(W, m + whole, n), x0, x1, x2, x3, s3)
     return (
-        sums_of_four(a[0], a[1], a[2], a[3]),
-        sums_of_four(b[0], b[1], b[2], b[3]),
-        sums_of_four(c[0], c[1], c[2], c[3]),
-        sums_of_four(e[0], e[1], e[2], e[3]),
+        sums_of_four(s0[0], s0[1], s0[2], s0[3]),
+        sums_of_four(s1[0], s1[1], s1[2], s1[3]),
+        sums_of_four(s2[0], s2[1], s2[2], s2[3]),
+        sums_of_four(s3[0], s3[1], s3[2], s3[3]),
     )
 
 
 @inline
 def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim):
-    """Four sums at a time: where registers are narrow, sixteen would not stay in them."""
+    """Compute four sums at a time: narrow registers would not hold sixteen."""
     upper = _dots_2x2(W, i, j, H, r0, r1, dim)
     upper_right = _dots_2x2(W, i, j, H, r2, r3, dim)
     lower = _dots_2x2(W, k, m, H, r0, r1, dim)
@@ -167,20 +163,19 @@ def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim):
 
 @inline
 def _dots_2x2(W, i, j, H, r0, r1, dim):
-    """Dots of two rows of W, each with two of H."""
-    a, b, c, e = zeros32(), zeros32(), zeros32(), zeros32()
+    s0, s1, s2, s3 = zeros32(), zeros32(), zeros32(), zeros32()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         x0, x1, w0, w1 = load(H, r0 + d), load(H, r1 + d), load(W, i + d), load(W, j + d)
-        a, b = multiply_add(w0, x0, a), multiply_add(w0, x1, b)
-        c, e = multiply_add(w1, x0, c), multiply_add(w1, x1, e)
+        s0, s1 = multiply_add(w0, x0, s0), multiply_add(w0, x1, s1)
+        s2, s3 = multiply_add(w1, x0, s2), multiply_add(w1, x1, s3)
     if whole < dim:
         n = dim - whole
         x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
         w0, w1 = load_first(W, i + whole, n), load_first(W, j + whole, n)
-        a, b = multiply_add(w0, x0, a), multiply_add(w0, x1, b)
-        c, e = multiply_add(w1, x0, c), multiply_add(w1, x1, e)
-    return sums_of_four(a, b, c, e)
+        s0, s1 = multiply_add(w0, x0, s0), multiply_add(w0, x1, s1)
+        s2, s3 = multiply_add(w1, x0, s2), multiply_add(w1, x1, s3)
+    return sums_of_four(s0, s1, s2, s3)
 
 
 dots_4x4 = dots_4x4_at_once if AVX512 else dots_4x4_in_quarters
@@ -208,11 +203,10 @@ def widen_row(h, h64, dim):
 
 @inline
 def row_of(start, row, dim):
-    """The pointer to a row of a matrix."""
     return shift(start, row * dim)
 
 
 @inline
 def four_from(i, last, apart=1):
-    """Four places from i on, so far apart; from `last` on the one before it instead."""
+    """Four places from i on, `apart` from each other; from `last` on, the one before it."""
     return i, min(i + apart, last - 1), min(i + 2 * apart, last - 1), min(i + 3 * apart, last - 1)

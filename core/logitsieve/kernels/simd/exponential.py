@@ -34,7 +34,7 @@ ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
 
 @inline
 def exp_lanes(x):
-    """e^x for x <= 1, within ERROR32 of itself where x >= -87; e^-87 below."""
+    """e^x for x <= 1, within ERROR32 of itself for x >= -87; e^-87 below."""
     x = larger(x, splat32(LOWEST))
     n = rounded(multiply_add(x, splat32(LOG2_E), zeros32()))
     r = multiply_add(n, splat32(-LN2_HIGH), x)
@@ -60,7 +60,7 @@ WHOLE = 1.5 * 2.0**52  # what is added to it is rounded to a whole number, in it
 
 @inline
 def exp64_lanes(x):
-    """e^x for x <= 0 in float64, within ERROR64 of itself where x >= -708; 0 below."""
+    """e^x for x <= 0 in float64, within ERROR64 of itself for x >= -708; 0 below."""
     steps = multiply_add(x, splat64(LOG2_E64), splat64(WHOLE))
     n = multiply_add(splat64(-WHOLE), splat64(1.0), steps)
     r = multiply_add(n, splat64(-LN2_HIGH64), x)

@@ -1,8 +1,4 @@
-"""Masks: which of sixteen lanes reach a limit, as bits of an integer, and what is done with them.
-
-A float32 vector is compared at once; then only the lanes that count are gone through, or their
-numbers appended to a list without a branch for each.
-"""
+"""Masks: which of sixteen lanes reach a limit, as bits of an integer, and lists of those lanes."""
 
 from __future__ import annotations
 
@@ -11,14 +7,26 @@ from numba import types
 from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.lanes import AVX512, LANES, spread, vector_of
+from logitsieve.kernels.simd.lanes import (
+    AVX512,
+    BYTE,
+    INT32,
+    INTEGERS,
+    LANES,
+    spread,
+    vector_at,
+    vector_of,
+)
 
-_INT32 = ir.IntType(32)
+
+def _bits(builder, mask):
+    """LLVM: the lanes of a mask as bits of an integer."""
+    return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
 
 
 @intrinsic
 def lanes_below(typing_context, lanes, limit):
-    """The lanes that are below `limit`, and -inf for the others."""
+    """The lanes below `limit`; -inf in place of others."""
     vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
@@ -30,31 +38,29 @@ def lanes_below(typing_context, lanes, limit):
 
 @intrinsic
 def lanes_not_below(typing_context, lanes, limit):
-    """A bit for each lane that is not below `limit`; NaN is not."""
+    """A bit for each lane that is not below `limit`, also for NaN."""
     vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
         limits = spread(builder, arguments[1], vector)
-        mask = builder.fcmp_unordered(">=", arguments[0], limits)
-        return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
+        return _bits(builder, builder.fcmp_unordered(">=", arguments[0], limits))
 
     return types.int64(lanes, lanes.dtype), codegen
 
 
 @intrinsic
 def lanes_within(typing_context, lanes, limits):
-    """A bit for each lane that is at most that of `limits`; NaN is not, of either."""
+    """A bit for each lane that is at most its lane of `limits`; not for NaN."""
 
     def codegen(context, builder, signature, arguments):
-        mask = builder.fcmp_ordered("<=", *arguments)
-        return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
+        return _bits(builder, builder.fcmp_ordered("<=", *arguments))
 
     return types.int64(lanes, lanes), codegen
 
 
 @intrinsic
 def where_below(typing_context, compared, limit, lanes):
-    """The lanes where `compared` is below `limit`, and zeros elsewhere."""
+    """The lanes where `compared` is below `limit`; zeros in place of others."""
     vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
@@ -67,14 +73,14 @@ def where_below(typing_context, compared, limit, lanes):
 
 @intrinsic
 def where_equal(typing_context, states, place, state, lanes):
-    """The lanes where the byte of states[place : place + 16] is `state`, and zeros elsewhere."""
-    vector, compared = vector_of(lanes.dtype), ir.VectorType(ir.IntType(8), LANES)
+    """The lanes where the byte of states[place : place + 16] is `state`; else zeros."""
+    vector, compared = vector_of(lanes.dtype), ir.VectorType(BYTE, LANES)
 
     def codegen(context, builder, signature, arguments):
         start, place, state, lanes = arguments
-        address = builder.bitcast(builder.gep(start, [place]), compared.as_pointer())
-        wanted = spread(builder, builder.trunc(state, ir.IntType(8)), compared)
-        equal = builder.icmp_unsigned("==", builder.load(address, align=1), wanted)
+        found = builder.load(vector_at(builder, start, place, compared), align=1)
+        same = spread(builder, builder.trunc(state, BYTE), compared)
+        equal = builder.icmp_unsigned("==", found, same)
         return builder.select(equal, lanes, ir.Constant(vector, None))
 
     return lanes(states, types.intp, types.intp, lanes), codegen
@@ -82,11 +88,10 @@ def where_equal(typing_context, states, place, state, lanes):
 
 @intrinsic
 def without(typing_context, taken, lanes):
-    """The lanes, with zeros for those that are `taken`; this is zero in the place of others."""
+    """lanes - taken: zeros in place of taken lanes, for `taken` with zeros in place of others."""
 
     def codegen(context, builder, signature, arguments):
-        taken, lanes = arguments
-        return builder.fsub(lanes, taken)
+        return builder.fsub(*reversed(arguments))
 
     return lanes(taken, lanes), codegen
 
@@ -99,7 +104,7 @@ def first_lanes(mask, count):
 
 @intrinsic
 def lowest_bit(typing_context, mask):
-    """The place of the lowest bit that is set in `mask`, which is not zero."""
+    """The place of the lowest bit that is set in `mask`, not 0."""
 
     def codegen(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -109,7 +114,6 @@ def lowest_bit(typing_context, mask):
 
 @intrinsic
 def count_bits(typing_context, mask):
-
     def codegen(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
 
@@ -128,27 +132,20 @@ def _compress_avx512(builder, places, bits):
 def _append_lanes(compress):
     @intrinsic
     def append(typing_context, start, offset, mask, first):
-        integers = ir.VectorType(_INT32, LANES)
-
         def codegen(context, builder, signature, arguments):
             start, offset, mask, first = arguments
             bits = builder.trunc(mask, ir.IntType(LANES))
             lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
-            places = builder.add(
-                spread(builder, builder.trunc(first, _INT32), integers),
-                ir.Constant(integers, list(range(LANES))),
-            )
-            address = builder.bitcast(builder.gep(start, [offset]), integers.as_pointer())
+            first = spread(builder, builder.trunc(first, INT32), INTEGERS)
+            places = builder.add(first, ir.Constant(INTEGERS, list(range(LANES))))
             if compress is None:
+                kind = ir.FunctionType(ir.VoidType(), [INTEGERS, INT32.as_pointer(), lanes.type])
                 function = builder.module.declare_intrinsic(
-                    "llvm.masked.compressstore.v16i32",
-                    fnty=ir.FunctionType(
-                        ir.VoidType(), [integers, _INT32.as_pointer(), lanes.type]
-                    ),
+                    "llvm.masked.compressstore.v16i32", fnty=kind
                 )
-                address = builder.bitcast(address, _INT32.as_pointer())
-                builder.call(function, [places, address, lanes])
+                builder.call(function, [places, vector_at(builder, start, offset, INT32), lanes])
             else:
+                address = vector_at(builder, start, offset, INTEGERS)
                 builder.store(compress(builder, places, lanes), address, align=4)
             return builder.add(offset, builder.ctpop(mask))
 

@@ -1,8 +1,11 @@
-"""Fifteen-bit codes of a query, |r| <= 16256, as two planes of bytes.
+"""Fifteen-bit codes of a query,
 
-The planes are those of `byte_lanes.FORM`: of words, or of signed bytes with r = 128 high + low.
-Rows have codes of eight bits. Wider ones of the query cost instructions but no memory traffic, and
-make its own rounding negligible beside the rows'.
+r
+
+<= 16256, as the two planes of bytes of `byte_lanes.FORM`.
+
+As signed bytes, r = 128 high + low. Rows have codes of eight bits; wider ones of the query cost no
+memory traffic, and make its own rounding negligible.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes between which a scale is a normal 
 
 @inline
 def plane_scale(a, count):
-    """The scale of a[:count], float32, whole lanes; 0 where they are too small or too large."""
+    """The scale of a[:count], float32, whole lanes; 0 if they are too small or too large."""
     most = zeros32()
     for d in range(0, count, LANES):
         most = larger(most, magnitude(load(a, d)))
@@ -46,7 +49,19 @@ def plane_scale(a, count):
 def encode_planes(a, scale, first, last, high, low):
     """Write codes r of a[first:last], whole lanes: g = scale * r approximates a.
 
-    Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
+    Returns (sum of r,
+
+
+    g
+
+
+    ^2,
+
+
+    a - g
+
+
+    ^2). With a scale of 0, g is 0.
     """
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
     step = splat64(float(scale))
@@ -66,7 +81,7 @@ def encode_planes(a, scale, first, last, high, low):
 
 @inline
 def add_codes(total, squares, errors, x, r, step):
-    """Sums of r, g^2 and (x - g)^2 by lane, with those of sixteen codes r, g = step r."""
+    """Add r, g^2 and (x - g)^2 by lane, for sixteen codes r, g = step r."""
     g = multiply_add(widen(r), step, zeros64())
     error = multiply_add(g, splat64(-1.0), widen(x))
     return (

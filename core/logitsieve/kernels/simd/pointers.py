@@ -1,8 +1,8 @@
-"""Raw pointers for kernels, typed by what they point at.
+"""Raw pointers for kernels, typed by their elements.
 
-An array argument costs Numba two atomic reference counts in each function that takes one, so only
-entry kernels take arrays, and everything below them pointers. A pointer is valid only while its
-array is alive: the entry kernel ends with `keep_alive` of what it allocated.
+An array argument costs Numba two atomic reference counts in each function, so only entry kernels
+take arrays. A pointer is valid only while its array is alive: the entry kernel ends with
+`keep_alive` of its arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def pointer(typing_context, array):
 
 @intrinsic
 def keep_alive(typing_context, array):
-    """Nothing, but as the last use of `array`: Numba frees an array after the last."""
+    """Use an array, or a tuple of them: Numba frees an array after its last use."""
 
     def codegen(context, builder, signature, arguments):
         return context.get_dummy_value()
@@ -72,8 +72,6 @@ as_float64 = pointer_cast(types.float64)
 
 @intrinsic
 def float64_of_bits(typing_context, bits):
-    """The float64 whose bit pattern is the given int64."""
-
     def codegen(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
 

@@ -1,8 +1,8 @@
-"""Positive float32 numbers in sixteen bits: codes of those in a range of magnitudes.
+"""Positive float32 numbers of a range of magnitudes in sixteen bits.
 
 Code c stands for the float32 with the bits start + (c << step). With a step of 10, numbers have 13
-bits after the point, and the largest is 2^8 times the least; with one of 11 they have 12 bits, and
-it is 2^16 times the least. Codes rise with the numbers.
+bits after the point, and the largest is 2^8 times the least; with 11 they have 12 bits, and it is
+2^16 times the least. Codes rise with the numbers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from logitsieve.api.results import Float32, Int32
-from logitsieve.kernels.simd.lanes import LANES, LANES32, spread
+from logitsieve.kernels.simd.lanes import INT16, INTEGERS, LANES, LANES32, spread, vector_at
 
 LAST = (1 << 16) - 1  # code
 STEPS = (10, 11)
 INFINITE = int(np.float32(np.inf).view(np.int32))
-_WORDS = ir.VectorType(ir.IntType(32), LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
@@ -30,20 +29,16 @@ def load_shorts(typing_context, start, offset, first, step):
 
     def codegen(context, builder, signature, arguments):
         start, offset, first, step = arguments
-        shorts = ir.VectorType(ir.IntType(16), LANES)
-        address = builder.bitcast(builder.gep(start, [offset]), shorts.as_pointer())
-        codes = builder.zext(builder.load(address, align=1), _WORDS)
-        bits = builder.shl(codes, spread(builder, step, _WORDS))
-        return builder.bitcast(builder.add(bits, spread(builder, first, _WORDS)), _FLOATS)
+        address = vector_at(builder, start, offset, ir.VectorType(INT16, LANES))
+        codes = builder.zext(builder.load(address, align=1), INTEGERS)
+        bits = builder.shl(codes, spread(builder, step, INTEGERS))
+        return builder.bitcast(builder.add(bits, spread(builder, first, INTEGERS)), _FLOATS)
 
     return LANES32(start, types.intp, types.int32, types.int32), codegen
 
 
 def start_of(values: Float32, step: int, least: float) -> int:
-    """The bits that code 0 stands for, so that the last one is not below any of the values.
-
-    It stands for `least` or more, a normal number.
-    """
+    """Return the bits of code 0, at least a normal `least`; the last code reaches all values."""
     wide = 1 << step
     most = int(np.max(values, initial=np.float32(least)).view(np.int32))
     highest = min(-(-most // wide) * wide, (INFINITE - 1) // wide * wide)
@@ -52,7 +47,7 @@ def start_of(values: Float32, step: int, least: float) -> int:
 
 
 def step_of(columns: Iterator[Float32], least: float) -> int:
-    """The finer step, if codes then hold all values of each of these columns above `least`."""
+    """Return the finer step if its codes hold all values above `least` of each column."""
     fine, wide = STEPS
     for values in columns:
         above = values[values > np.float32(least)]
@@ -62,13 +57,12 @@ def step_of(columns: Iterator[Float32], least: float) -> int:
 
 
 def shorts_of(values: Float32, start: int, step: int, *, up: bool) -> np.ndarray:
-    """uint16 codes of positive numbers, the nearest or, with `up`, those of none below."""
+    """Return uint16 codes of positive numbers: the nearest or, with `up`, the least not below."""
     bits = np.ascontiguousarray(values).view(np.int32).astype(np.int64) - start
     codes = (bits + ((1 << step) - 1 if up else 1 << (step - 1))) >> step
     return np.clip(codes, 0, LAST).astype(np.uint16)
 
 
 def floats_of(codes: np.ndarray, start: int | Int32, step: int | Int32) -> Float32:
-    """What codes stand for."""
     bits: np.ndarray = (codes.astype(np.int32) << np.int32(step)) + np.int32(start)
     return bits.view(np.float32)

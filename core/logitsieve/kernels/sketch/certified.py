@@ -37,8 +37,7 @@ from logitsieve.kernels.sketch.sketch import (
     sketch_at,
 )
 from logitsieve.kernels.sketch.thresholds import SPARE
-from logitsieve.kernels.topk.csr import fill_logits
-from logitsieve.kernels.topk.descriptor import ROWS, matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import ROWS, fill_logits, matrix_at, widen_hidden
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,

@@ -1,7 +1,7 @@
 """Descriptors: how a matrix that never changes is handed to the kernels.
 
-Numba unboxes each array argument of a call in some 50 ns, so a head's arrays travel as one int64
-vector of addresses, sizes and float64 bits. Its owner keeps the arrays alive.
+Numba unboxes each array argument in some 50 ns, so a head's arrays travel as one int64 vector of
+addresses, sizes and float64 bits. Its owner keeps the arrays alive.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.rows.functions import (
     CODED,
     DECODE,
+    DOT,
     F32,
     MAGNITUDES,
     STORED,
     addresses,
     call_decode,
+    call_dot,
     way_of,
 )
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import dot64, padded, row_of, widen_row
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
     float32_pointer,
@@ -91,9 +93,16 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
 
 @kernel("(int64, int64)")
 def largest_norm(address, function):
-    """max ||w_i|| of the matrix of a descriptor, in float64 and not below the true one.
+    """Return max
 
-    `function` decodes rows that are stored otherwise: with MAGNITUDES, w_i is that of their parts.
+
+    w_i
+
+
+    of a descriptor's matrix, in float64 and not below the true one.
+
+    `function` decodes rows that are not float32: with MAGNITUDES, into the sum of their parts'
+    magnitudes.
     """
     matrix = matrix_at(int64_pointer(address), 0)
     dim, largest = matrix.dim, 0.0
@@ -106,14 +115,12 @@ def largest_norm(address, function):
         squares = widen_row(values, pointer(scratch), dim)
         if largest == largest and not squares <= largest:
             largest = squares  # NaN, once met, stays, and every request is refused
-    keep_alive(scratch)
-    keep_alive(room)
+    keep_alive((scratch, room))
     return np.sqrt(largest) * NORM_SPARE
 
 
 @inline
 def matrix_at(descriptor, place):
-    """The matrix whose descriptor starts at `place`."""
     return Matrix(
         float32_pointer(descriptor[place + WEIGHT]),
         float32_pointer(descriptor[place + BIAS]),
@@ -128,7 +135,7 @@ def matrix_at(descriptor, place):
 
 @inline
 def by_values(matrix):
-    """The matrix with rows that are multiplied by their values, whatever codes they have."""
+    """The matrix with rows that are multiplied by their values, even if they have codes."""
     kind = F32 if matrix.kind == F32 else STORED
     return Matrix(
         matrix.weight, matrix.bias, matrix.rows, matrix.dim, np.int64(kind), matrix.stored,
@@ -138,21 +145,21 @@ def by_values(matrix):
 
 @inline
 def shared_rows(matrix):
-    """Rows that several queries go through together, while the L1 cache holds them as float32."""
+    """Count the rows that several queries share, as the L1 cache holds them in float32."""
     return max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
 
 
 @inline
 def tile_room(matrix):
-    """float32 values of scratch in which `as_floats` puts so many rows; none if W is float32."""
+    """Count float32 values of scratch for `as_floats`; 0 if W is float32."""
     return shared_rows(matrix) * matrix.dim if matrix.kind != F32 else 0
 
 
 @inline
 def as_floats(matrix, first, last, room):
-    """The matrix with rows first .. last-1 as float32: in `room`, unless they are that in W.
+    """The matrix with rows first .. last-1 as float32: in `room`, unless W is float32.
 
-    Other rows of it may not be read, but by prefetching, which follows the stored ones.
+    Other rows of it may not be read, except by prefetching, which follows the stored ones.
     """
     if matrix.kind == F32:
         return matrix
@@ -166,9 +173,20 @@ def as_floats(matrix, first, last, room):
 
 @inline
 def slack_at(descriptor, place, norm):
-    """The most by which a float32 logit is off the float64 one, for a row of hidden of that norm.
+    """Bound the error of a float32 logit, for a row of hidden of that norm.
 
-    gamma_D ||w|| ||h||, underflow and rounding; infinite where float32 sums might overflow.
+    gamma_D
+
+
+    w
+
+
+
+
+    h
+
+
+    , underflow and rounding; infinite if float32 sums might overflow.
     """
     dim = descriptor[place + DIM]
     product = norm * float64_of_bits(descriptor[place + LARGEST_NORM])
@@ -180,7 +198,13 @@ def slack_at(descriptor, place, norm):
 
 @inline
 def coded_slack_at(descriptor, place, norm, off):
-    """The same of a logit by a row's codes and those of hidden, which are `off` by that norm.
+    """Bound the error of a logit by a row's codes and those of hidden;
+
+
+    h - g
+
+
+    is `off`.
 
     w . (h - g), and rounding: of each number of w, and of the sum of a row's codes and lows.
     """
@@ -197,9 +221,25 @@ def coded_slack_at(descriptor, place, norm, off):
 def widen_hidden(descriptor, h, wide):
     """Copy a row of hidden to float64, padded with zeros, and return its norm.
 
-    -1 where a logit might overflow, and where the row holds NaN or infinity: it is refused.
+    -1 if a logit might overflow or the row holds NaN or infinity: it is refused.
     """
     norm = np.sqrt(widen_row(h, wide, descriptor[DIM]))
     product = norm * float64_of_bits(descriptor[LARGEST_NORM])
     fits = product + float64_of_bits(descriptor[LARGEST_BIAS]) <= LARGEST_LOGIT
     return norm if fits else -1.0
+
+
+@inline
+def exact_logit(matrix, wide, i):
+    """Return the float64 logit of row i of W for one widened row of hidden."""
+    if matrix.kind == F32:
+        return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
+    row = row_of(matrix.stored, i, matrix.row_bytes)
+    return call_dot(matrix.functions[DOT], row, wide, matrix.dim) + matrix.bias[i]
+
+
+@inline
+def fill_logits(matrix, wide, ids, first, last, logits):
+    """logits[first:last] of ids[first:last] for one widened row of hidden, exact."""
+    for i in range(first, last):
+        logits[i] = np.float32(exact_logit(matrix, wide, ids[i]))

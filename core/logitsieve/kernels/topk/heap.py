@@ -1,7 +1,7 @@
-"""The running top k: a binary heap whose root is the worst answer kept.
+"""The running top k: a binary heap with the worst answer at the root.
 
 An answer is better if its logit is larger, or equal with a lower id: a total order, so that the k
-best do not depend on the order in which rows are offered.
+best do not depend on the order of offers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ def better(value, row, other_value, other_row):
 
 @inline
 def _sink(values, rows, size, value, row):
-    """Put (value, row) in the place of the root and restore the heap of `size` answers."""
     place = 0
     while True:
         child = 2 * place + 1

@@ -27,7 +27,7 @@ def merge_edited(
 ):
     """Fill the wanted[r] best of each row, and -1 with -inf beyond, in best_ids [B, K].
 
-    A row has no id twice. Edited ones of -inf do not count; there must be as many others as wanted.
+    A row has no id twice. Edited ones of -inf do not count; the others suffice.
     """
     rows, width = best_ids.shape
     for row in range(rows):
@@ -43,8 +43,7 @@ def merge_edited(
             sort_best_first(kept, kept_ids, size)
         for i in range(size, width):
             kept[i], kept_ids[i] = -np.inf, -1
-    keep_alive(best_ids)
-    keep_alive(best_sums)
+    keep_alive((best_ids, best_sums))
 
 
 @inline
@@ -64,11 +63,10 @@ def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, 
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
     Row r has score scores[r] and counts[r] tokens of falling logits[r] [B, N], so that a group's
-    pairs are merged from the fronts of its rows' lists. Pairs are ordered by
-    (score + logit - log Z) / divisors[r], equal ones by parent, then by place; where a group has
-    too few, -1 and 0. log_z [B, 4] holds `top` of each row, the rest of its log Z, and bounds of
-    that; a group is doubtful if bounds leave open which pairs are chosen, or their order. Rows of a
-    group with equal alike[r] have the same log Z.
+    pairs are merged from the fronts of its rows' lists. Pairs are ordered by (score + logit - log
+    Z) / divisors[r], then by parent and place; -1 and 0 if a group has too few. log_z [B, 4] is
+    TOP, VALUE, LOW, HIGH; a group is doubtful if bounds leave its pairs or their order open. Rows
+    of a group with equal alike[r] have the same log Z.
     """
     groups, most = parents.shape
     beams = scores.size // groups

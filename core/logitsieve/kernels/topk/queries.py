@@ -1,4 +1,4 @@
-"""Queries: rows of hidden at work, each with its float64 copy and its running top k.
+"""Queries: rows of hidden with their float64 copies and running top k.
 
 Shape letters: Q queries, D hidden size, K answers.
 """
@@ -42,13 +42,13 @@ Queries = namedtuple("Queries", "hidden wide codes states values kept logits lim
 
 @inline
 def query_room(dim, limit):
-    """float64 values of scratch for one query."""
+    """Count float64 values of scratch for one query."""
     return padded(dim) + code_room(dim) + STATE + limit
 
 
 @inline
 def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
-    """`block` queries in scratch of that much room each; that for float32 logits follows it."""
+    """Lay out `block` queries in scratch of `query_room` each; room for float32 logits follows."""
     codes = shift(scratch, block * padded(dim))
     states = shift(codes, block * code_room(dim))
     values = shift(states, block * STATE)
@@ -60,7 +60,7 @@ def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
 
 @inline
 def at_once(rows, room):
-    """The number of queries, of `room` float64 values each, that are answered together."""
+    """Count the queries, of `room` float64 values each, that are answered together."""
     return max(1, min(rows, AT_ONCE, SCRATCH // room))
 
 
@@ -82,13 +82,12 @@ def widen_queries(descriptor, queries, count):
 
 @inline
 def codes_of(queries, q, dim):
-    """The codes of query q."""
     return row_of(queries.codes, q, 2 * code_room(dim))
 
 
 @inline
 def operand_of(matrix, queries, q):
-    """What rows of a matrix are multiplied with for query q: hidden, or its codes."""
+    """Return the factor of rows of a matrix for query q: hidden, or its codes."""
     if matrix.kind >= CODED:
         return codes_of(queries, q, matrix.dim)
     return row_of(queries.hidden, q, matrix.dim)
@@ -96,7 +95,7 @@ def operand_of(matrix, queries, q):
 
 @inline
 def empty_heaps(descriptor, place, queries, count):
-    """Start afresh on the matrix whose descriptor is at `place`."""
+    """Start on the matrix with its descriptor at `place`."""
     for q in range(count):
         state = shift(queries.states, STATE * q)
         state[SIZE], state[THRESHOLD] = 0.0, -np.inf

@@ -1,11 +1,10 @@
 """Top k of rows of a matrix: float32 dots choose, or dots of codes, and `dot64` decides.
 
 A float32 dot of D terms, summed in any order, is within `slack` of the exact logit; so is the dot
-of a row in blocks of codes with a query's codes (rows/products.py). So a row whose float32 logit is
-more than slack below the worst of k exact logits, or more than twice slack below the k-th best of
-float32 ones, cannot be among the k best. All others are evaluated by `dot64` and offered to the
-heap: the answer is that of `dot64` over all rows scanned, in whatever order they come and however
-queries are grouped.
+of a row in blocks of codes with a query's codes. So a row with a float32 logit more than slack
+below the worst of k exact logits, or more than twice slack below the k-th best of float32 ones,
+cannot be among the k best. All others are evaluated by `dot64` and offered to the heap: the answer
+is `dot64`'s over all rows scanned, in any order and grouping.
 
 Rows are taken a chunk at a time, first all float32 dots, then the few decisions: a decision in
 between would stall the dots behind it.
@@ -16,14 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.rows.functions import (
-    CODED,
-    CODED_DOTS,
-    CODED_FOURS,
-    DOTS,
-    F32,
-    call_dots,
-)
+from logitsieve.kernels.rows.functions import CODED, CODED_DOTS, CODED_FOURS, DOTS, F32, call_dots
 from logitsieve.kernels.rows.products import code_room
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
 from logitsieve.kernels.simd.lanes import (
@@ -38,8 +30,7 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
-from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import as_floats, shared_rows, tile_room
+from logitsieve.kernels.topk.descriptor import as_floats, exact_logit, shared_rows, tile_room
 from logitsieve.kernels.topk.heap import better, contains, offer
 from logitsieve.kernels.topk.queries import (
     AT_ONCE,
@@ -92,10 +83,10 @@ def decide(matrix, queries, q, row):
 
 @inline
 def decide_above(matrix, listed, ids, first, count, logits, queries, q):
-    """Offer to query q every row whose float32 logit does not rule it out.
+    """Offer to query q every row that its float32 logit does not rule out.
 
-    `logits` holds those of rows first, first + 1, ... (of ids[first], ... if `listed`), and -inf up
-    to whole lanes. It does not matter which rows are offered besides those that must be.
+    `logits` belong to rows first, first + 1, ... (to ids[first], ... if `listed`), with -inf up to
+    whole lanes.
     """
     state = shift(queries.states, STATE * q)
     floor = -np.inf
@@ -114,7 +105,7 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
 
 @inline
 def _ranked(logits, count, rank):
-    """The rank-th largest of different values, so at most the rank-th largest; or -inf."""
+    """The rank-th largest of the distinct values, so at most the rank-th largest; or -inf."""
     value = np.float32(np.inf)
     for _ in range(rank):
         best = splat32(np.float32(-np.inf))
@@ -126,7 +117,7 @@ def _ranked(logits, count, rank):
 
 @inline
 def _four_rows(listed, ids, i, last, apart):
-    """Four places from i on, so far apart, or the ids at them if `listed`."""
+    """Four places from i on, `apart` from each other, or the ids at them if `listed`."""
     i, j, k, m = four_from(i, last, apart)
     if listed:
         return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
@@ -135,7 +126,7 @@ def _four_rows(listed, ids, i, last, apart):
 
 @inline
 def _fill_lanes(logits, count):
-    """-inf after `count` logits, up to whole lanes."""
+    """Write -inf after `count` logits, up to whole lanes."""
     for i in range(count, padded(count)):
         logits[i] = -np.inf
 
@@ -150,11 +141,11 @@ def _prefetch_beginnings(matrix, ids, begin, end):
 
 
 @inline
-def _stored_dots(matrix, a, b, c, e, operand):
-    """Four dots of rows that are not float32, with what `operand_of` says."""
+def _stored_dots(matrix, r0, r1, r2, r3, operand):
+    """Four dots of rows that are not float32 with an `operand_of`."""
     dim, place = matrix.dim, CODED_DOTS if matrix.kind >= CODED else DOTS
     return call_dots(
-        matrix.functions[place], matrix.stored, a * dim, b * dim, c * dim, e * dim,
+        matrix.functions[place], matrix.stored, r0 * dim, r1 * dim, r2 * dim, r3 * dim,
         operand, dim,
     )  # fmt: skip
 
@@ -172,27 +163,27 @@ def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
 
 @inline
 def _steps(listed, first, last):
-    """(steps, from one to the next, apart): how rows first .. last-1 are taken, four in a step.
+    """(steps, stride, apart): how rows first .. last-1 are taken, four in a step.
 
-    Those of a list as they come; others as four streams, a quarter of the rows in each.
+    Listed rows in order; otherwise four streams, one per quarter of the rows.
     """
     fours = (last - first + 3) // 4
     return (fours, 4, 1) if listed else (fours, 1, fours)
 
 
 @inline
-def _store_biased(matrix, a, b, c, e, dots, logits, apart):
-    logits[0] = dots[0] + matrix.bias[a]
-    logits[apart] = dots[1] + matrix.bias[b]
-    logits[2 * apart] = dots[2] + matrix.bias[c]
-    logits[3 * apart] = dots[3] + matrix.bias[e]
+def _store_biased(matrix, r0, r1, r2, r3, dots, logits, apart):
+    logits[0] = dots[0] + matrix.bias[r0]
+    logits[apart] = dots[1] + matrix.bias[r1]
+    logits[2 * apart] = dots[2] + matrix.bias[r2]
+    logits[3 * apart] = dots[3] + matrix.bias[r3]
 
 
 @splice
 def fill_one(matrix, listed, ids, first, last, operand, logits):
     """float32 logits of rows first .. last-1 (or the rows ids[first:last], if `listed`).
 
-    Room for whole fours is needed: up to three logits more are written.
+    Up to three logits more are written.
     """
     dim = matrix.dim
     if listed:
@@ -203,12 +194,12 @@ def fill_one(matrix, listed, ids, first, last, operand, logits):
         i = first + place
         if listed:
             _prefetch_beginnings(matrix, ids, i + AHEAD, min(i + AHEAD + 4, last))
-        a, b, c, e = _four_rows(listed, ids, i, last, apart)
+        r0, r1, r2, r3 = _four_rows(listed, ids, i, last, apart)
         if matrix.kind == F32:
-            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, operand, dim)
+            dots = dots_1x4(matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim, operand, dim)
         else:
-            dots = _stored_dots(matrix, a, b, c, e, operand)
-        _store_biased(matrix, a, b, c, e, dots, shift(logits, place), apart)
+            dots = _stored_dots(matrix, r0, r1, r2, r3, operand)
+        _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place), apart)
 
 
 @inline
@@ -221,7 +212,7 @@ def _store_four(logits, place, dots, bias):
 
 @inline
 def _prefetch_share(matrix, row, part, parts):
-    """One part of the lines of four rows."""
+    """Prefetch one part of the lines of four rows."""
     lines = (4 * matrix.row_bytes // LINE + parts - 1) // parts
     start = row * matrix.row_bytes + part * lines * LINE
     for line in range(lines):
@@ -230,40 +221,39 @@ def _prefetch_share(matrix, row, part, parts):
 
 @splice
 def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
-    """The same for four rows of hidden, which share every load; their logits are CHUNK apart.
+    """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
 
-    Rows that are not float32 are decoded for each of the four: `as_floats` does it once for all.
-    So many `fours` of rows of hidden, from q0 = 0 on, go through rows first .. last-1 one after
-    another. Where they are many, each prefetches a part of what is next: the first one alone would
-    wait for memory, which all others would leave idle.
+    Rows that are not float32 are decoded for each of the four. `fours` groups of four rows of
+    hidden, from q0 = 0 on, take their turns; if they are many, each prefetches a part of the next
+    rows, so that the first does not wait for all memory.
     """
     dim, many, hidden = matrix.dim, fours >= SHARING, queries.hidden
     steps, stride, apart = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
-        a, b, c, e = _four_rows(listed, ids, first + place, last, apart)
+        r0, r1, r2, r3 = _four_rows(listed, ids, first + place, last, apart)
         if many:
             _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
         if matrix.kind >= CODED:
             for j in range(4):
-                row = (a, b, c, e)[j]
+                row = (r0, r1, r2, r3)[j]
                 dots = _coded_dots(matrix, row, queries, q0, q1, q2, q3)
                 _store_four(logits, place + j * apart, dots, matrix.bias[row])
             continue
         if matrix.kind != F32:
             for j in range(4):
                 operand = operand_of(matrix, queries, (q0, q1, q2, q3)[j])
-                dots = _stored_dots(matrix, a, b, c, e, operand)
-                _store_biased(matrix, a, b, c, e, dots, shift(logits, place + j * CHUNK), apart)
+                dots = _stored_dots(matrix, r0, r1, r2, r3, operand)
+                _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place + j * CHUNK), apart)
             continue
         tile = dots_4x4(
-            matrix.weight, a * dim, b * dim, c * dim, e * dim,
+            matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim,
             hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
         )  # fmt: skip
-        _store_four(logits, place, tile[0], matrix.bias[a])
-        _store_four(logits, place + apart, tile[1], matrix.bias[b])
-        _store_four(logits, place + 2 * apart, tile[2], matrix.bias[c])
-        _store_four(logits, place + 3 * apart, tile[3], matrix.bias[e])
+        _store_four(logits, place, tile[0], matrix.bias[r0])
+        _store_four(logits, place + apart, tile[1], matrix.bias[r1])
+        _store_four(logits, place + 2 * apart, tile[2], matrix.bias[r2])
+        _store_four(logits, place + 3 * apart, tile[3], matrix.bias[r3])
 
 
 @inline
@@ -280,7 +270,7 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 
 @inline
 def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
-    """The same for four queries, of so many `fours` that `fill_four` is called for."""
+    """Like `scan_one` for four queries, one of `fours` groups of four."""
     room = queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
@@ -293,13 +283,12 @@ def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
 
 @inline
 def tile_rows(matrix, count):
-    """Rows of a matrix that `count` queries go through together."""
     return CHUNK if count == 1 else min(CHUNK, shared_rows(matrix))
 
 
 @inline
 def _few(matrix, count):
-    """Whether rows are multiplied as they are stored, for so many queries."""
+    """Decide if rows are multiplied as they are stored, for `count` queries."""
     if matrix.kind < CODED:
         return count == 1
     return count <= (FEW_CODED if matrix.kind == CODED else FEW_COSTLY)
@@ -307,7 +296,7 @@ def _few(matrix, count):
 
 @inline
 def _stored_rows(matrix):
-    """The same, of rows as they are stored: a level of cache further away holds these."""
+    """Count stored rows that queries go through together, held by a further level of cache."""
     return min(CHUNK, max(LANES, FEW_BYTES // matrix.row_bytes))
 
 

@@ -163,7 +163,7 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
         raise InvalidRequest(f"weight[{row}]", "NaN or infinity as a scale", "finite scales")
     if dtype == GIVEN:
         return weight
-    from logitsieve.kernels.rows.decode import decoded  # loads numba
+    from logitsieve.kernels.rows.functions import decoded  # loads numba
 
     return StoredMatrix.of(matrix(decoded(weight), dtype))
 

@@ -30,7 +30,7 @@ from logitsieve.heads._base.reduction import (
     squared_norms,
 )
 from logitsieve.index_builder.fitting import FitInputs, FitResult
-from logitsieve.kernels.retrieval.lsh import bucket_tables, lsh_collisions
+from logitsieve.kernels.retrieval.hash_tables import bucket_tables, lsh_collisions
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 from logitsieve.utils.options import Progress
 

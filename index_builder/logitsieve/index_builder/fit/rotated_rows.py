@@ -15,7 +15,7 @@ from logitsieve.heads import Softmax
 from logitsieve.heads._base.head import begin_sha256
 from logitsieve.index.sketch_rows import Solver, solve
 from logitsieve.index_builder.workers import Shared, Workers
-from logitsieve.kernels.rows.decode import decoded
+from logitsieve.kernels.rows.functions import decoded
 from logitsieve.utils.stored import StoredMatrix
 
 BLOCK_ROWS = 4096

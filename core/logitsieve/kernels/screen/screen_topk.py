@@ -1,4 +1,4 @@
-"""Top k of a learned screen: route each row to its best clusters, then scan their candidate lists.
+"""Top k of a learned screen: route each row to its best clusters, then scan their lists.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes.
 """
@@ -22,8 +22,7 @@ from logitsieve.kernels.screen.route import CENTROIDS, PROBES, SHARED, SKETCH, r
 from logitsieve.kernels.simd.dots import padded, row_of, widen_row
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.csr import fill_logits
-from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
+from logitsieve.kernels.topk.descriptor import DIM, ROWS, fill_logits, matrix_at
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
@@ -41,7 +40,7 @@ FEW = 4  # queries fewer than these are not grouped by cluster
 
 @inline
 def _logits_room(descriptor):
-    """float64 values of scratch for float32 logits, or for routing or prescreening one query."""
+    """Count float64 values of scratch for float32 logits, or to route or prescreen a query."""
     routing = (descriptor[CENTROIDS + ROWS] + LANES) // 2 + padded(descriptor[CENTROIDS + DIM])
     if descriptor[SKETCH] != 0:
         routing = max(routing, CHUNK // 2 + prescreen_room(int64_pointer(descriptor[SKETCH])))
@@ -52,9 +51,8 @@ def _logits_room(descriptor):
 def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is the descriptor's. A row whose clusters hold fewer than K distinct candidates gets
-    scanned = -1 and no answer. Returns how many such rows there are, or -1 - r where row r is not
-    finite or too large.
+    `address` is the descriptor's. A row with fewer than K distinct candidates gets scanned = -1.
+    Returns the number of such rows, or -1 - r if row r is not finite or too large.
     """
     descriptor = int64_pointer(address)
     limit, dim, probes = ids.shape[1], hidden.shape[1], descriptor[PROBES]
@@ -101,11 +99,11 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
 
 @kernel("(int64, float32[:,::1], int64, boolean)")
 def screen_candidates(address, hidden, least, computes):
-    """The distinct candidates of each row of hidden [B, D] with their exact logits, as CSR.
+    """Return the distinct candidates of each row of hidden [B, D] with exact logits, as CSR.
 
-    `address` is the descriptor's. Returns (status, offsets [B+1], ids, logits); the status is how
-    many rows have fewer than `least` candidates, or -1 - r where row r is not finite or too large.
-    Logits are not written unless it `computes` them, and W is not read.
+    `address` is the descriptor's. Returns (status, offsets [B+1], ids, logits); the status is the
+    number of rows with fewer than `least` candidates, or -1 - r if row r is not finite or too
+    large. Without `computes`, logits are not written, and W is not read.
     """
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
@@ -133,6 +131,5 @@ def screen_candidates(address, hidden, least, computes):
             fill_logits(matrix, pointer(scratch), ids, begin, end, logits)
         offsets[row + 1] = end
         status += end - begin < least
-    keep_alive(scratch)
-    keep_alive(clusters)
+    keep_alive((scratch, clusters))
     return status, offsets, ids[: offsets[rows]], logits[: offsets[rows]]

@@ -30,7 +30,7 @@ BucketLookup = namedtuple(
 
 
 def bucket_tables(codes: Int32, bits: int) -> tuple[Int32, Int32]:
-    """(offsets int32 [L 2^N + 1], ids int32 [L V]) of codes [V, L]; ids ascend in a bucket."""
+    """Return (offsets int32 [L 2^N + 1], ids int32 [L V]) of codes [V, L], ascending ids."""
     vocab_size, tables = codes.shape
     offsets = np.zeros(tables * (1 << bits) + 1, np.int32)
     ids = np.empty(tables * vocab_size, np.int32)
@@ -44,7 +44,7 @@ def bucket_tables(codes: Int32, bits: int) -> tuple[Int32, Int32]:
 
 @inline
 def _rank_planes(sides, bits, ranked, used):
-    """ranked[r] = which of a table's planes is the r-th nearest, for r < used."""
+    """ranked[r] = the r-th nearest of a table's planes, for r < used."""
     for n in range(bits):
         distance, place = abs(sides[n]), min(n, used)
         while place > 0 and distance < abs(sides[ranked[place - 1]]):
@@ -57,7 +57,6 @@ def _rank_planes(sides, bits, ranked, used):
 
 @inline
 def _ranks_used(order):
-    """The number of nearest planes that are ever flipped."""
     used = 0
     for ranks in order:
         while ranks >> used:
@@ -67,7 +66,6 @@ def _ranks_used(order):
 
 @inline
 def _flips(ranks, ranked):
-    """The bits of a code that a set of ranks stands for."""
     flips, r = 0, 0
     while ranks:
         if ranks & 1:
@@ -113,7 +111,7 @@ def _most_collided(collected, size, counts, limit, histogram, tables):
 
 @inline
 def _look_up(lookup, sides, tables, counts):
-    """Count the ids in the probed buckets of one query; the number collected, in order."""
+    """Count the ids in the probed buckets of one query; return the number collected."""
     bits, size = lookup.bits, 0
     for table in range(tables):
         first = table * bits
@@ -132,9 +130,9 @@ def _look_up(lookup, sides, tables, counts):
     " int64, uint16[::1], int32[::1])"
 )
 def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, counts, collected):
-    """CSR (offsets int64 [B+1], distinct ids) of the buckets that each row of hidden [B, D] probes.
+    """Return CSR (offsets int64 [B+1], distinct ids) of the buckets probed for each row of hidden.
 
-    The first `tables` of planes [L, N, D] are looked up, in each the buckets that `order` names
+    The first `tables` of planes [L, N, D] are looked up, in each the buckets named by `order`
     (`probe_order`). Of a row's ids the `limit` that most tables found are kept, those of nearer
     buckets first. Scratch: counts [V], zeros before and after, and collected [V + 1].
     """
@@ -170,8 +168,7 @@ def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, count
             out = larger
         out[starts[row] : end] = collected[:size]
         starts[row + 1] = end
-    keep_alive(sides)
-    keep_alive(scratch)
+    keep_alive((sides, scratch))
     return starts, out[: starts[rows]]
 
 
@@ -201,6 +198,4 @@ def lsh_collisions(hidden, planes, shifts, offsets, ids, order, first, last, cou
             sides_of(h, block, own_planes, own_shifts, width, dim, pointer(sides))
         query_sides = row_of(pointer(sides), place, width)
         _look_up(lookup, query_sides, tables, row_of(pointer(counts), row, counts.shape[1]))
-    keep_alive(sides)
-    keep_alive(scratch)
-    keep_alive(collected)
+    keep_alive((sides, scratch, collected))

@@ -1,4 +1,4 @@
-"""Exact top k of all rows of W, or of those that are listed for each query.
+"""Exact top k of all rows of W or of given ones, and exact logits of given ids.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
-from logitsieve.kernels.topk.descriptor import ROWS, matrix_at
+from logitsieve.kernels.topk.descriptor import ROWS, exact_logit, matrix_at, widen_hidden
 from logitsieve.kernels.topk.queries import (
     LOGITS,
     at_once,
@@ -27,8 +27,7 @@ from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is that of W's descriptor. Returns 0, or -1 - r where row r is not finite or too
-    large.
+    `address` is that of W's descriptor. Returns 0, or -1 - r if row r is not finite or too large.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -58,9 +57,9 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
 def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
 
-    Row start + r may choose among the distinct ids listed[offsets[r] : offsets[r+1]]; `address` is
-    that of W's descriptor. A row with fewer than K gets scanned = -1 and no answer. Returns how
-    many such rows there are, or -1 - r where row r of hidden is not finite or too large.
+    Row start + r chooses among the distinct ids listed[offsets[r] : offsets[r+1]]; `address` is
+    that of W's descriptor. A row with fewer than K gets scanned = -1. Returns the number of such
+    rows, or -1 - r if row r of hidden is not finite or too large.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -79,6 +78,27 @@ def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
         size = write_answers(queries, 0, row_of(pointer(logits), row, limit))
         scanned[row] = last - first if size == limit else -1
         unfilled += size < limit
-    keep_alive(scratch)
-    keep_alive(listed)
+    keep_alive((scratch, listed))
     return unfilled
+
+
+@kernel("(int64, float32[:,::1], int64[::1], int32[::1], float64[::1])")
+def csr_logits(address, hidden, offsets, ids, logits):
+    """Fill float64 `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
+
+    `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
+    large.
+    """
+    descriptor = int64_pointer(address)
+    rows, dim = hidden.shape
+    matrix = matrix_at(descriptor, 0)
+    scratch = np.empty(padded(dim), np.float64)
+    wide, bad = pointer(scratch), -1
+    for row in range(rows):
+        if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
+            bad = row
+            break
+        for i in range(offsets[row], offsets[row + 1]):
+            logits[i] = exact_logit(matrix, wide, ids[i])
+    keep_alive(scratch)
+    return bad
