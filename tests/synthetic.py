@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads import HEADS, CertifiedHead, Head, Softmax
-from logitsieve.heads._base.reduction import augmented
 from logitsieve.heads.certified import ANY, GRADES
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
@@ -18,6 +17,7 @@ from logitsieve.index_builder.fit.certified import Widths, code, row_moments, se
 from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
 from logitsieve.index_builder.fit.rotated_rows import factored, square, turn
 from logitsieve.index_builder.fit.svd import preview_arrays
+from logitsieve.index_builder.reduction import augmented
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
 
 STEEP = Widths(16, 64)  # of a sketch without levels

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder import fitting
 from logitsieve.index_builder.fitting import (
     TIMINGS,
@@ -13,6 +12,7 @@ from logitsieve.index_builder.fitting import (
     least_reaching,
     sample_rows,
 )
+from logitsieve.index_builder.reduction import augmented
 from tests.index_builder.clustered import make_inputs
 from tests.synthetic import make_hidden, make_softmax
 

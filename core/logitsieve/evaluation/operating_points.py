@@ -87,13 +87,9 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
     return {k: float(p) for k, p in wanted.items() if isinstance(p, (int, float)) and 0 < p <= 1}
 
 
-# k -> its class, up to the last of KS.
-_CLASSES = tuple(next(each for each in KS if k <= each) for k in range(KS[-1] + 1))
-
-
 def k_class(k: int) -> int:
     """Round `k` >= 1 up to one at which precision is measured, or BEYOND."""
-    return _CLASSES[k] if k < len(_CLASSES) else BEYOND
+    return next((each for each in KS if k <= each), BEYOND)
 
 
 def nearest(batches: Sequence[int], rows: int) -> int:

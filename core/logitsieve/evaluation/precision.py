@@ -119,14 +119,6 @@ class Judged(Protocol):
 ESTIMATE = 1  # the column of log Z
 
 
-class FindsLogZ(Protocol):
-    """A head that finds log Z, like `exact` on any device."""
-
-    def quick_log_z(self, hidden: Float32) -> Float64:
-        """[B, 4]: 0, an estimate of log Z, and two numbers that it is proven to lie between."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Precision and coverage of a head on `rows` contexts; the mappings are by k."""
@@ -152,13 +144,9 @@ def evaluate(
     return _evaluation(counts, head.proves)
 
 
-class Each(Protocol):
-    """A way to make calls for blocks of contexts, which do not depend on each other."""
-
-    def __call__(
-        self, call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]
-    ) -> Iterator[R]:
-        """Yield the results of `call(head, *block)` in their order."""
+# A way to make calls for blocks of contexts, which do not depend on each other: (call, head, blocks)
+# -> the results of `call(head, *block)` in their order.
+Each = Callable[..., Iterator[Any]]
 
 
 def in_turn(call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]) -> Iterator[R]:
@@ -219,7 +207,7 @@ def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
     """Return the fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
-    log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, ESTIMATE]
+    log_z = cast(Any, exact).quick_log_z(rows)[:, ESTIMATE]
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
@@ -245,26 +233,21 @@ def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
     if not counts:
         raise ValueError("blocks: none to evaluate on")
     ks = list(counts[0].scanned)
-    scanned = {k: np.concatenate([each.scanned[k] for each in counts]) for k in ks}
+
+    def joined(field: str) -> dict[int, np.ndarray]:
+        return {k: np.concatenate([getattr(each, field)[k] for each in counts]) for k in ks}
+
+    precision, coverage = dict.fromkeys(ks, PROVEN), dict.fromkeys(ks, 1.0)
+    if not proves:
+        precision = {k: summarize(rows) for k, rows in joined("shares").items()}
+        coverage = {k: float(rows.mean()) for k, rows in joined("own").items()}
     return Evaluation(
         rows=sum(each.rows for each in counts),
-        scanned={k: float(rows.mean()) for k, rows in scanned.items()},
+        precision=precision,
+        scanned={k: float(rows.mean()) for k, rows in joined("scanned").items()},
+        coverage=coverage,
         mass_kept=float(np.concatenate([each.mass for each in counts]).mean()),
-        **(_proven(ks) if proves else _judged(ks, counts)),
     )
-
-
-def _proven(ks: Sequence[int]) -> dict[str, Any]:
-    return {"precision": dict.fromkeys(ks, PROVEN), "coverage": dict.fromkeys(ks, 1.0)}
-
-
-def _judged(ks: Sequence[int], counts: Sequence[Counts]) -> dict[str, Any]:
-    shares = {k: np.concatenate([each.shares[k] for each in counts]) for k in ks}
-    own = {k: np.concatenate([each.own[k] for each in counts]) for k in ks}
-    return {
-        "precision": {k: summarize(rows) for k, rows in shares.items()},
-        "coverage": {k: float(rows.mean()) for k, rows in own.items()},
-    }
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:

@@ -17,19 +17,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+SCALARS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # codes of `struct`
 STRING, ARRAY = 8, 9
 SIZE = struct.Struct("<Q")  # of a string, before its bytes
 ALIGNMENT = 32  # of the tensors' data, unless the metadata has another

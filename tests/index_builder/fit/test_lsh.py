@@ -7,11 +7,11 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Head, Softmax
-from logitsieve.heads._base.reduction import draw_planes, hash_vectors, query_planes
 from logitsieve.heads.lsh import LshHead
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.lsh import Setting, fit_lsh
 from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder.reduction import draw_planes, hash_vectors, query_planes
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_hidden
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import HEADS, Softmax
-from logitsieve.heads._base.reduction import augmented
 from logitsieve.heads.graph import GraphHead, one_thread, width
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import TARGET, FitInputs, FitResult, heldout_sample
+from logitsieve.index_builder.reduction import augmented
 
 TRIED = tuple(8 << step for step in range(10))  # values of ef
 

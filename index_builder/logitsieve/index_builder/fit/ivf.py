@@ -15,8 +15,8 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
+from logitsieve.index_builder.reduction import augmented
 
 POINTS = 256  # rows per centroid that k-means sees
 

@@ -18,7 +18,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int64
 from logitsieve.evaluation.precision import wilson
-from logitsieve.heads._base.reduction import (
+from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder.reduction import (
     COSINE,
     MIPS,
     RANGED,
@@ -29,7 +30,6 @@ from logitsieve.heads._base.reduction import (
     query_planes,
     squared_norms,
 )
-from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables, lsh_collisions
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 from logitsieve.utils.options import Progress

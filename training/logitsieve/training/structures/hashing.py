@@ -1,6 +1,6 @@
 """Hash families over the rows of W: SimHash with dense or structured hyperplanes, and DWTA.
 
-Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (heads/_base/reduction.py), contexts as
+Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (index_builder/reduction.py), contexts as
 [h; 1; 0]; M is the row's own norm unless the tables are for inner products.
 
 Shape letters: N vectors, D hidden size, X = D + 2, L tables, K hashes a table, E pairs of a query
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64
-from logitsieve.heads._base.reduction import draw_planes, hash_vectors
+from logitsieve.index_builder.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
 from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.kernels.hadamard import random_signs, structured_products

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.reduction import (
+from logitsieve.index_builder.reduction import (
     COSINE,
     HEADROOM,
     MIPS,
