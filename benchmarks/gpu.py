@@ -29,8 +29,8 @@ from logitsieve.api.results import Float32
 from logitsieve.gpu.device import device_named, name_of
 from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.heads import HEADS, Softmax, make_heads
-from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.spec import Arrays
+from logitsieve.heads.exact import DrawOptions
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.utils.floats import narrowed
 

@@ -20,8 +20,7 @@ from numpy.random import Generator
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.heads import certified
-from logitsieve.heads._base.draw_options import DrawOptions
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.attacks.decoders import KINDS, decoding

@@ -17,9 +17,8 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.head import Edits
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import DrawOptions, ExactHead
 from tests.attacks.decoders import KINDS, Hard
 from tests.attacks.draws import fill_noise
 from tests.attacks.judge import DOUBT, LONG, exact_logits, log_z

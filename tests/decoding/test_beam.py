@@ -19,7 +19,7 @@ from logitsieve.api.requests import Beams
 from logitsieve.api.results import BeamStepReply, Provenance
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.beam import choose_pairs
-from logitsieve.decoding.constrained import BestLogits
+from logitsieve.decoding.logit_edits import BestLogits
 from logitsieve.decoding.normalizers import LogZ
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.constrained import BestLogits, best_edited, wanted_of
-from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.decoding.logit_edits import BestLogits, best_edited, edits_of, wanted_of
 from logitsieve.heads import Head, Softmax
 from logitsieve.index import open_index
 from tests.decoding.drawn import (

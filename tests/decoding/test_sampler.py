@@ -15,7 +15,7 @@ from logitsieve.api.results import SampleReply
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads.exact import DrawOptions
 from logitsieve.index import open_index
 from tests.attacks.draws import fill_noise
 from tests.decoding.drawn import edited_logits

@@ -12,8 +12,8 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import ExactHead, ScreenHead, Softmax
-from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.certified import AssuredHead, CertifiedHead
+from logitsieve.heads.exact import DrawOptions
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.oracle import best, logits64
 from tests.synthetic import certified_arrays, sketch_head

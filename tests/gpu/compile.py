@@ -9,9 +9,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from logitsieve.gpu.exact_logits import BLOCK, LANES
 from logitsieve.gpu.gumbel_draws import IDS, LEAST_NOISE
 from logitsieve.gpu.kernels import exact_logits_kernel, gumbel_kernel
+from logitsieve.gpu.matrix import BLOCK, LANES
 from logitsieve.kernels.sampling.gumbel import BLOCK as NOISE_BLOCK
 
 NUMBERS = ("D", "M", "N", "V", "row_stride", "id_stride")

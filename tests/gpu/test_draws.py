@@ -12,8 +12,8 @@ from numba import njit
 from logitsieve.gpu import gumbel_draws as module
 from logitsieve.gpu.gumbel_draws import fields_of, gumbel_noise, weights_of
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.head import Edits
+from logitsieve.heads.exact import DrawOptions
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.gpu.opened import make_gpu_heads, there
 from tests.oracle import logits64

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.exact_logits import exact_logits, launch_exact_logits
 from logitsieve.gpu.gumbel_draws import gumbel_noise, launch_gumbel_noise
+from logitsieve.gpu.matrix import exact_logits, launch_exact_logits
 from tests.gpu.opened import TYPES, matrix_of, stored_as, there
 from tests.synthetic import make_hidden, make_softmax
 

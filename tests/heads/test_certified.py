@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
-from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.certified import FEW
+from logitsieve.heads.exact import DrawOptions
 from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.simd.shorts import INFINITE
 from logitsieve.kernels.topk.merge import HIGH, LOW

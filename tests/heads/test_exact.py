@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.heads import ExactHead
-from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads.exact import DrawOptions
 from tests.oracle import chi_square_p, log_sum_exp, logits64, softmax
 from tests.synthetic import make_hidden, make_softmax
 

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from logitsieve.llamacpp.parameters import ContextLayout, LlamaParameters, ModelLayout, TensorLayout
+from logitsieve.llamacpp.library import ContextLayout, LlamaParameters, ModelLayout, TensorLayout
 
 # Defaults of llama_context_params in llama.h of three builds, field by field.
 SIZES = struct.pack("<4i", 512, 2048, 512, 1)

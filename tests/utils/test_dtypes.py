@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitsieve.utils.dtypes import BY_NAME, ELEMENT_TYPES
+from logitsieve.utils.floats import BY_NAME, ELEMENT_TYPES
 
 
 @pytest.mark.parametrize("format", ["name", "safetensors", "kserve"])

@@ -19,8 +19,13 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
-from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
-from logitsieve.decoding.logit_edits import check_ids, edits_of
+from logitsieve.decoding.logit_edits import (
+    BestLogits,
+    best_edited,
+    best_unedited,
+    check_ids,
+    edits_of,
+)
 from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer, PrintedLogZ, Query
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.printing import print_pairs

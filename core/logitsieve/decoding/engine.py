@@ -24,8 +24,7 @@ from logitsieve.api.results import (
     TopKReply,
 )
 from logitsieve.decoding.beam import beam_step
-from logitsieve.decoding.constrained import best_edited, wanted_of
-from logitsieve.decoding.logit_edits import check_ids, edits_of, open_edits
+from logitsieve.decoding.logit_edits import best_edited, check_ids, edits_of, open_edits, wanted_of
 from logitsieve.decoding.normalizers import (
     NORMALIZERS,
     STEPPING,

@@ -26,10 +26,9 @@ from logitsieve.decoding.logit_edits import (
     keys_of,
     target_logits,
 )
-from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads.certified import CertifiedHead
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
 from logitsieve.kernels.sampling.log_z import csr_log_z

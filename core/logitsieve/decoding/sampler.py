@@ -18,8 +18,7 @@ import numpy as np
 
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
-from logitsieve.decoding.constrained import BestLogits, best_edited
-from logitsieve.decoding.logit_edits import target_logits, unedited
+from logitsieve.decoding.logit_edits import BestLogits, best_edited, target_logits, unedited
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
     CERTIFIED,

@@ -37,10 +37,9 @@ from logitsieve.api.results import (
     TopKReply,
 )
 from logitsieve.decoding.beam import choose_pairs
-from logitsieve.decoding.constrained import BestLogits
 from logitsieve.decoding.engine import NO_LOG_Z
 from logitsieve.decoding.local_decoder import CheckedDecoder, LocalDecoder
-from logitsieve.decoding.logit_edits import check_ids
+from logitsieve.decoding.logit_edits import BestLogits, check_ids
 from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, PrintedLogZ
 from logitsieve.decoding.shards import (
     Found,

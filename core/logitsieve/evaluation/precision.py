@@ -144,7 +144,7 @@ def evaluate(
     return _evaluation(counts, head.proves)
 
 
-# A way to make calls for blocks of contexts, which do not depend on each other: (call, head, blocks)
+# A way to make calls for blocks of contexts: (call, head, blocks)
 # -> the results of `call(head, *block)` in their order.
 Each = Callable[..., Iterator[Any]]
 

@@ -4,12 +4,12 @@ Draws equal those of the head `exact` on the host, seed for seed, unless differe
 sums or logarithms decide: kernels/sampling/gumbel.py defines an id's noise as -log E with E
 exponential. The least E of a block of sixteen ids comes from the stream LEAST_NOISE, whose bits
 name its id; the others add their own exponentials from the stream NOISE. A counter's words 0 and 1
-are the bits of the even id, or block, of a pair, words 2 and 3 the odd one's, the lower word first.
+are the bits of the even id, or block, of a pair, words 2 and 3 the odd one's.
 
 As in kernels/sampling/log_z.py: log Z = scale top + log(1 + S), top being the largest logit and S
-the sum of all other e^{scale (x - top)}. Runs of R = SUMMED_AT_ONCE terms are summed, then their
-sums, each in any order: a term goes through at most R + V / R additions. PyTorch's exp and log1p
-are assumed to be within two units in the last place (CUDA's manual: one).
+the sum of all other e^{scale (x - top)}. A term goes through at most R + V / R additions, R =
+SUMMED_AT_ONCE. PyTorch's exp and log1p are assumed to be within two units in the last place (CUDA's
+manual: one).
 
 Shape letters: B rows of hidden, N draws, V vocabulary.
 """
@@ -22,7 +22,7 @@ from triton import cdiv
 
 from logitsieve.gpu.kernels import gumbel_kernel
 from logitsieve.gpu.matrix import LOGITS_AT_ONCE
-from logitsieve.heads._base.draw_options import DrawOptions
+from logitsieve.heads.exact import DrawOptions
 from logitsieve.kernels.sampling import philox
 from logitsieve.kernels.sampling.gumbel import BLOCK
 from logitsieve.kernels.sampling.log_z import LOG_ERROR, SPREAD, STEP, TINY

@@ -2,10 +2,24 @@
 
 A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of the
 products' magnitudes, gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h|| (Cauchy and
-Schwarz). So `slack` takes gamma_{D+1}, which leaves u for the float64 rounding of an exact logit,
-plus the loss of products and sums below the normal numbers, which a GPU may flush to 0. Adding the
-bias is monotonic. TF32 and bfloat16 products have no such bound and are refused.
+Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most
+
+
+w
+
+
+
+
+h
+
+
+(Cauchy and Schwarz). So `slack` takes gamma_{D+1}, which leaves u for the float64 rounding of an
+exact logit, plus the loss of products and sums below the normal numbers, which a GPU may flush to
+0. Adding the bias is monotonic. TF32 and bfloat16 products have no such bound and are refused.
+
+Exact logits are float64 sums in the order of kernels/simd/dots.py: element d in sum d mod 16, then
+adjacent sums added in pairs, then the bias. The product of two float32 is exact in float64, so
+neither fused multiply-add nor the device changes a bit.
 
 Shape letters: B rows of hidden, D hidden size, V vocabulary, M ids of a row.
 """
@@ -17,13 +31,49 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from triton import cdiv
 
 from logitsieve.gpu.device import computing, require_true_float32, to_device
-from logitsieve.gpu.exact_logits import exact_logits
+from logitsieve.gpu.kernels import exact_logits_kernel
 from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.rows.functions import decoded
 from logitsieve.kernels.topk.descriptor import LARGEST_BIAS, LARGEST_LOGIT, LARGEST_NORM
 from logitsieve.utils.stored import KINDS, StoredMatrix
+
+LANES = 16
+BLOCK = 32  # ids per program
+
+
+def exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
+    """Return float64 [B, M] logits of int32 ids [B, M] for float32 hidden [B, D].
+
+    -inf for a negative id. `weight` [V, D] is float32, float16 or bfloat16; `ids` may be expanded
+    from one row.
+    """
+    if hidden.is_cuda:
+        return launch_exact_logits(weight, bias, hidden, ids)
+    known, rows = ids >= 0, ids.clamp(min=0).long()
+    sums = torch.zeros((*ids.shape, LANES), dtype=torch.float64)
+    for start in range(0, hidden.shape[1], LANES):
+        values = weight[:, start : start + LANES][rows].double()
+        sums[..., : values.shape[2]] += values * hidden[:, None, start : start + LANES].double()
+    while sums.shape[2] > 1:
+        sums = sums[..., 0::2] + sums[..., 1::2]
+    return torch.where(known, sums[..., 0] + bias.double()[rows], -torch.inf)
+
+
+def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
+    """Run the kernel for `exact_logits`."""
+    rows, count = ids.shape
+    if weight.dtype == torch.bfloat16:
+        weight = weight.view(torch.int16)  # Triton's interpreter cannot compute in bfloat16
+    logits = torch.empty((rows, count), dtype=torch.float64, device=hidden.device)
+    exact_logits_kernel[(rows * cdiv(count, BLOCK),)](
+        weight, bias, hidden.contiguous(), ids, logits,
+        hidden.shape[1], count, ids.stride(0), ids.stride(1), LANES=LANES, BLOCK=BLOCK,
+    )  # fmt: skip
+    return logits
+
 
 UNIT32 = 2.0**-24  # relative error of float32
 UNDERFLOW = 2.0**-125  # of a term: product and addition, flushed to 0

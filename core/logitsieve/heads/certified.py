@@ -25,7 +25,6 @@ from logitsieve.api.results import (
     Int32,
     TopK,
 )
-from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import (
     Edits,
     edits_of_rows,
@@ -36,7 +35,7 @@ from logitsieve.heads._base.head import (
 )
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z

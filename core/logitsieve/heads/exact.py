@@ -1,19 +1,19 @@
 """The exact head: all of W h + b with a running selection, the oracle of all other heads.
 
 Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size, V vocabulary, K
-answers.
+answers, N draws.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from math import inf
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32
-from logitsieve.heads._base.draw_options import Drawn, DrawOptions
-from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, UInt64
+from logitsieve.heads._base.head import Edits, edits_of_rows, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
@@ -22,6 +22,40 @@ from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.topk.descriptor import LARGEST_NORM, UNIT32
 from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS
+
+
+class DrawOptions(NamedTuple):
+    """Draws from softmax(scale x logits) for B rows of hidden.
+
+    An id's noise depends on its row's seed, the step and the number of the draw.
+    """
+
+    samples: int  # per row
+    seeds: UInt64  # [B]
+    step: int = 0
+    scale: float = 1.0  # 1 / temperature
+    edits: Edits | None = None
+    top_p: float = 1.0  # filters the ids, before min_p
+    min_p: float = 0.0
+    width: float = inf  # nats for log Z of `certified`, without filters
+    first_id: int = 0  # row i of W has the noise of id first_id + i; a multiple of 32
+
+    @property
+    def filtered(self) -> bool:
+        return self.top_p < 1.0 or self.min_p > 0.0
+
+    def rows(self, rows: Int64) -> DrawOptions:
+        """Select rows, in that order."""
+        edits = None if self.edits is None else edits_of_rows(self.edits, rows)
+        return self._replace(seeds=self.seeds[rows], edits=edits)
+
+
+class Drawn(NamedTuple):
+    """Draws, and log Z of the filtered ids."""
+
+    ids: Int32  # [B, N]
+    log_z: Float64  # [B, 4] TOP, VALUE, LOW and HIGH of kernels/topk/merge.py
+    scanned: Int32  # [B] logits computed
 
 
 class ExactHead(Head):

@@ -20,8 +20,7 @@ from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob
 from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
-from logitsieve.kernels.retrieval.hash_tables import lsh_select
-from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
+from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS, lsh_select, probe_order
 
 LARGEST_TABLES = 4096  # 16-bit counts of collisions cannot overflow
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable, regular
-from logitsieve.utils.dtypes import ELEMENT_TYPES
+from logitsieve.utils.floats import ELEMENT_TYPES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 MAX_HEADER = 1 << 20  # bytes; ours take a few hundred

@@ -35,8 +35,8 @@ class LlamaContext(LlamaModel):
 
     All `sequences` together have `positions` tokens in the cache, rounded up to a multiple of 256.
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
-    before the output layer, times the architecture's scale of logits. `llama` is another build of
-    llama.cpp than the installed wheel's (`library.load`).
+    before the output layer, times the architecture's scale of logits. `llama` replaces the
+    installed wheel's build (`library.load`).
 
     InvalidRequest names the fault of the file, the wheel, the model or the argument.
     """
@@ -75,7 +75,7 @@ class LlamaContext(LlamaModel):
 
     @property
     def free(self) -> int:
-        """Return the number of tokens for which the cache has space."""
+        """The number of tokens for which the cache has space."""
         return self.positions - sum(self._lengths)
 
     def use_threads(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """Parse the header of a GGUF file: metadata and the place of each tensor (ggml's `gguf.md`).
 
-One pass over a mapping. Arrays of numbers are views and arrays of strings are read on demand, so a
-vocabulary of 262,144 words costs some tens of milliseconds.
+Arrays of numbers are views and arrays of strings are read on demand, so a vocabulary of 262,144
+words costs some tens of milliseconds.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from numba import carray, cfunc, types  # type: ignore[attr-defined]
 
 from logitsieve.api.results import Float32
-from logitsieve.llamacpp.parameters import TensorLayout
+from logitsieve.llamacpp.library import TensorLayout
 
 NAME = b"result_norm\0"  # the tensor that enters the output matrix
 _FIRST = int.from_bytes(NAME[:8], "little")

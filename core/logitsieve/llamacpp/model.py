@@ -1,15 +1,17 @@
-"""A model that llama.cpp has loaded from a GGUF file, and its tokenizer."""
+"""A model that llama.cpp has loaded from a GGUF file, its tokenizer and its chat template."""
 
 from __future__ import annotations
 
 import ctypes
+import datetime
 import weakref
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp.library import LlamaLibrary, library, messages
 from logitsieve.llamacpp.model_file import GgufModel
+from logitsieve.utils.environment import require
 
 NO_TOKENIZER = 0  # llama_vocab_type
 LONGEST_PIECE = 256  # bytes of a token
@@ -119,3 +121,47 @@ class LlamaModel:
 
     def _refused(self, got: str, allowed: str) -> InvalidRequest:
         return InvalidRequest("gguf", f"{self.gguf.path}: {got}", allowed)
+
+
+ALLOWED = "a model whose file has a chat template that takes these messages"
+FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a template
+
+
+def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> str:
+    """Return the prompt of a user's message, after an optional system message, up to the answer.
+
+    The template, a Jinja program, runs in Jinja's sandbox with the functions that Hugging Face
+    defines. InvalidRequest names `chat` if the file has no template or it refuses the messages;
+    MissingExtra without Jinja.
+    """
+    require("llamacpp", "jinja2")
+    import jinja2
+    import jinja2.sandbox
+
+    gguf = model.gguf
+    if gguf.chat_template is None:
+        raise InvalidRequest("chat", f"{gguf.path}, without a chat template", ALLOWED)
+    given = {"system": system, "user": message}
+    messages = [{"role": role, "content": text} for role, text in given.items() if text is not None]
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    begin = "" if model.begin else gguf.special("bos")  # else it would occur twice
+    try:
+        return environment.from_string(gguf.chat_template).render(
+            messages=messages,
+            add_generation_prompt=True,
+            bos_token=begin,
+            eos_token=gguf.special("eos"),
+        )
+    except (jinja2.TemplateError, *FAILURES) as error:
+        raise InvalidRequest("chat", f"{gguf.path}: {error}", ALLOWED) from error
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)
+
+
+def _now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)

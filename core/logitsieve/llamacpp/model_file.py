@@ -1,8 +1,8 @@
-"""The output layer in a GGUF file: the stored matrix, its bias, and what is done to its logits.
+"""The output layer in a GGUF file: the stored matrix, its bias, and changes to its logits.
 
 llama.cpp computes z = W h + b with h the tensor `result_norm`. Some architectures scale z by a
-constant, some softcap it, cap * tanh(z / cap). The constant is moved into h, so that the index's
-logits are scaled; the softcap keeps their order and is applied to answers.
+constant, some softcap it, cap * tanh(z / cap). The constant is moved into h; the softcap keeps the
+order of logits and is applied to answers.
 
 Shape letters: D hidden size, V vocabulary.
 """
@@ -114,8 +114,7 @@ class GgufModel:
     def sha256(self, dtype: str) -> str:
         """Return the digest (hex) of an index of this matrix and bias, stored as `dtype`.
 
-        `dtype` is the file's type, or F32 if an index does not store that; "" for any other, which
-        equals no hash.
+        `dtype` is the file's type, or F32; "" for any other, which equals no hash.
         """
         if dtype not in self._digests:
             self._digests[dtype] = self._digest(dtype)

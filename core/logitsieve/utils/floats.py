@@ -1,17 +1,45 @@
-"""The float types of a matrix: widened exactly, narrowed with one rounding.
+"""Element types of arrays, with their names in every format, and the float types of a matrix.
 
-bfloat16, which numpy lacks, is uint16: the upper half of a float32.
+Floats are widened exactly and narrowed with one rounding. bfloat16, which numpy lacks, is uint16:
+the upper half of a float32.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32
-from logitsieve.utils.dtypes import BY_NAME
+
+
+class ElementType(NamedTuple):
+    """A type of numbers; `kserve` is empty if KServe does not carry it."""
+
+    name: str
+    numpy: np.dtype[Any]  # little-endian
+    safetensors: str
+    kserve: str = ""
+
+
+ELEMENT_TYPES = (
+    ElementType("float64", np.dtype("<f8"), "F64"),
+    ElementType("float32", np.dtype("<f4"), "F32", "FP32"),
+    ElementType("float16", np.dtype("<f2"), "F16", "FP16"),
+    ElementType("bfloat16", np.dtype("<u2"), "BF16", "BF16"),  # as bits: numpy has no such type
+    ElementType("int64", np.dtype("<i8"), "I64"),
+    ElementType("int32", np.dtype("<i4"), "I32", "INT32"),
+    ElementType("int16", np.dtype("<i2"), "I16"),
+    ElementType("int8", np.dtype("i1"), "I8"),
+    ElementType("uint64", np.dtype("<u8"), "U64", "UINT64"),
+    ElementType("uint32", np.dtype("<u4"), "U32"),
+    ElementType("uint16", np.dtype("<u2"), "U16"),
+    ElementType("uint8", np.dtype("u1"), "U8"),
+    ElementType("bool", np.dtype("?"), "BOOL", "BOOL"),
+)
+BY_NAME = {kind.name: kind for kind in ELEMENT_TYPES}
+
 
 STORED: dict[str, np.dtype[Any]] = {
     name: BY_NAME[name].numpy for name in ("float32", "float16", "bfloat16")
@@ -63,7 +91,7 @@ def narrowed(values: np.ndarray, name: str) -> np.ndarray:
 def _to_odd(values: np.ndarray) -> Float32:
     """Round float64 to float32 by odd: inexact results have their last bit set.
 
-    A second rounding, to fewer bits, then sees on which side of a tie a number lay.
+    A second rounding then sees on which side of a tie a number lay.
     """
     near = values.astype(np.float32)
     wide, bits = near.astype(np.float64), near.view(np.uint32)

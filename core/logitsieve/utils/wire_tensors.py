@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.utils.dtypes import BY_NAME
+from logitsieve.utils.floats import BY_NAME
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.retrieval.simhash import simhash_codes
+from logitsieve.kernels.retrieval.hash_tables import simhash_codes
 
 COSINE = 0  # ranges of norms: 0 ignores norms,
 MIPS = 1  # 1 has one M for all,

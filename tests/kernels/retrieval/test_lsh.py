@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.kernels.retrieval.hash_tables import bucket_tables, lsh_collisions, lsh_select
-from logitsieve.kernels.retrieval.simhash import probe_order
+from logitsieve.kernels.retrieval.hash_tables import (
+    bucket_tables,
+    lsh_collisions,
+    lsh_select,
+    probe_order,
+)
 from tests.kernels.retrieval.test_simhash import hashed, make_planes, sides64
 from tests.synthetic import make_hidden
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.kernels.retrieval.simhash import probe_order, simhash_codes
+from logitsieve.kernels.retrieval.hash_tables import probe_order, simhash_codes
 from tests.synthetic import make_hidden
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.draw_options import DrawOptions
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
 from logitsieve.kernels.topk.queries import AT_ONCE

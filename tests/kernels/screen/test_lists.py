@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.screen.lists import ClusterLists, unite
+from logitsieve.kernels.screen.screen_topk import ClusterLists, unite
 from logitsieve.kernels.simd.pointers import pointer
 
 

@@ -15,14 +15,3 @@ GPU_HEADS: dict[str, type[DeviceHead]] = {
     "screen": GpuScreen,
     "svd": GpuSvd,
 }
-
-__all__ = [
-    "GPU_HEADS",
-    "DeviceHead",
-    "GpuAssured",
-    "GpuCertified",
-    "GpuEstimated",
-    "GpuExact",
-    "GpuScreen",
-    "GpuSvd",
-]

@@ -1,9 +1,9 @@
 """The base of heads on a GPU: the head on the host with its answers found on a device.
 
-Everything that such a head does not find there (candidates, bounds, previews of all logits) is
-inherited from the head on the host.
+float32 logits choose candidates, exact logits decide. What a head does not find on a device
+(candidates, bounds, previews of all logits) is inherited from the head on the host.
 
-Shape letters: B rows of hidden, D hidden size, K answers.
+Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +20,63 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, TopK
 from logitsieve.gpu.device import computing, timed, to_device, to_host
 from logitsieve.gpu.matrix import DeviceMatrix
-from logitsieve.gpu.ranking import Ranked, joined
 from logitsieve.heads._base.head import Softmax, checked_k, ready_request, refuse_row
 from logitsieve.heads._base.kernel_head import Head
+
+EXTRA_CANDIDATES = 64  # candidates beyond k
+BIAS_ERROR = 2.0**-22  # four times float32's rounding error
+
+
+class Ranked(NamedTuple):
+    """The k best of each row, best first, ties by the lower id."""
+
+    ids: Tensor  # int32 [B, K]
+    logits: Tensor  # float64 [B, K]
+    exact: Tensor  # bool [B] proven to be the best of all V
+    scanned: Tensor  # int32 [B] rows of W scanned; -1 for an open row
+
+    def replace(self, chosen: Tensor, other: Ranked) -> None:
+        """Replace the chosen rows by those of `other`."""
+        for mine, theirs in zip(self, other, strict=True):
+            mine[chosen] = theirs
+
+
+def joined(parts: list[Ranked]) -> Ranked:
+    return parts[0] if len(parts) == 1 else Ranked(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def rank(matrix: DeviceMatrix, hidden: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best of distinct int32 ids [B, M], -1 for none, and their exact logits."""
+    ids = ids.sort(dim=1).values  # so that a stable sort orders ties by id
+    logits, places = matrix.logits64(hidden, ids).sort(dim=1, descending=True, stable=True)
+    return ids.gather(1, places[:, :k]), logits[:, :k]
+
+
+def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
+    """Return the k best of all V ids for admissible rows of hidden [B, D].
+
+    Let s be a row's k-th largest float32 logit. Before the bias was added each is within `slack` of
+    the exact one. So k exact logits are at least s - slack, and the float32 logit of each of the k
+    best is at least s - 2 slack, except for BIAS_ERROR of s and of slack, since adding the bias
+    rounds twice (u each). If the least of more than k candidates is below that, no other id is
+    among the k best. Otherwise, for example with ties, the row stays open.
+    """
+    vocab_size = matrix.vocab_size
+    scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
+    worst = scores[:, k - 1].double()
+    floor = worst - 2.0 * (1.0 + BIAS_ERROR) * matrix.slack(hidden) - BIAS_ERROR * worst.abs()
+    settled = scores[:, -1].double() < floor
+    if scores.shape[1] == vocab_size:
+        settled = torch.ones_like(settled)
+    scanned = torch.where(settled, vocab_size, -1).int()
+    return Ranked(*rank(matrix, hidden, chosen.int(), k), settled, scanned)
+
+
+def rank_all(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
+    """Rank the exact logits of all ids, which leaves no row open."""
+    logits, ids = matrix.logits64(hidden).sort(dim=1, descending=True, stable=True)
+    exact = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
+    return Ranked(ids[:, :k].int(), logits[:, :k], exact, exact.int() * matrix.vocab_size)
 
 
 class DeviceSoftmax(Softmax):
@@ -41,7 +95,6 @@ class DeviceHead(Head):
 
     @property
     def matrix(self) -> DeviceMatrix:
-        """W and its bias on the device."""
         return self._softmax.on_device
 
     @abstractmethod
@@ -54,20 +107,20 @@ class DeviceHead(Head):
         return self._fallback.find_all(hidden, k, True)
 
     def must_finish(self, k: int) -> bool:
-        """Return True where open rows are to be expected, so that a tensor's, too, are finished."""
+        """Return True if open rows are likely, so that a tensor's, too, are finished."""
         return False
 
     @property
     def columns(self) -> int:
-        """Return how many numbers `find` holds for a row of hidden."""
+        """The numbers that `find` holds for a row of hidden."""
         return self._vocab_size
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
         A tensor on the device is answered in tensors there, mostly without waiting for it: a row
-        that is not finite, or too large, has ids of -1, logits of NaN and `exact` False, and a row
-        of `exact` with too many ids within rounding of the k-th has `exact` False.
+        that is not finite, or too large, has ids of -1, logits of NaN and `exact` False; an open
+        row has `exact` False.
         """
         if (tensor := self.device_rows(hidden)) is None:
             hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
@@ -123,7 +176,6 @@ class DeviceHead(Head):
         return found
 
     def _answer(self, hidden: Tensor, k: int, finished: bool) -> Ranked:
-        """Return the same as answers have it, logits in float32."""
         found = self.find_all(hidden, k, finished)
         scanned = torch.where(found.scanned < 0, self._vocab_size, found.scanned)
         return found._replace(logits=found.logits.float(), scanned=scanned.int())

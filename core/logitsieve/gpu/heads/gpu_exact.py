@@ -18,12 +18,10 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.gpu.device import computing, to_device, to_host
 from logitsieve.gpu.gumbel_draws import draw, fields_of, weights_of
-from logitsieve.gpu.heads.base import DeviceHead
-from logitsieve.gpu.ranking import Ranked, joined, rank_all, rank_by_scores
-from logitsieve.heads._base.draw_options import Drawn, DrawOptions
+from logitsieve.gpu.heads.base import DeviceHead, Ranked, joined, rank_all, rank_by_scores
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 
 
 class AllRows(DeviceHead):
@@ -41,22 +39,18 @@ class GpuExact(AllRows, ExactHead):
     """The k best, log Z and draws, each from a pass over all rows of W."""
 
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
-        """Return log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH [B, 4]."""
         with self.uploaded(hidden) as rows:
             return to_host(self._log_z(rows, scale, edits))
 
     def quick_log_z(self, hidden: Float32) -> Float64:
-        """Return `log_z` at a scale of 1; no way is quicker here."""
         return self.log_z(hidden, 1.0)
 
     def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
-        """Return the k best ids and their exact logits [B, k], and `quick_log_z`."""
         with self.uploaded(hidden) as rows:
             found, log_z = self.find_all(rows, k, True), self._log_z(rows, 1.0)
             return to_host(found.ids), to_host(found.logits), to_host(log_z)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Return the host's draws, and log Z of the filtered ids."""
         with self.uploaded(hidden) as rows:
             keys = to_device(options.seeds.view(np.int64), rows.device)
             parts = self._all(rows, options.edits)
@@ -84,8 +78,8 @@ class GpuExact(AllRows, ExactHead):
     def logits64(self, hidden: Any, ids: Tensor) -> Tensor:
         """Return exact logits float64 [B, M] of ids [B, M] for rows of hidden, both on the device.
 
-        -inf for ids outside the vocabulary, NaN for rows that `topk` would refuse. Does not wait
-        for the device. InvalidRequest names `hidden` or `ids`.
+        -inf for ids outside the vocabulary, NaN for rows that `topk` would refuse. InvalidRequest
+        names `hidden` or `ids`.
         """
         hidden = self.device_rows(hidden)
         if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
@@ -107,11 +101,9 @@ class GpuCertified(AllRows, CertifiedHead):
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """Return log Z [B, 4] with an interval below every allowed `width`."""
         return self._exact.log_z(hidden, scale, edits)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Return the draws of the head `exact`, and its log Z."""
         return self._exact.draw(hidden, options)
 
 

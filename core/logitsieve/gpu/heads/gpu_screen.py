@@ -1,7 +1,7 @@
 """The learned screen on a GPU: exact logits of the lists of each row's best clusters.
 
-Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen for Fast Softmax Inference on Large Vocabulary
-Neural Networks. Routes equal the host's: by exact dots with the centroids.
+Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen. Routes equal the host's: by exact dots with the
+centroids.
 
 Shape letters: B rows of hidden, C clusters, D hidden size, K answers, L ids of the longest list.
 """
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from logitsieve.gpu.device import computing, to_device
-from logitsieve.gpu.exact_logits import exact_logits
-from logitsieve.gpu.heads.base import DeviceHead
-from logitsieve.gpu.ranking import Ranked, rank
+from logitsieve.gpu.heads.base import DeviceHead, Ranked, rank
+from logitsieve.gpu.matrix import exact_logits
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.screen import ScreenHead
 
@@ -66,7 +65,6 @@ class GpuScreen(DeviceHead, ScreenHead):
         return int(self.knobs["probes"]) * self._lists.longest
 
     def must_finish(self, k: int) -> bool:
-        """Report if a list is shorter than k or rows are left out."""
         return k > self._lists.shortest or self.knobs["escalate"] > -1
 
     def find(self, hidden: Tensor, k: int) -> Ranked:

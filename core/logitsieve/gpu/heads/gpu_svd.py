@@ -1,8 +1,7 @@
 """SVD-softmax on a GPU: a preview of all logits by two products, exact logits of the best.
 
-Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax: Fast Softmax Approximation on Large Vocabulary Neural
-Networks. PyTorch sums the preview in its own order: if rounding decides the last candidates, they
-may differ from the host's, or from another batch's.
+Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax. PyTorch sums the preview in its own order: if rounding
+decides the last candidates, they may differ from the host's, or from another batch's.
 
 Shape letters: B rows of hidden, D hidden size, K answers, R rank, S candidates, V vocabulary.
 """
@@ -15,8 +14,7 @@ from torch import Tensor
 
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.gpu.device import computing, to_device, to_host
-from logitsieve.gpu.heads.base import DeviceHead
-from logitsieve.gpu.ranking import Ranked, rank
+from logitsieve.gpu.heads.base import DeviceHead, Ranked, rank
 from logitsieve.heads.svd import SvdHead
 
 
@@ -32,7 +30,6 @@ class GpuSvd(DeviceHead, SvdHead):
             self._columns = columns.reshape(-1, groups.shape[1])[: self._vocab_size]
 
     def must_finish(self, k: int) -> bool:
-        """Report that no row has k candidates."""
         return k > self.knobs["candidates"]
 
     def find(self, hidden: Tensor, k: int) -> Ranked:
@@ -46,7 +43,6 @@ class GpuSvd(DeviceHead, SvdHead):
         return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), exact, scanned)
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return the candidates as CSR, for `candidates`."""
         with self.uploaded(hidden) as rows:
             chosen = to_host(self._chosen(rows)).astype(np.int32)
         return np.arange(0, chosen.size + 1, chosen.shape[1]), chosen.ravel()

@@ -1,31 +1,58 @@
 """Top k of a learned screen: route each row to its best clusters, then scan their lists.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes.
+If a row of W is many times as long as its codes, a list may be scanned through the sketch: a row is
+dropped only if k others of the list are proven to be better.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes, Q queries
+answered together.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.screen.lists import (
-    grouping_room,
-    lists_at,
-    lists_length,
-    prescreen_room,
-    scan_grouped,
-    scan_lists,
-    scan_prescreened,
-    unite,
+from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.screen.route import (
+    CENTROIDS,
+    IDS,
+    OFFSETS,
+    PROBES,
+    SHARED,
+    SKETCH,
+    route_queries,
 )
-from logitsieve.kernels.screen.route import CENTROIDS, PROBES, SHARED, SKETCH, route_queries
 from logitsieve.kernels.simd.dots import padded, row_of, widen_row
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    as_float64,
+    as_int8,
+    as_int32,
+    int32_pointer,
+    int64_pointer,
+    keep_alive,
+    pointer,
+    shift,
+)
+from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine, refined_at
+from logitsieve.kernels.sketch.sketch import (
+    FACTORS,
+    MARGIN,
+    codes_room,
+    encode_query,
+    rotated_room,
+    sketch_at,
+)
+from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, fill_logits, matrix_at
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
+    NORM,
+    SIZE,
+    STATE,
     Queries,
     at_once,
     empty_heaps,
@@ -34,6 +61,179 @@ from logitsieve.kernels.topk.queries import (
     widen_queries,
     write_answers,
 )
+from logitsieve.kernels.topk.scan import ALONE, LISTED, scan_four, scan_one
+
+ClusterLists = namedtuple("ClusterLists", "offsets ids")
+# Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
+# and the ids [CHUNK] of it that are computed.
+Prescreen = namedtuple("Prescreen", "planes factors rotated refined ids")
+
+
+@inline
+def lists_at(descriptor):
+    return ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
+
+
+@inline
+def ends_of(lists, cluster):
+    return np.int64(lists.offsets[cluster]), np.int64(lists.offsets[cluster + 1])
+
+
+@inline
+def lists_length(lists, clusters, probes):
+    """Count the ids in the lists of these clusters, with repetitions."""
+    total = 0
+    for p in range(probes):
+        first, last = ends_of(lists, clusters[p])
+        total += last - first
+    return total
+
+
+@splice
+def scan_lists(matrix, lists, routes, queries, count):
+    """Offer to each query the rows of its lists, one query after the other."""
+    for q in range(count):
+        for p in range(routes.limit):
+            first, last = ends_of(lists, routes.kept[q * routes.limit + p])
+            scan_one(matrix, LISTED, lists.ids, first, last, queries, q)
+
+
+@inline
+def prescreen_room(descriptor):
+    """Count float64 values of scratch to prescreen one query by this descriptor's sketch."""
+    return codes_room(descriptor) + FACTORS + rotated_room(descriptor) + REFINED_ROOM + CHUNK // 2
+
+
+@inline
+def prescreen_at(descriptor, scratch):
+    factors = shift(scratch, codes_room(descriptor))
+    rotated = shift(factors, FACTORS)
+    chunk = shift(rotated, rotated_room(descriptor))
+    return Prescreen(
+        as_int8(scratch),
+        factors,
+        as_float32(rotated),
+        refined_at(chunk),
+        as_int32(shift(chunk, REFINED_ROOM)),
+    )
+
+
+@splice
+def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
+    """Scan the rows ids[first:last] for query q, except those ruled out; count the others."""
+    matrix, sketch, chosen = matrix_at(descriptor, 0), sketch_at(descriptor), prescreen.ids
+    state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
+    estimates, uppers = prescreen.refined.estimates, prescreen.refined.uppers
+    for start in range(first, last, CHUNK):
+        count, chunk_ids = min(CHUNK, last - start), shift(ids, start)
+        refine(sketch, prescreen.planes, prescreen.factors, chunk_ids, count, prescreen.refined)
+        if int(state[SIZE]) < queries.limit:
+            seeds = take_best(estimates, uppers, chunk_ids, count, queries.limit, chosen)
+            scan_one(matrix, LISTED, chosen, begin, seeds, queries, q)
+            computed += seeds
+        threshold, size = threshold_of(queries, q, state, prescreen.factors[MARGIN]), begin
+        for i in range(count):
+            chosen[size] = chunk_ids[i]
+            size += not uppers[i] < threshold
+        scan_one(matrix, LISTED, chosen, begin, size, queries, q)
+        computed += size
+    return computed
+
+
+@splice
+def scan_prescreened(sketch, lists, routes, queries, count, scanned):
+    """Scan each list through a sketch; `queries.logits` begins with a chunk of logits."""
+    prescreen = prescreen_at(sketch, as_float64(shift(queries.logits, CHUNK)))
+    planes, factors, dim = prescreen.planes, prescreen.factors, matrix_at(sketch, 0).dim
+    for q in range(count):
+        norm = queries.states[STATE * q + NORM]
+        h = row_of(queries.hidden, q, dim)
+        encode_query(sketch, h, norm, prescreen.rotated, planes, factors)
+        scanned[q] = 0
+        for p in range(routes.limit):
+            first, last = ends_of(lists, routes.kept[q * routes.limit + p])
+            scanned[q] += scan_prescreened_list(
+                sketch, prescreen, lists.ids, first, last, queries, q
+            )
+
+
+@inline
+def grouping_room(descriptor, routed):
+    """Count int32 values of scratch for `scan_grouped` of that many routes."""
+    return descriptor[CENTROIDS + ROWS] + 2 + routed
+
+
+@splice
+def scan_grouped(descriptor, lists, routes, queries, count, scratch):
+    """Let queries of the same cluster go through its list four at a time."""
+    matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
+    ends = scratch  # of the lists and of the empty one
+    order = shift(scratch, clusters + 2)
+    _group(routes, count, clusters, ends, order)
+    for cluster in range(clusters):
+        end = np.int64(ends[cluster])
+        first, last = ends_of(lists, cluster)
+        fours = begin + (end - begin) // 4 * 4
+        for i in range(begin, fours, 4):
+            q0, q1 = np.int64(order[i]), np.int64(order[i + 1])
+            q2, q3 = np.int64(order[i + 2]), np.int64(order[i + 3])
+            scan_four(matrix, LISTED, lists.ids, first, last, queries, q0, q1, q2, q3, ALONE)
+        for i in range(fours, end):
+            scan_one(matrix, LISTED, lists.ids, first, last, queries, np.int64(order[i]))
+        begin = end
+
+
+@splice
+def _group(routes, count, clusters, ends, order):
+    """Sort by counting: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
+    routed = count * routes.limit
+    for cluster in range(clusters + 2):
+        ends[cluster] = 0
+    for i in range(routed):
+        ends[routes.kept[i] + 1] += 1
+    for cluster in range(1, clusters + 2):
+        ends[cluster] += ends[cluster - 1]
+    for i in range(routed):
+        cluster = routes.kept[i]
+        order[ends[cluster]] = i // routes.limit
+        ends[cluster] += 1
+
+
+@inline
+def unite(lists, clusters, probes, shared, out):
+    """Write the distinct ids of the clusters' lists; return their number."""
+    size = np.int64(0)
+    for p in range(probes):
+        first, last = ends_of(lists, clusters[p])
+        for i in range(first, last):
+            out[size] = lists.ids[i]
+            size += 1
+    if not shared:
+        return size
+    _sort(out, size)
+    distinct = 0
+    for i in range(size):
+        if i == 0 or out[i] != out[distinct - 1]:
+            out[distinct] = out[i]
+            distinct += 1
+    return distinct
+
+
+@inline
+def _sort(ids, count):
+    """Shell's sort by Knuth's gaps 1, 4, 13, ...: Numba's own takes a second to compile."""
+    gap = 1
+    while gap < count // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, count):
+            moved, place = ids[i], i
+            while place >= gap and ids[place - gap] > moved:
+                ids[place] = ids[place - gap]
+                place -= gap
+            ids[place] = moved
+        gap //= 3
+
 
 FEW = 4  # queries fewer than these are not grouped by cluster
 

@@ -30,8 +30,12 @@ from logitsieve.index_builder.reduction import (
     query_planes,
     squared_norms,
 )
-from logitsieve.kernels.retrieval.hash_tables import bucket_tables, lsh_collisions
-from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
+from logitsieve.kernels.retrieval.hash_tables import (
+    LARGEST_BITS,
+    bucket_tables,
+    lsh_collisions,
+    probe_order,
+)
 from logitsieve.utils.options import Progress
 
 JUDGES = 512  # held-out contexts of the search

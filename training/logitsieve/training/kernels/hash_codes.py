@@ -21,7 +21,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.retrieval.simhash import code_of
+from logitsieve.kernels.retrieval.hash_tables import code_of
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, row_of
 from logitsieve.kernels.simd.masks import count_bits
 from logitsieve.kernels.simd.pointers import pointer

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
-from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
+from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
 from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng

@@ -20,7 +20,7 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.index_builder.reduction import draw_planes, hash_vectors
-from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
+from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
 from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.kernels.hadamard import random_signs, structured_products
 from logitsieve.training.kernels.hash_codes import (
