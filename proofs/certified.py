@@ -10,7 +10,7 @@ from math import ceil, inf, isqrt
 from operator import mul
 from typing import Any
 
-from logitsieve.index.sketch_rows import ROUNDED
+from logitsieve.index.sketch_rows import COORDINATE_ROUNDING
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, SMALLEST, encode_planes
 from logitsieve.kernels.sketch import sketch
@@ -23,7 +23,7 @@ from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, near
 # The part of a margin that its theorems leave for rounding a threshold.
 SPARED = Fraction(1, 1 << 21)
 # The error, relative to T, that the check of a sketch accepts.
-ACCEPTED = Fraction(ROUNDED) - 1
+ACCEPTED = Fraction(COORDINATE_ROUNDING) - 1
 # Exponents of T, down to where 1e-30 covers all rounding. The others differ only in their distance
 # from underflow, which matters most to the first.
 BINADES = range(-84, 127, 15)
@@ -270,7 +270,7 @@ THEOREMS = [
     Theorem("norms", f"{SKETCH}.NORM_SPARE", norm, 1e6, nearer_one),
     Theorem("stored norms", "kernels.sketch.encode.ROUNDED", stored, 1e5, nearer_one),
     Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
-    Theorem("sums of codes", "heads.certified.WIDEST", whole_sums, 1.02, mul),
+    Theorem("sums of codes", "heads.certified.MAX_CODE_BYTES", whole_sums, 1.02, mul),
     Theorem("factors", f"{SKETCH}.NORMAL", normal, 8.6),
     Theorem("bound", f"{SKETCH}.BOUND_MARGIN", margin, 2),
     Theorem("bound, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 3),

@@ -179,7 +179,7 @@ THEOREMS = [
     Theorem("codes of a tail", f"{LEVELS}.LARGEST_TAIL_CODE", codes, 1.02, mul),
     Theorem("four codes of a tail", f"{LEVELS}.LARGEST_FOUR", fours, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
-    Theorem("sums of a tail", "heads.certified.WIDEST_TAIL", whole_tails, 1.08, mul),
+    Theorem("sums of a tail", "heads.certified.MAX_TAIL", whole_tails, 1.08, mul),
     Theorem("bound by levels", f"{SKETCH}.LEVELS_MARGIN", margin, 3),
     Theorem("bound by levels, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 30),
     Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),

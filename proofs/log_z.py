@@ -137,5 +137,5 @@ THEOREMS = [
     Theorem("quick log Z, reach", f"{QUICK}.LOG_REACH", partial(logarithm, LOG_SPARE), 4),
     Theorem("printed log p", f"{PRINTING}.ROUNDED", printed, 4),
     Theorem("raised log Z", f"{PRINTING}.SUMMED", raised, 4),
-    Theorem("ranks of beams", f"{MERGE}.ROUNDED", ranks, 1.7),
+    Theorem("ranks of beams", f"{MERGE}.RANK_ROUNDING", ranks, 1.7),
 ]

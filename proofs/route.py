@@ -107,7 +107,7 @@ THEOREMS = [
     Theorem("routes, codes", f"{ROUTE}.NO_LARGER", codes, 1.04, mul),
     Theorem("routes, coding errors", f"{ROUTE}.ERROR_SPARE", stored_error, 512, nearer_one),
     Theorem("routes, slack", f"{ROUTE}.SLACK_SPARE", slack, 3e6, nearer_one),
-    Theorem("routes, approximations", f"{ROUTE}.ROUNDED", margin, 6),
-    Theorem("routes, underflow", f"{ROUTE}.UNDERFLOW", underflow, 4),
+    Theorem("routes, approximations", f"{ROUTE}.ROUTE_ROUNDING", margin, 6),
+    Theorem("routes, underflow", f"{ROUTE}.ROUTE_UNDERFLOW", underflow, 4),
     Theorem("routes, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
 ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
-from logitsieve.heads.certified import FEW
+from logitsieve.heads.certified import MAX_LEVEL_ROWS
 from logitsieve.heads.exact import DrawOptions
 from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.simd.shorts import INFINITE
@@ -426,8 +426,8 @@ def test_many_contexts_of_a_sketch_with_levels_are_answered_by_the_dense_product
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, softmax.dim)[0], 32)
     head, exact = CertifiedHead(softmax, arrays), ExactHead(softmax)
-    assert head.topk(hidden[:FEW], 5).scanned.max() < 2000
-    for rows in (FEW, FEW + 1):
+    assert head.topk(hidden[:MAX_LEVEL_ROWS], 5).scanned.max() < 2000
+    for rows in (MAX_LEVEL_ROWS, MAX_LEVEL_ROWS + 1):
         top, wanted = head.topk(hidden[:rows], 5), exact.topk(hidden[:rows], 5)
         for mine, theirs in zip(top[:3], wanted[:3], strict=True):
             np.testing.assert_array_equal(mine, theirs)

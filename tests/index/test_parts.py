@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.heads._base.spec import CHUNK, SOFTMAX, check_structure, check_values
+from logitsieve.heads._base.spec import CHECKED_AT_ONCE, SOFTMAX, check_structure, check_values
 from logitsieve.index.reader import PARTS
 from tests.index.samples import Arrays, tiny_screen, tiny_softmax
 
@@ -99,9 +99,11 @@ def test_addresses_are_checked_without_reading_the_numbers() -> None:
         check_structure(PARTS["screen"], arrays, V, D)
 
 
-@pytest.mark.parametrize("place", [0, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
+@pytest.mark.parametrize(
+    "place", [0, CHECKED_AT_ONCE - 1, CHECKED_AT_ONCE, 2 * CHECKED_AT_ONCE + 5]
+)
 def test_every_chunk_is_looked_at(place: int) -> None:
-    bias = np.zeros(2 * CHUNK + 6, np.float32)
+    bias = np.zeros(2 * CHECKED_AT_ONCE + 6, np.float32)
     bias[place] = np.nan
     weight = np.ones((1, 1), np.float32)
     with pytest.raises(ValueError, match=f"row {place}$"):

@@ -19,7 +19,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32, Int64
 
-ALLOWED = "ids for every row: a list of integers, or a list of such lists, one for each row"
+ID_LISTS = "ids for every row: a list of integers, or a list of such lists, one for each row"
 WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
 
 
@@ -101,7 +101,7 @@ def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
         return None
     if isinstance(lists, IdSets):
         return _checked_sets(lists, rows, field)
-    each = _by_row(lists, rows, field, "iu", ALLOWED)
+    each = _by_row(lists, rows, field, "iu", ID_LISTS)
     ids = np.concatenate([row.astype(np.int64) for row in each])
     _check_range(ids, field)
     return IdSets(_offsets([len(row) for row in each]), ids.astype(np.int32))

@@ -57,15 +57,15 @@ from logitsieve.kernels.sketch.sketch import (
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes
-WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
-WIDEST_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
+MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
+MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
 # Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3,
 # from DRAM half as many do.
 PRODUCTS_A_DRAW = 1 << 16
-# Rows of a call beyond which the product with W, which they share, takes less than levels do, where
-# nothing may be wrong: measured on two published models. A narrower interval of log Z takes all.
-FEW, ANY, NARROW = 3, 1 << 62, 0.1
-LIGHT = 1 / 8  # of what a float32 logit may be off by: the usual width of log Z from such logits
+# Rows of a call beyond which the product with W, which they share, takes less than proofs by
+# levels: measured on two published models. A narrower interval of log Z takes all logits.
+MAX_LEVEL_ROWS, ANY_ROWS, NARROW_LOG_Z = 3, 1 << 62, 0.1
+DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits, by the bound of their errors
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)  # tensors of either alone
 
@@ -98,8 +98,8 @@ def _check_arrays(arrays: Arrays) -> None:
 def _check_widths(arrays: Arrays) -> None:
     size, fine = arrays["coarse"].shape[1], arrays["fine"].shape[1]
     coarse = widths_of(arrays).coarse
-    if fine % 64 or fine > WIDEST:
-        raise ValueError(f"fine has {fine} bytes a row, needed: 64, 128, ... {WIDEST}")
+    if fine % 64 or fine > MAX_CODE_BYTES:
+        raise ValueError(f"fine has {fine} bytes a row, needed: 64, 128, ... {MAX_CODE_BYTES}")
     if size % (LANES * LANES) != LANES * COARSE_EXTRA or not 0 < coarse <= fine:
         raise ValueError(f"coarse has {size} bytes a group, needed: 16 (12 + 16, 32, ... {fine})")
 
@@ -110,11 +110,11 @@ def _check_levels(arrays: Arrays) -> None:
     starts, step = arrays["starts"][:STEP].astype(np.int64), int(arrays["starts"][STEP])
     if step not in STEPS or (starts < 0).any() or (starts + (LAST << step) >= INFINITE).any():
         raise ValueError(f"starts has {[*starts.tolist(), step]}, no codes of finite numbers")
-    if not 0 < padded <= WIDEST_TAIL or padded % TAIL_QUANTUM:
-        allowed = f"{LEVEL_EXTRA} + 16, 32, ... {WIDEST_TAIL // 4}"
+    if not 0 < padded <= MAX_TAIL or padded % TAIL_QUANTUM:
+        allowed = f"{LEVEL_EXTRA} + 16, 32, ... {MAX_TAIL // 4}"
         raise ValueError(f"fine has {fine} bytes a row, needed beside middle: {allowed}")
-    if size % LANES or coarse % LANES or not 0 < coarse <= WIDEST:
-        allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {WIDEST})"
+    if size % LANES or coarse % LANES or not 0 < coarse <= MAX_CODE_BYTES:
+        allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {MAX_CODE_BYTES})"
         raise ValueError(f"coarse has {size} bytes a group, needed beside middle: {allowed}")
     if not padded - TAIL_QUANTUM < tail <= padded:
         got = f"directions has {coarse + tail} rows"
@@ -164,7 +164,7 @@ class CertifiedHead(Head):
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
         self._describe(sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance))
         self._kernel = certified_topk.entry()
-        self._most = FEW if "middle" in self._arrays else ANY
+        self._most = MAX_LEVEL_ROWS if "middle" in self._arrays else ANY_ROWS
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         if self.proves and rows > self._most:
@@ -206,7 +206,7 @@ class CertifiedHead(Head):
         They are at most `width` nats apart, except in rows that would need too many logits: these
         are computed from all logits, in float32 if that suffices.
         """
-        if len(hidden) > self._most or (self._most == FEW and width < NARROW):
+        if len(hidden) > self._most or (self._most == MAX_LEVEL_ROWS and width < NARROW_LOG_Z):
             return self._dense_log_z(hidden, scale, edits, width)
         seeds, width = np.zeros(len(hidden), np.uint64), min(width, WIDEST_LOG_Z)
         options = DrawOptions(0, seeds, scale=scale, edits=edits, width=width)
@@ -222,7 +222,7 @@ class CertifiedHead(Head):
     ) -> Float64:
         """Find log Z by all logits: unedited rows in float32 if that suffices, else in float64."""
         log_z, off = np.empty((len(hidden), FIELDS)), self._exact.quick_slack(hidden)
-        plain = (scale == 1.0) & (LIGHT * off <= width)
+        plain = (scale == 1.0) & (DENSE_ERROR * off <= width)
         if edits is not None:
             plain &= np.diff(edits[0]) == 0
         log_z[plain] = self._exact.quick_log_z(hidden[plain])

@@ -33,14 +33,14 @@ from logitsieve.kernels.sketch.sketch import (
 
 SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
-ROUNDED = 1 + 2.0**-24  # coordinates of a sketch are float32: a step of the kernels' margin
+COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates: a step of the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided by
 MIDDLE = 128  # the code that stands for 0
 GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
 SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # the same of float32 sums of a block, and of its rows
 LEAST_SHORT = 1e-15  # of numbers whose products are normal in float32
-ROOM = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates, for a check that rounds otherwise
+NORM_MARGINS = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates: a check rounds otherwise
 LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
 NORMS = tuple(
     f"{coding} {kind}" for coding in ("coarse", "fine") for kind in ("errors", "lengths", "rests")
@@ -185,7 +185,7 @@ def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
 
 def with_room(grams: Grams | LevelGrams) -> Float64:
     """Return the norms of Gram matrices as a sketch stores them."""
-    share, floor = ROOM
+    share, floor = NORM_MARGINS
     return grams.norms(roundings=2) * share + floor * grams.length
 
 
@@ -417,13 +417,13 @@ def _broken(
         name, coded = coding.name, coding.coded(turned)
         errors = np.linalg.norm(coding.errors(turned), axis=1)
         lengths = np.linalg.norm(coded, axis=1)
-        slack = (ROUNDED - 1) * lengths + spare
+        slack = (COORDINATE_ROUNDING - 1) * lengths + spare
         sure[f"{name} has no such scale"] = coding.scales >= LEAST_SCALE
         if coding.first:
             along = np.einsum("rt,rt->r", coding.errors(turned), coded)
             apart = np.abs(along) / np.maximum(lengths, LEAST_LENGTH)
             sure[f"{name} norm is below its error"] = errors <= coding.rests + slack
-            held = APART * apart <= coding.rests * ROUNDED + spare
+            held = APART * apart <= coding.rests * COORDINATE_ROUNDING + spare
             sure[f"{name} norm is below what is apart"] = held
             longest = np.linalg.norm(coding.codes, axis=1)
             sure[f"{name} codes are longer than their limit"] = longest <= coding.most
@@ -437,6 +437,6 @@ def _broken(
         if np.isfinite(coding.rests).all():
             others = turned[:, coded.shape[1] :]
             others = np.hypot(np.linalg.norm(others, axis=1), residuals.outside)
-            held = others <= coding.rests * ROUNDED + spare
+            held = others <= coding.rests * COORDINATE_ROUNDING + spare
             sure[f"{name} rest is below its norm"] = held
     return {reason: ~held for reason, held in sure.items()}

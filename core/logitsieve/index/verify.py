@@ -27,7 +27,7 @@ from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
 from logitsieve.utils.stored import StoredMatrix
 
-THREADS = 2
+HASH_THREADS = 2
 HASH_BYTES = 1 << 20  # bytes hashed at once
 REMEMBERED = 256  # results, the latest last
 
@@ -42,7 +42,7 @@ def verify_contents(
     """
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="logitsieve-verify") as pool:
+    with ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="logitsieve-verify") as pool:
         futures = [pool.submit(job, report) for _, job in jobs]
         try:
             for future in futures:

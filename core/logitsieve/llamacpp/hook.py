@@ -22,7 +22,7 @@ _FIRST = int.from_bytes(NAME[:8], "little")
 _SECOND = int.from_bytes(NAME[8:], "little")
 
 # Words of the state that the callback reads and writes.
-MODE, COLUMNS, DATA, NAME_AT, ROOM, ROWS, FULL, DIM, FAULT = range(9)
+MODE, COLUMNS, DATA, NAME_AT, BUFFER, ROWS, FULL, DIM, FAULT = range(9)
 STATE_WORDS = 9
 OFF, COPY, STOP = 0, 1, 2  # MODE: do nothing; copy the rows; copy them and end the graph
 TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
@@ -59,7 +59,7 @@ def callback() -> Any:
         elif state[ROWS] + rows > state[FULL]:
             state[FAULT] = TOO_MANY
         else:
-            target = state[ROOM] + state[ROWS] * row_bytes
+            target = state[BUFFER] + state[ROWS] * row_bytes
             memmove(target, words[state[DATA]], rows * row_bytes)
             state[ROWS] += rows
         return state[MODE] == COPY
@@ -78,7 +78,7 @@ class HiddenHook:
         self._room = np.zeros((rows, dim), np.float32)
         self._state = np.zeros(STATE_WORDS, np.int64)
         self._state[[COLUMNS, DATA, NAME_AT]] = layout.columns, layout.data, layout.name
-        self._state[[ROOM, FULL, DIM]] = self._room.ctypes.data, rows, dim
+        self._state[[BUFFER, FULL, DIM]] = self._room.ctypes.data, rows, dim
 
     @property
     def argument(self) -> int:

@@ -23,14 +23,14 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import require
 
-WORDS = 64
-BYTES = 4 * WORDS
+PARAMETER_WORDS = 64
+PARAMETER_BYTES = 4 * PARAMETER_WORDS
 
 
 class LlamaParameters(ctypes.Structure):
     """A parameter structure as bytes, longer than any of llama.cpp's."""
 
-    _fields_ = (("bytes", ctypes.c_uint8 * BYTES),)
+    _fields_ = (("bytes", ctypes.c_uint8 * PARAMETER_BYTES),)
 
     def set(self, code: str, offset: int, value: int) -> None:
         """Write a number of `struct` format `code` at `offset`."""
@@ -53,7 +53,7 @@ LETTERS = {
 
 def _letters(parameters: LlamaParameters) -> str:
     raw = bytes(parameters.bytes)
-    words = (raw[start : start + 4] for start in range(0, BYTES, 4))
+    words = (raw[start : start + 4] for start in range(0, PARAMETER_BYTES, 4))
     return "".join(LETTERS.get(word, "?") for word in words)
 
 
@@ -263,7 +263,7 @@ def _check_batch(functions: Any) -> None:
 
 
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-KEPT = 5  # messages
+MESSAGES_KEPT = 5  # messages
 
 
 @contextmanager
@@ -274,7 +274,7 @@ def messages(functions: Any) -> Iterator[list[str]]:
     def keep(level: int, text: bytes, _: Any) -> None:
         if line := text.decode(errors="replace").strip(". \n"):
             lines.append(line)
-            del lines[:-KEPT]
+            del lines[:-MESSAGES_KEPT]
 
     callback = _LOG(keep)
     before, argument = ctypes.c_void_p(), ctypes.c_void_p()

@@ -123,7 +123,7 @@ class LlamaModel:
         return InvalidRequest("gguf", f"{self.gguf.path}: {got}", allowed)
 
 
-ALLOWED = "a model whose file has a chat template that takes these messages"
+TEMPLATED = "a model whose file has a chat template that takes these messages"
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a template
 
 
@@ -140,7 +140,7 @@ def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> s
 
     gguf = model.gguf
     if gguf.chat_template is None:
-        raise InvalidRequest("chat", f"{gguf.path}, without a chat template", ALLOWED)
+        raise InvalidRequest("chat", f"{gguf.path}, without a chat template", TEMPLATED)
     given = {"system": system, "user": message}
     messages = [{"role": role, "content": text} for role, text in given.items() if text is not None]
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
@@ -156,7 +156,7 @@ def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> s
             eos_token=gguf.special("eos"),
         )
     except (jinja2.TemplateError, *FAILURES) as error:
-        raise InvalidRequest("chat", f"{gguf.path}: {error}", ALLOWED) from error
+        raise InvalidRequest("chat", f"{gguf.path}: {error}", TEMPLATED) from error
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -48,7 +48,7 @@ CODES = {name: BY_NAME[name].safetensors for name in STORED}
 LARGEST = {"float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
 
 EXPONENT = np.uint16(0x7F80)  # of bfloat16; all ones: NaN or infinity
-LINE = 64  # bytes: a cache line, and the widest vector register
+CACHE_LINE = 64  # bytes: a cache line, and the widest vector register
 
 
 def widened(half: np.ndarray) -> Float32:
@@ -64,8 +64,8 @@ def widened(half: np.ndarray) -> Float32:
 def aligned(shape: tuple[int, ...]) -> Float32:
     """Return an uninitialised float32 array aligned to 64 bytes."""
     size = math.prod(shape)
-    room = np.empty(size + LINE // 4, np.float32)
-    skipped = -room.ctypes.data % LINE // 4
+    room = np.empty(size + CACHE_LINE // 4, np.float32)
+    skipped = -room.ctypes.data % CACHE_LINE // 4
     return room[skipped : skipped + size].reshape(shape)
 
 

@@ -15,7 +15,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.utils.floats import widened
 
-ALLOWED = "[B, D] or [D] of float32, float16, float64, bfloat16 (or its uint16 view), B >= 1"
+HIDDEN_FORMS = "[B, D] or [D] of float32, float16, float64, bfloat16 (or its uint16 view), B >= 1"
 ACCEPTED = tuple(map(np.dtype, (np.float32, np.float16, np.float64, np.uint16)))
 TENSORS = ("torch.float32", "torch.float16", "torch.float64", "torch.bfloat16")
 MASKED = "masked values"
@@ -44,29 +44,29 @@ def as_rows(hidden: ArrayLike) -> np.ndarray:
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.size == 0:
-        raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", ALLOWED)
+        raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", HIDDEN_FORMS)
     if array.dtype.name == "bfloat16":
         return array.view(np.uint16)
     if array.dtype not in ACCEPTED:
-        raise InvalidRequest("hidden", f"dtype {array.dtype}", ALLOWED)
+        raise InvalidRequest("hidden", f"dtype {array.dtype}", HIDDEN_FORMS)
     return array
 
 
 def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if isinstance(hidden, np.ndarray):
         if np.ma.is_masked(hidden):
-            raise InvalidRequest("hidden", MASKED, ALLOWED)
+            raise InvalidRequest("hidden", MASKED, HIDDEN_FORMS)
         return np.asarray(hidden)  # drops the mask's class
     if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
         if hidden.device.type != "cpu":
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
         if str(hidden.dtype) not in TENSORS or hidden.layout != sys.modules["torch"].strided:
-            raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", ALLOWED)
+            raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", HIDDEN_FORMS)
         return _from_torch(hidden.detach())
     try:
         array = np.asarray(hidden)
     except (ValueError, TypeError) as error:
-        raise InvalidRequest("hidden", f"a ragged {type(hidden).__name__}", ALLOWED) from error
+        raise InvalidRequest("hidden", f"a ragged {type(hidden).__name__}", HIDDEN_FORMS) from error
     if array.dtype == np.int64 and isinstance(hidden, (list, tuple)):
         return array.astype(np.float32)
     return array

@@ -12,7 +12,7 @@ from logitsieve.heads import Softmax
 from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
-from logitsieve.kernels.topk.queries import AT_ONCE
+from logitsieve.kernels.topk.queries import QUERIES_AT_ONCE
 from tests.attacks.draws import fill_noise
 from tests.oracle import chi_square_p, gumbel_noise, log_sum_exp, logits64
 from tests.oracle import softmax as probabilities
@@ -217,7 +217,7 @@ def test_noise_is_gumbels() -> None:
     assert distance * np.sqrt(noise.size) < 1.95  # 1 in 1000
 
 
-MANY = 2 * AT_ONCE + 5  # rows of hidden in several blocks, which share scratch
+MANY = 2 * QUERIES_AT_ONCE + 5  # rows of hidden in several blocks, which share scratch
 HIDDEN, SEEDS = make_hidden(MANY), np.arange(MANY, dtype=np.uint64)
 
 
@@ -225,14 +225,14 @@ HIDDEN, SEEDS = make_hidden(MANY), np.arange(MANY, dtype=np.uint64)
 def test_a_row_alone_draws_what_it_draws_among_others(size: int) -> None:
     head = ExactHead(make_softmax(size))
     ids, log_z, _ = head.draw(HIDDEN, DrawOptions(3, SEEDS))
-    for row in (0, AT_ONCE - 1, AT_ONCE, MANY - 1):
+    for row in (0, QUERIES_AT_ONCE - 1, QUERIES_AT_ONCE, MANY - 1):
         one = slice(row, row + 1)
         alone = head.draw(HIDDEN[one].copy(), DrawOptions(3, SEEDS[one]))
         np.testing.assert_array_equal(alone[0], ids[one])
         np.testing.assert_array_equal(alone[1], log_z[one])
 
 
-@pytest.mark.parametrize("row", [0, AT_ONCE - 1, AT_ONCE + 3])
+@pytest.mark.parametrize("row", [0, QUERIES_AT_ONCE - 1, QUERIES_AT_ONCE + 3])
 def test_the_first_row_that_cannot_be_answered_is_named(row: int) -> None:
     hidden = HIDDEN.copy()
     hidden[[row, row + 1]] = np.nan

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from logitsieve.heads.certified import WIDEST
+from logitsieve.heads.certified import MAX_CODE_BYTES
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import (
     AVX2_CRUMBS,
@@ -76,7 +76,7 @@ TOTALS = [(form, totals_by(form)) for form in RUNNABLE]
 
 @settings(max_examples=100, deadline=None)
 @given(
-    pieces=st.integers(1, WIDEST // 64),
+    pieces=st.integers(1, MAX_CODE_BYTES // 64),
     code=st.sampled_from([0, 1, 128, 255, None]),
     high=st.sampled_from([-127, 0, 127, None]),
     low=st.sampled_from([-64, 0, 64, None]),

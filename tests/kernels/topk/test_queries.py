@@ -9,9 +9,9 @@ from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.queries import (
-    AT_ONCE,
     LOGITS,
     NORM,
+    QUERIES_AT_ONCE,
     SCRATCH,
     STATE,
     at_once,
@@ -44,7 +44,13 @@ def widen(address, hidden, kept, wide, norms):
 
 @pytest.mark.parametrize(
     ("rows", "room", "expected"),
-    [(1, 10, 1), (63, 10, 63), (1000, 10, AT_ONCE), (9, SCRATCH // 3, 3), (9, 2 * SCRATCH, 1)],
+    [
+        (1, 10, 1),
+        (63, 10, 63),
+        (1000, 10, QUERIES_AT_ONCE),
+        (9, SCRATCH // 3, 3),
+        (9, 2 * SCRATCH, 1),
+    ],
 )
 def test_as_many_go_together_as_scratch_holds(rows: int, room: int, expected: int) -> None:
     assert together(rows, room) == expected

@@ -28,7 +28,7 @@ from logitsieve.utils.stored import StoredMatrix
 # CSR offsets, ids, and the logits they have instead of W's: -inf for ids that must not be drawn.
 Edits = tuple[Int64, Int32, Float64]
 
-PIECE = 1 << 24  # bytes hashed between two reports
+HASHED_AT_ONCE = 1 << 24  # bytes hashed between two reports
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
 
@@ -116,8 +116,8 @@ def softmax_sha256(
     digest = begin_sha256(matrix.kind, matrix.shape)
     for array in (matrix.data, bias):
         view = array.data.cast("B")
-        for start in range(0, len(view), PIECE):
-            piece = view[start : start + PIECE]
+        for start in range(0, len(view), HASHED_AT_ONCE):
+            piece = view[start : start + HASHED_AT_ONCE]
             digest.update(piece)
             report(len(piece))
     return digest.hexdigest()

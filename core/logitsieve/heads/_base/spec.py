@@ -16,7 +16,7 @@ from logitsieve.utils.floats import STORED, finite
 Arrays = Mapping[str, np.ndarray]
 Sizes = dict[str, int]  # by letter
 
-CHUNK = 1 << 18  # elements checked at a time, so that they stay in the cache
+CHECKED_AT_ONCE = 1 << 18  # elements checked at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def check_values(part: PartSpec, arrays: Arrays, report: Callable[[int], None]) 
 
 def _check_finite(name: str, array: np.ndarray, report: Callable[[int], None]) -> None:
     flat = array.reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        good = finite(flat[start : start + CHUNK])
+    for start in range(0, flat.size, CHECKED_AT_ONCE):
+        good = finite(flat[start : start + CHECKED_AT_ONCE])
         if not good.all():
             row = (start + int(good.argmin())) // (flat.size // len(array))
             raise ValueError(f"{name} is not finite in row {row}")

@@ -23,7 +23,7 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
-AT_ONCE = 16  # vectors that share one pass over the planes
+VECTORS_AT_ONCE = 16  # vectors that share one pass over the planes
 LARGEST_BITS = 16
 
 
@@ -67,9 +67,9 @@ def simhash_codes(vectors, planes, shifts, codes):
     rows, dim = vectors.shape
     tables, bits = planes.shape[:2]
     count = tables * bits
-    sides = np.empty(AT_ONCE * count, np.float32)
-    for first in range(0, rows, AT_ONCE):
-        block = min(AT_ONCE, rows - first)
+    sides = np.empty(VECTORS_AT_ONCE * count, np.float32)
+    for first in range(0, rows, VECTORS_AT_ONCE):
+        block = min(VECTORS_AT_ONCE, rows - first)
         start = row_of(pointer(vectors), first, dim)
         sides_of(start, block, pointer(planes), pointer(shifts), count, dim, pointer(sides))
         for row in range(block):
@@ -216,7 +216,7 @@ def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, count
     rows, dim = hidden.shape
     bits = planes.shape[1]
     width = tables * bits
-    sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
+    sides = np.empty(min(rows, VECTORS_AT_ONCE) * width, np.float32)
     scratch = np.empty(tables + width + tables + 1, np.int64)
     codes = pointer(scratch)
     ranked, histogram = shift(codes, tables), shift(codes, tables + width)
@@ -226,12 +226,10 @@ def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, count
     )  # fmt: skip
     starts, out = np.zeros(rows + 1, np.int64), np.empty(rows * min(GUESS, counts.size), np.int32)
     for row in range(rows):
-        place = row % AT_ONCE
+        place = row % VECTORS_AT_ONCE
         if place == 0:
-            block_hidden, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
-            sides_of(
-                block_hidden, block, pointer(planes), pointer(shifts), width, dim, pointer(sides)
-            )
+            h, block = row_of(pointer(hidden), row, dim), min(VECTORS_AT_ONCE, rows - row)
+            sides_of(h, block, pointer(planes), pointer(shifts), width, dim, pointer(sides))
         size = _look_up(lookup, row_of(pointer(sides), place, width), tables, pointer(counts))
         if limit < size:
             size = _most_collided(lookup.collected, size, pointer(counts), limit, histogram, tables)
@@ -258,7 +256,7 @@ def lsh_collisions(hidden, planes, shifts, offsets, ids, order, first, last, cou
     rows, dim = hidden.shape
     bits, tables = planes.shape[1], last - first
     width = tables * bits
-    sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
+    sides = np.empty(min(rows, VECTORS_AT_ONCE) * width, np.float32)
     scratch = np.empty(tables + width, np.int64)
     collected = np.empty(counts.shape[1] + 1, np.int32)
     lookup = BucketLookup(
@@ -269,9 +267,9 @@ def lsh_collisions(hidden, planes, shifts, offsets, ids, order, first, last, cou
     own_planes = shift(pointer(planes), first * bits * dim)
     own_shifts = shift(pointer(shifts), first * bits)
     for row in range(rows):
-        place = row % AT_ONCE
+        place = row % VECTORS_AT_ONCE
         if place == 0:
-            h, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
+            h, block = row_of(pointer(hidden), row, dim), min(VECTORS_AT_ONCE, rows - row)
             sides_of(h, block, own_planes, own_shifts, width, dim, pointer(sides))
         query_sides = row_of(pointer(sides), place, width)
         _look_up(lookup, query_sides, tables, row_of(pointer(counts), row, counts.shape[1]))

@@ -14,8 +14,7 @@ from math import exp, log1p
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
-from logitsieve.kernels.topk.merge import ROUNDED as RANK_ROUNDED
+from logitsieve.kernels.topk.merge import HIGH, LOW, RANK_ROUNDING, TOP, VALUE
 
 ROUNDED = 2.0**-50  # bounds a few roundings to float64, relative to the magnitudes added
 SUMMED = 2.0**-51  # of a sum of exponentials, for each of them
@@ -102,7 +101,7 @@ def print_pairs(
             row, place = group * beams + parents[group, pair], places[group, pair]
             token, rest = ids[row, place], log_z[row, VALUE]
             apart = logits[row, place] - log_z[row, TOP]
-            off = RANK_ROUNDED * (abs(scores[row]) + abs(apart) + abs(rest))
+            off = RANK_ROUNDING * (abs(scores[row]) + abs(apart) + abs(rest))
             score = scores[row] + (apart - rest) - (0.0 if finished[row] else off)
             rank = score / divisors[row]
             if not rank >= least:  # also where it is not a number

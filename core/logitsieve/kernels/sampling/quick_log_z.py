@@ -48,7 +48,7 @@ from logitsieve.kernels.topk.queries import (
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
 from logitsieve.kernels.topk.scan import (
-    SHARING,
+    LEAST_FOURS,
     UNLISTED,
     decide_above,
     fill_four,
@@ -125,7 +125,7 @@ def _scan(matrix, queries, sums, logits, count):
     """Add every row of the matrix to every query's sum, and offer it to its heap, by chunks."""
     tile, dim = tile_rows(matrix, count), matrix.dim
     room = np.empty(tile_room(matrix), np.float32)
-    if count >= 4 * SHARING:
+    if count >= 4 * LEAST_FOURS:
         tile //= 2  # the L1 cache holds what is prefetched, too
     for first in range(0, matrix.rows, CHUNK):
         last = min(first + CHUNK, matrix.rows)

@@ -111,8 +111,8 @@ LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
 NO_LARGER = 126.99999  # times 1 / the largest coordinate: no code of a query is above 127
 ERROR_SPARE = 1.0 + 1e-9  # of the norm of a coding error in float64
 SLACK_SPARE = 1.000001  # of a slack in float64
-ROUNDED = 2.0**-20  # of the largest int8 dot, scaled: its roundings, and those of `dot64`
-UNDERFLOW = 2.0**-132  # for each coordinate
+ROUTE_ROUNDING = 2.0**-20  # of the largest int8 dot, scaled: its roundings, and those of `dot64`
+ROUTE_UNDERFLOW = 2.0**-132  # for each coordinate
 
 Centroids = namedtuple("Centroids", "matrix codes scales error largest")
 
@@ -243,8 +243,8 @@ def _route_one(centroids, routes, q):
     reach = (largest + error) * (norm + rest)
     if scale == 0 or not reach <= LARGEST_LOGIT:
         return False
-    slack = error * norm + (largest + error) * rest + ROUNDED * reach
-    state[SLACK] = SLACK_SPARE * slack + dim * UNDERFLOW
+    slack = error * norm + (largest + error) * rest + ROUTE_ROUNDING * reach
+    state[SLACK] = SLACK_SPARE * slack + dim * ROUTE_UNDERFLOW
     for group in range(groups):
         rows = shift(centroids.codes, group * quads * 4 * LANES)
         sums = _dots(rows, query_codes, second, quads)

@@ -235,7 +235,7 @@ def _sort(ids, count):
         gap //= 3
 
 
-FEW = 4  # queries fewer than these are not grouped by cluster
+LEAST_GROUPED = 4  # queries fewer than these are not grouped by cluster
 
 
 @inline
@@ -258,7 +258,7 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     limit, dim, probes = ids.shape[1], hidden.shape[1], descriptor[PROBES]
     each = query_room(dim, limit) + 2 * probes
     block, room = at_once(stop - start, each), _logits_room(descriptor)
-    grouped = grouping_room(descriptor, block * probes) // 2 + 1 if block >= FEW else 0
+    grouped = grouping_room(descriptor, block * probes) // 2 + 1 if block >= LEAST_GROUPED else 0
     scratch = np.empty(block * each + room + grouped, np.float64)
     route_values = shift(pointer(scratch), block * query_room(dim, limit) + room)
     routed = as_int32(shift(route_values, block * probes))
@@ -282,7 +282,7 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
         if descriptor[SKETCH] != 0:
             sketch, computed = int64_pointer(descriptor[SKETCH]), shift(pointer(scanned), first)
             scan_prescreened(sketch, lists, routes, queries, count, computed)
-        elif count < FEW:
+        elif count < LEAST_GROUPED:
             scan_lists(matrix_at(descriptor, 0), lists, routes, queries, count)
         else:
             scan_grouped(descriptor, lists, routes, queries, count, grouping)

@@ -15,7 +15,7 @@ from logitsieve.kernels.topk.heap import offer, sort_best_first
 
 TOP, VALUE, LOW, HIGH = range(4)  # columns of log_z (kernels/sampling/log_z.py)
 FIELDS = 4
-ROUNDED = 2.0**-50  # bounds the rounding error of a rank, relative to the magnitudes added
+RANK_ROUNDING = 2.0**-50  # bounds the rounding error of a rank, relative to the magnitudes added
 
 
 @kernel(
@@ -52,7 +52,7 @@ def _rank(score, apart, rest, divisor, off):
     magnitude = abs(score) + abs(apart) + abs(rest)
     if not magnitude < np.inf:
         return -rest  # nothing is known of log Z
-    return (score + (apart - rest) + off * ROUNDED * magnitude) / divisor
+    return (score + (apart - rest) + off * RANK_ROUNDING * magnitude) / divisor
 
 
 @kernel(

@@ -24,7 +24,7 @@ from logitsieve.kernels.topk.descriptor import (
 )
 from logitsieve.kernels.topk.heap import sort_best_first
 
-AT_ONCE = 64  # queries that share one pass over a matrix
+QUERIES_AT_ONCE = 64  # queries that share one pass over a matrix
 SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
 
 SIZE, THRESHOLD, SLACK, NORM, OFF = range(5)  # OFF: ||h - g||, where W is of codes
@@ -61,7 +61,7 @@ def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
 @inline
 def at_once(rows, room):
     """Count the queries, of `room` float64 values each, that are answered together."""
-    return max(1, min(rows, AT_ONCE, SCRATCH // room))
+    return max(1, min(rows, QUERIES_AT_ONCE, SCRATCH // room))
 
 
 @inline

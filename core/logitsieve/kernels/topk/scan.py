@@ -33,8 +33,8 @@ from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 from logitsieve.kernels.topk.descriptor import as_floats, exact_logit, shared_rows, tile_room
 from logitsieve.kernels.topk.heap import better, contains, offer
 from logitsieve.kernels.topk.queries import (
-    AT_ONCE,
     CHUNK,
+    QUERIES_AT_ONCE,
     SIZE,
     SLACK,
     STATE,
@@ -51,17 +51,17 @@ LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, so many rows ahead, the first values: from there on a CPU sees by itself that a row is
 # read in order. Whole rows compete with what is needed now, and take longer than none at all.
-AHEAD, BEGINNING = 4, 256  # rows, bytes
-LINE = 64  # bytes
-SHARING = 4  # fours of rows of hidden from which on each prefetches its part
+ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
+CACHE_LINE = 64  # bytes
+LEAST_FOURS = 4  # fours of rows of hidden from which on each prefetches its part
 ALONE = np.int64(1)  # the only four
 # The most queries for which rows of codes are multiplied as they are. Beyond it products of float32
 # cost less, as many share what decoding takes: soon where registers are wide, and never where as
 # many units multiply int16 as float32 (Zen 3 and later; elsewhere measured on Zen 1).
-FEW_CODED = 8 if AVX512 else AT_ONCE if cpu_has("vaes") else 32
+FEW_CODED = 8 if AVX512 else QUERIES_AT_ONCE if cpu_has("vaes") else 32
 FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
-RANKED = 64  # the most answers whose k-th best float32 logit is looked for
+MAX_RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
 
 @inline
@@ -90,7 +90,7 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
     """
     state = shift(queries.states, STATE * q)
     floor = -np.inf
-    if int(state[SIZE]) == 0 and queries.limit <= min(count, RANKED):
+    if int(state[SIZE]) == 0 and queries.limit <= min(count, MAX_RANKED):
         ranked = float(_ranked(logits, count, queries.limit))
         if ranked > -np.inf and state[SLACK] < np.inf:
             floor = ranked - 2.0 * state[SLACK] - ROUNDING32 * abs(ranked)
@@ -136,7 +136,7 @@ def _prefetch_beginnings(matrix, ids, begin, end):
     for i in range(begin, end):
         row = np.int64(ids[i])
         prefetch(matrix.bias, row)
-        for place in range(0, min(matrix.row_bytes, BEGINNING), LINE):
+        for place in range(0, min(matrix.row_bytes, ROW_BEGINNING), CACHE_LINE):
             prefetch(matrix.stored, row * matrix.row_bytes + place)
 
 
@@ -187,13 +187,13 @@ def fill_one(matrix, listed, ids, first, last, operand, logits):
     """
     dim = matrix.dim
     if listed:
-        _prefetch_beginnings(matrix, ids, first, min(first + AHEAD, last))
+        _prefetch_beginnings(matrix, ids, first, min(first + ROWS_AHEAD, last))
     steps, stride, apart = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
         i = first + place
         if listed:
-            _prefetch_beginnings(matrix, ids, i + AHEAD, min(i + AHEAD + 4, last))
+            _prefetch_beginnings(matrix, ids, i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last))
         r0, r1, r2, r3 = _four_rows(listed, ids, i, last, apart)
         if matrix.kind == F32:
             dots = dots_1x4(matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim, operand, dim)
@@ -213,10 +213,10 @@ def _store_four(logits, place, dots, bias):
 @inline
 def _prefetch_share(matrix, row, part, parts):
     """Prefetch one part of the lines of four rows."""
-    lines = (4 * matrix.row_bytes // LINE + parts - 1) // parts
-    start = row * matrix.row_bytes + part * lines * LINE
+    lines = (4 * matrix.row_bytes // CACHE_LINE + parts - 1) // parts
+    start = row * matrix.row_bytes + part * lines * CACHE_LINE
     for line in range(lines):
-        prefetch(matrix.stored, start + line * LINE)
+        prefetch(matrix.stored, start + line * CACHE_LINE)
 
 
 @splice
@@ -227,7 +227,7 @@ def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, 
     hidden, from q0 = 0 on, take their turns; if they are many, each prefetches a part of the next
     rows, so that the first does not wait for all memory.
     """
-    dim, many, hidden = matrix.dim, fours >= SHARING, queries.hidden
+    dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
     steps, stride, apart = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
