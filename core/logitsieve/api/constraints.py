@@ -45,10 +45,7 @@ class Constraints:
     repetition_penalty: float = 1.0
 
     def for_rows(self, rows: int) -> Constraints:
-        """Convert every list to IdSets for `rows` rows, and `bias` to one float32 array.
-
-        InvalidRequest names the field at fault; ids are not compared with V.
-        """
+        """Convert every list to IdSets and `bias` to float32; InvalidRequest names a field."""
         biased = _id_sets(self.biased, rows, "constraints.biased")
         _require_distinct(biased, "constraints.biased")
         return replace(

@@ -197,10 +197,7 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """Draw `samples` independent ids for each row from softmax(logits / temperature).
-
-        See `SampleOptions` for the filters, the seeds and the step.
-        """
+        """Draw `samples` ids a row from softmax(logits / temperature); see `SampleOptions`."""
         ...
 
     @shows_keywords(BeamOptions)
@@ -230,10 +227,7 @@ class Decoder(Protocol):
 def asked_precision(
     head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
 ) -> float | None:
-    """Return the precision for AUTO: 1 for a proof, None for the index's own target.
-
-    InvalidRequest names a field that contradicts another or has a wrong value.
-    """
+    """Return the precision for AUTO (1: a proof, None: the index's target) or InvalidRequest."""
     if type(exact) is not bool:
         raise InvalidRequest("exact", repr(exact), "True or False")
     if min_precision is not None:

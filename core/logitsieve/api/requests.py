@@ -53,10 +53,7 @@ class Beams(NamedTuple):
 
 
 def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
-    """Check the options of draws for `rows` rows of hidden; InvalidRequest names the field.
-
-    TypeError for an unknown keyword.
-    """
+    """Check the options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
     check_keywords(SampleOptions, options)
     given = {**DEFAULTS, **options}
     return Sampling(
@@ -73,10 +70,7 @@ def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
 def beams(
     rows: int, scores: ArrayLike | None, beams_in: int, beams_out: int, options: BeamOptions
 ) -> Beams:
-    """Check the hypotheses of `rows` rows of hidden; InvalidRequest names the field.
-
-    TypeError for an unknown keyword.
-    """
+    """Check the hypotheses; InvalidRequest names a field, TypeError an unknown keyword."""
     check_keywords(BeamOptions, options)
     given = {**DEFAULTS, **options}
     beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)

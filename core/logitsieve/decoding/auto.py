@@ -29,8 +29,8 @@ Refuted = Callable[[OperatingPoint, Goal], bool]
 class Auto:
     """The choice among measured points. Immutable and thread-safe.
 
-    `target`, k -> precision, is that of the index's build. Without one, `stored`, the default head
-    at its stored knobs, is precise enough.
+    `target`, k -> precision, is the build's; without one, `stored`, the default head, is precise
+    enough.
     """
 
     def __init__(
@@ -63,10 +63,7 @@ class Auto:
         return self._batch_of[min(rows, len(self._batch_of) - 1)]
 
     def k_class(self, k: int, precision: float | None) -> int:
-        """Return the class of `k` that decides the choice; the index's own target ignores k.
-
-        InvalidRequest for a precision at a k outside 1 .. V.
-        """
+        """Return the class of `k`, 0 for the index's own target; InvalidRequest outside 1 .. V."""
         return 0 if precision is None else k_class(checked_k(k, self._vocab_size))
 
     def goal(self, k: int, precision: float | None) -> Goal:
@@ -91,10 +88,7 @@ class Auto:
         return point.setting
 
     def choices(self, precision: float | None, ks: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the chosen point for each class of k and batch size, as plain facts.
-
-        `us_per_row` and `precision_low` are None if the point was not measured.
-        """
+        """Return the chosen points as plain facts, None for those not measured."""
         taken = []
         for k, rows in product(ks, self.batches):
             head, knobs = self.choose(rows, k, precision)
@@ -119,11 +113,7 @@ class Auto:
 
 
 def _drawing_head(points: Sequence[OperatingPoint]) -> str:
-    """Return the measured proving head of draws: `certified`, unless `exact` is faster.
-
-    Calibration times top k: one row a call shows if bounds rule out too few rows. "" if neither was
-    measured.
-    """
+    """Return the measured proving head of draws: `certified`, unless `exact` is faster; or ""."""
     times = {
         head: min(times)
         for head in ("certified", "exact")
@@ -133,11 +123,7 @@ def _drawing_head(points: Sequence[OperatingPoint]) -> str:
 
 
 def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
-    """Return AUTO over the points of calibration.json, if there is one.
-
-    A point is proven if its head proves its answers, whatever the file says. IndexUnreadable names
-    a fault of the file.
-    """
+    """Return AUTO over the points of calibration.json; IndexUnreadable names a fault of it."""
     points = []
     for point in read_points(index.measured["points"] if index.measured is not None else ()):
         if point.head not in index.heads:

@@ -74,10 +74,7 @@ class _Step(NamedTuple):
 def beam_step(
     query: Query, beams: Beams, constraints: Constraints | None, normalizer: Normalizer
 ) -> BeamChoice:
-    """Return the best continuations of the hypotheses at the query's rows.
-
-    InvalidRequest names the field at fault.
-    """
+    """Return the best continuations of the hypotheses at the query's rows; or InvalidRequest."""
     softmax, rows = query.index.softmax, len(query.hidden)
     check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
     live = np.flatnonzero(~beams.finished)
@@ -98,11 +95,7 @@ def beam_step(
 def choose_pairs(
     beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64, log_z: LogZ
 ) -> BeamChoice:
-    """Return the best continuations from given lists and log Z of the `live` hypotheses.
-
-    `best` has the k best tokens of each, or counts [L] of them. A group that log Z's intervals
-    leave open is not exact.
-    """
+    """Return the best continuations from lists of counts [L] tokens and log Z of `live` rows."""
     ids, logits = np.ascontiguousarray(best.ids), np.ascontiguousarray(best.logits)
     best = best._replace(ids=ids, logits=logits)  # kernels need contiguous arrays
     lists = _with_finished(beams, live, k, best, counts)
@@ -126,10 +119,7 @@ def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_St
 def _refined(
     query: Query, beams: Beams, step: _Step, pairs: _Pairs, closer: Sequence[FindLogZ]
 ) -> _Pairs:
-    """Choose again with a closer log Z for the rows of doubtful groups.
-
-    Rows of a group with equal bits of hidden share log Z.
-    """
+    """Choose again with a closer log Z in doubtful groups; rows with equal hidden share log Z."""
     for group in np.flatnonzero(pairs.doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
         equal = (query.hidden[rows, None] == query.hidden[rows]).all(axis=2)
@@ -180,11 +170,7 @@ def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: 
 def _best(
     query: Query, constraints: Constraints | None, live: Int64, normalizer: Normalizer
 ) -> tuple[BestLogits, Int64, LogZ]:
-    """Return the best ids of each live row, up to k or as constraints allow, how many, and log Z.
-
-    Most orders need less precision than normalizer `exact` gives; a pass over W gives it, in which
-    a head's proven answer is nearly free.
-    """
+    """Return the best ids of each live row, how many, and log Z, in one pass over W if possible."""
     softmax, k = query.index.softmax, query.k
     alone = query if live.size == len(query.hidden) else query.rows(live)
     if constraints is not None:

@@ -90,10 +90,7 @@ class CheckedDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """Return the k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
-
-        InvalidRequest names the field, ModelNotFound unless `model` is this one.
-        """
+        """Return the k best tokens of each row; see `Decoder.topk`."""
         if target:
             check_keywords(Target, target)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
@@ -149,10 +146,7 @@ class CheckedDecoder(ABC):
 
 
 class LocalDecoder(CheckedDecoder):
-    """Answers from one open index. Thread-safe.
-
-    IndexUnreadable if calibration.json deviates from the builder's format.
-    """
+    """Answers from one open index. Thread-safe. IndexUnreadable for a bad calibration.json."""
 
     def __init__(self, index: Index, *, name: str = "") -> None:
         self.index, self.vocab_size = index, index.vocab_size

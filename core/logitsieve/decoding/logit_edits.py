@@ -80,10 +80,7 @@ class ListedLogits(NamedTuple):
 def edits_of(
     softmax: Softmax, constraints: Constraints, hidden: Float32, rows: Int64 | None = None
 ) -> Edits:
-    """Return the edits by `constraints` of each row of hidden [B, D], or of given `rows`.
-
-    InvalidRequest names a wrong constraint, or a row of hidden that is not finite.
-    """
+    """Return the edits by `constraints` of rows of hidden [B, D]; or InvalidRequest."""
     sets, size = constraints.for_rows(len(hidden)), softmax.vocab_size
     if rows is not None:
         sets, hidden = sets.take(rows), hidden[rows]
@@ -231,10 +228,7 @@ def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
 def best_edited(
     softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
 ) -> BestLogits:
-    """Return the wanted[r] <= V best ids of each row of hidden [B, D] under `edits`.
-
-    The rows of hidden are admissible, and leave at least that many ids.
-    """
+    """Return the wanted[r] <= V best ids of each admissible row of hidden [B, D] under `edits`."""
     rows, width = len(hidden), int(wanted.max())
     offsets, ids, provenance = _of_head(softmax, head, hidden, wanted, edits)
     logits = softmax.logits64(hidden, offsets, ids)
@@ -257,10 +251,7 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
 def _of_head(
     softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
 ) -> tuple[Int64, Int32, Provenance]:
-    """Return the best unedited ids that are needed, as CSR offsets and ids.
-
-    The head is not called under an allow list, nor for rows that need none.
-    """
+    """Return the best unedited ids that are needed, as CSR offsets and ids."""
     rows, size = len(hidden), softmax.vocab_size
     named = np.diff(edits.offsets)
     lengths = np.minimum(wanted, size - named) * (not edits.allow_list)

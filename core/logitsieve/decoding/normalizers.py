@@ -157,10 +157,7 @@ class Normalizer(ABC):
 
 
 class _Candidates(Normalizer):
-    """log sum exp over the S rows that the head scanned: the softmax of the papers' beam search.
-
-    Other tokens have p = 0, and log Z is a lower bound of the full one.
-    """
+    """log sum exp over the S rows that the head scanned, a lower bound; other tokens have p = 0."""
 
     name = "candidates"
 
@@ -216,10 +213,9 @@ class _LowRank(Normalizer):
 
 
 class _Sampled(Normalizer):
-    """An estimate from the S rows that the head scans and l ids sampled from all others.
+    """An estimate from the S rows that the head scans and l = 10 V / S ids sampled from all others.
 
-    Levy, Chan, Ermon 2018, LSH Softmax, equation 4; l = 10 V / S. The sample depends on the row of
-    hidden alone.
+    Levy, Chan, Ermon 2018, LSH Softmax, equation 4. The sample depends on the row of hidden alone.
     """
 
     name = "sampled"

@@ -65,8 +65,8 @@ class _Drawn(NamedTuple):
 def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     """Draw for each row of the query; edits must leave at least one id.
 
-    `normalizer` None uses the log Z computed by drawing. Ids left by filters or an allow list are
-    normalized among themselves: "candidates".
+    `normalizer` None uses the log Z computed by drawing. Filters and allow lists normalize among
+    their ids.
     """
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0 or how.temperature == 0.0:

@@ -181,10 +181,7 @@ class ShardedEngine:
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
-        """Draw with the whole softmax's noise: the id with the largest perturbed logit.
-
-        InvalidRequest for top_p or min_p without top_k, since shards would list all ids.
-        """
+        """Draw with the whole softmax's noise. InvalidRequest for top_p or min_p without top_k."""
         started, how, source = perf_counter_ns(), sampling, dict[str, Any]()
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
@@ -251,10 +248,7 @@ def check_finite(hidden: Float32) -> None:
 def open_sharded(
     path: Path | str, *, missing: Missing = "refuse", **options: Any
 ) -> ShardedDecoder:
-    """Open a folder that `split_index` wrote; `options` are those of `open_index`.
-
-    InvalidRequest if shards are of different softmaxes; IndexUnreadable, also if one is missing.
-    """
+    """Open a folder that `split_index` wrote, with the options and errors of `open_index`."""
     indexes = [open_index(folder, **options) for folder in shard_folders(path)]
     shards = [Shard.of(LocalDecoder(index), index.manifest) for index in indexes]
     return ShardedDecoder(shards, name=Path(path).absolute().parent.name, missing=missing)

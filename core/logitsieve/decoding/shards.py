@@ -87,10 +87,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, shard: Shard, constraints: Constraints | None, rows: int) -> Part:
-        """Return the part of constraints that `for_rows` made for that many rows of hidden.
-
-        InvalidRequest names an id outside the whole softmax.
-        """
+        """Return the shard's part of checked constraints; InvalidRequest names a wrong id."""
         size = shard.rows
         if constraints is None:
             return cls(shard, None, np.full(rows, size))
@@ -184,10 +181,7 @@ def _log_z_of(answer: Answer) -> Float64:
 
 
 def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
-    """Join the lists of shards, [B, S, K], and add up log Z of all their rows.
-
-    If rows are `lost`, log Z has no upper bound and no row is exact.
-    """
+    """Join the lists of shards, [B, S, K], and add up log Z; rows `lost` leave no proof."""
     with np.errstate(invalid="ignore"):  # NaN if no log Z was asked
         log_z = np.logaddexp.reduce([each.log_z for each in found], axis=0)
     log_z[:, 1:] += len(found) * FLOAT64_ERROR * (1.0 + np.abs(log_z[:, 1:])) * [-1.0, 1.0]
@@ -237,10 +231,7 @@ def best_of(found: Found, k: int) -> Found:
 
 
 def filtered(best: Found, how: Sampling) -> Found:
-    """Apply top-p and min-p to the best ids [B, K], with logits at the temperature.
-
-    Logits come rounded: if a filter removes any, no row is `exact`.
-    """
+    """Apply top-p and min-p to the best ids [B, K]; if a filter removes any, no row is `exact`."""
     logits, off = best.logits / how.temperature, best.off / how.temperature
     chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
     kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])
@@ -255,10 +246,7 @@ def filtered(best: Found, how: Sampling) -> Found:
 def winners(
     ids: Int32, logits: Float64, off: Float64, how: Sampling
 ) -> tuple[Int32, Float64, Bool]:
-    """Find each draw's winner among its candidates [B, N, K], or [B, 1, K] for all draws.
-
-    Return ids and logits [B, N], and [B] whether logit errors up to `off` leave no draw open.
-    """
+    """Find each draw's winner [B, N] among candidates [B, N or 1, K], and [B] if all are sure."""
     (rows, _, width), draws = ids.shape, np.arange(how.samples)
     won, values = (np.empty((rows, how.samples), kind) for kind in (np.int32, np.float64))
     sure, noise = np.empty(rows, np.bool_), np.empty((how.samples, width))

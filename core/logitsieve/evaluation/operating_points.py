@@ -102,10 +102,7 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 
 
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-    """Return the points that no other matches or beats in all times and precisions.
-
-    The first of equals stays. Only a proven point dominates a proven one, so one always remains.
-    """
+    """Return the points that no other matches or beats in all times and precisions."""
     kept: list[OperatingPoint] = []
     for point in points:
         if any(_dominates(other, point) for other in kept):

@@ -95,10 +95,7 @@ def wilson(mean: float, rows: int) -> float:
 
 
 def student95(freedom: int) -> float:
-    """Return Student's one-sided 95 % point for `freedom` >= 4, right to 0.003.
-
-    The expansion in 1 / freedom: Abramowitz and Stegun, 26.7.5.
-    """
+    """Return Student's one-sided 95 % point, right to 0.003 (Abramowitz and Stegun, 26.7.5)."""
     z = Z95
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -133,10 +130,7 @@ class Evaluation:
 def evaluate(
     head: Judged, exact: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS
 ) -> Evaluation:
-    """Judge `head` by `exact` on blocks [B, D] of contexts, in the order of their text.
-
-    ValueError if there is no block, or if the head repeats an id in an answer.
-    """
+    """Judge `head` by `exact` on blocks [B, D] of contexts; ValueError without one."""
     counts = []
     for block in blocks:
         truth = Truth(*find_truth(exact, block, max(ks)))
@@ -155,10 +149,7 @@ def in_turn(call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ..
 
 
 class Judge:
-    """Judges heads on some contexts, with the exact answers computed once.
-
-    `blocks()` gives the contexts in the order of their text, the same at every call.
-    """
+    """Judges heads on the contexts `blocks()`, with the exact answers computed once."""
 
     def __init__(
         self,
@@ -251,10 +242,7 @@ def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:
-    """Return [B] how many of the k answers belong to the exact top-k.
-
-    An id with a logit equal to the k-th exact one belongs too. `truth` may hold more than k.
-    """
+    """Return [B] how many of the k answers are in the exact top-k, or tied with its last."""
     ordered = np.sort(answer.ids, axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         raise ValueError("ids: an answer holds an id twice")

@@ -31,10 +31,7 @@ class Memory(NamedTuple):
 
 
 def device_named(name: str) -> torch.device:
-    """Return the device "cuda" or "cuda:1"; with TRITON_INTERPRET=1, PyTorch's CPU device.
-
-    InvalidRequest lists this machine's devices, and why CUDA has none.
-    """
+    """Return the device "cuda" or "cuda:1", or InvalidRequest; TRITON_INTERPRET=1: the CPU."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return torch.device("cpu")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

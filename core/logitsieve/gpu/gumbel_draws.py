@@ -69,10 +69,7 @@ def nucleus(logits: Tensor, weights: Tensor, top_p: float) -> Tensor:
 
 
 def weights_of(logits: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return e^{scale (x - top)} [B, V] of float64 logits, the largest [B], and ids with it [B].
-
-    At least one logit of a row is finite.
-    """
+    """Return e^{scale (x - top)} [B, V] of float64 logits, the largest [B], and ids with it [B]."""
     top, best = logits.max(dim=1)
     return logits.sub(top[:, None]).mul_(scale).exp_(), top, best
 
@@ -108,10 +105,7 @@ def gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
 
 
 def _words(seeds: Tensor, step: int, draw: Tensor, places: range) -> tuple[Tensor, Tensor]:
-    """Return the lower and the higher word [B, N, P] of consecutive `places`, the first even.
-
-    Philox4x32-10. An int64 product has the bits of the uint64 one.
-    """
+    """Return the lower and higher words [B, N, P] of consecutive `places` from Philox4x32-10."""
     key0, key1 = seeds[:, None, None] & WORD, seeds[:, None, None] >> 32 & WORD
     pairs = torch.arange(places.start // 2, -(-places.stop // 2))
     c0, c1, c2, c3 = pairs, draw, torch.tensor(step & WORD), torch.tensor(step >> 32)

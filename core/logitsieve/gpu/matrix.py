@@ -45,11 +45,7 @@ BLOCK = 32  # ids per program
 
 
 def exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Return float64 [B, M] logits of int32 ids [B, M] for float32 hidden [B, D].
-
-    -inf for a negative id. `weight` [V, D] is float32, float16 or bfloat16; `ids` may be expanded
-    from one row.
-    """
+    """Return float64 [B, M] logits of int32 ids [B, M] (negative: -inf) for hidden [B, D]."""
     if hidden.is_cuda:
         return launch_exact_logits(weight, bias, hidden, ids)
     known, rows = ids >= 0, ids.clamp(min=0).long()
@@ -83,10 +79,7 @@ LOGITS_AT_ONCE = 1 << 25  # logits of all V at a time: 256 MiB of float64
 
 
 class DeviceMatrix:
-    """W [V, D] and its bias [V] on one device. Immutable and thread-safe.
-
-    float32, float16 and bfloat16 stay; blocks become float32.
-    """
+    """W [V, D] and its bias [V] on one device, blocks as float32. Thread-safe."""
 
     def __init__(self, softmax: Softmax, device: torch.device) -> None:
         self.device, self.vocab_size, self.dim = device, softmax.vocab_size, softmax.dim
@@ -105,10 +98,7 @@ class DeviceMatrix:
             yield slice(start, min(start + step, rows))
 
     def admissible(self, hidden: Tensor) -> Tensor:
-        """Return [B] True for finite rows too small to overflow any float32 logit.
-
-        Heads on the host accept the same rows.
-        """
+        """Return [B] True for finite rows too small to overflow any float32 logit."""
         most = _norms(hidden) * self.largest_norm + self.largest_bias
         return most <= LARGEST_LOGIT
 
@@ -130,10 +120,7 @@ class DeviceMatrix:
         return gamma * self.largest_norm * _norms(hidden) + count * UNDERFLOW
 
     def logits64(self, hidden: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Return exact logits float64 [B, M] of int32 ids [B, M], or [B, V] of all.
-
-        -inf for a negative id.
-        """
+        """Return exact float64 logits of int32 ids [B, M] (-inf for a negative id), or of all V."""
         if ids is None:
             ids = self.ids.expand(len(hidden), -1)
         return exact_logits(self.weight, self.bias, hidden, ids)

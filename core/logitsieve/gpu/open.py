@@ -23,11 +23,7 @@ def is_device(name: str) -> bool:
 
 
 def gpu_device(name: str) -> Any:
-    """Return the torch.device named "cuda" or "cuda:1".
-
-    InvalidRequest("device") lists this machine's devices, and why CUDA has none; MissingExtra names
-    what is not installed.
-    """
+    """Return the torch.device named "cuda" or "cuda:1"; or InvalidRequest, MissingExtra."""
     if _GPU.fullmatch(name) is None:
         raise InvalidRequest("device", repr(name), DEVICES)
     require("gpu", "torch", "triton")

@@ -151,8 +151,7 @@ SKETCH = PartSpec(
 class CertifiedHead(Head):
     """Bounds every row of W, and computes those that may be among the best.
 
-    The arrays are trusted to be a sketch of this softmax: `open_index` has compared a sample of
-    their rows with it, `verify_index(all_rows=True)` all of them.
+    The arrays are trusted to be a sketch of this softmax: index/verify.py has compared them.
     """
 
     name: ClassVar[str] = "certified"

@@ -25,10 +25,7 @@ from logitsieve.kernels.topk.merge import FIELDS
 
 
 class DrawOptions(NamedTuple):
-    """Draws from softmax(scale x logits) for B rows of hidden.
-
-    An id's noise depends on its row's seed, the step and the number of the draw.
-    """
+    """Draws from softmax(scale x logits) for B rows of hidden."""
 
     samples: int  # per row
     seeds: UInt64  # [B]

@@ -38,10 +38,7 @@ def pack_contexts(hidden: Float32) -> dict[str, Any]:
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
-    """Decode the contexts of a checked calibration, float32 [N, D]; None if it has none.
-
-    ValueError if they are not of size `dim`.
-    """
+    """Decode a calibration's contexts, float32 [N, D], or None; ValueError for another D."""
     contexts = calibration.get("contexts")
     if contexts is None:
         return None

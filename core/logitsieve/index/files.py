@@ -72,10 +72,7 @@ def fsync_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder that is renamed to `out` when the block ends, or removed if it raises.
-
-    Missing parents are made. InvalidRequest if `out` exists by then.
-    """
+    """Yield a new folder that becomes `out` when the block ends, or is removed if it raises."""
     missing = [path for path in out.parents if not path.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
     for folder in missing:

@@ -76,20 +76,14 @@ class Index:
 
     @cached_property
     def measured(self) -> Mapping[str, Any] | None:
-        """`calibration`, checked against docs/building.md at the first use; None without one.
-
-        No digest covers it: IndexUnreadable names the first field at fault.
-        """
+        """`calibration`, checked at the first use (IndexUnreadable); None without one."""
         if self.calibration is not None:
             with as_unreadable(self.path / CALIBRATION_FILE):
                 check_calibration(self.calibration)
         return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:
-        """Return the head `name` ("": the default) at its stored operating point or at `knobs`.
-
-        InvalidRequest("head") if the index lacks it, InvalidKnob for a wrong knob.
-        """
+        """Return the head `name` ("": the default) at its stored knobs or at `knobs`."""
         head = self._heads.get(name or self.default_head)
         if head is None:
             allowed = ", ".join(self._heads) or "none, it is closed"
@@ -98,11 +92,7 @@ class Index:
         return head.with_knobs(**knobs) if knobs else head
 
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
-        """Compute exact logits W[ids] . h + b, [B, M], of ids [B, M] for each row of `hidden`.
-
-        On a GPU, tensors are answered with a tensor, -inf for unknown ids. InvalidRequest names
-        `hidden` or `ids`.
-        """
+        """Compute exact logits W[ids] . h + b of ids [B, M]; tensors on a GPU for tensors."""
         if self.backend is not None:
             logits: Float32 | None = self.backend.logits(self.head("exact"), hidden, ids_BM)
             if logits is not None:
@@ -219,9 +209,8 @@ def assemble(
 
 
 def backend_of(device: str) -> Any:
-    """Return None for the CPU, else the backend named by the part before any ":".
+    """Return None for the CPU, else the backend of an entry point in "logitsieve.backends".
 
-    Entry points of the group "logitsieve.backends" are functions of the device's full name.
     InvalidRequest if the device does not exist, MissingExtra without its libraries.
     """
     if device == "cpu":

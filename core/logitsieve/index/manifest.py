@@ -40,10 +40,7 @@ def is_version(text: str) -> bool:
 
 
 def canonical(value: object) -> bytes:
-    """Encode JSON with sorted keys, no spaces, ASCII only, and Python's shortest floats.
-
-    ValueError or TypeError for a value that is not JSON.
-    """
+    """Encode JSON with sorted keys, no spaces, ASCII only, and Python's shortest floats."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -50,10 +50,7 @@ def spec_of(part: str, arrays: Arrays) -> PartSpec:
 
 @dataclass(frozen=True)
 class Contents:
-    """The mapped files by name, and the arrays of every known part.
-
-    Small arrays that kernels use as addresses are copied, not mapped.
-    """
+    """The mapped files by name, and the arrays of every known part; addresses are copied."""
 
     path: Path
     manifest: Manifest
@@ -68,10 +65,7 @@ class Contents:
 
 
 def read_contents(path: Path | str) -> Contents:
-    """Map `path` and check its structure; IndexUnreadable names the fault.
-
-    Parts of unknown heads are only covered by their digests.
-    """
+    """Map `path` and check its structure; IndexUnreadable names the fault."""
     folder = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a mounted link
     if not is_version(folder.name) or not is_name(folder.parent.name):
         held = sorted(int(path.name) for path in folder.glob("[1-9]*") if is_version(path.name))

@@ -48,10 +48,7 @@ NORMS = tuple(
 
 
 class _Coding(NamedTuple):
-    """Rows of one coding in float64, and their limits.
-
-    A level of the tail is limited by the norms of its errors and by its longest codes.
-    """
+    """Rows of one coding in float64, and their limits: of a level, norms and the longest codes."""
 
     name: str
     codes: Float64  # [R, F] of the coordinates from `first` on
@@ -79,10 +76,7 @@ class Residuals(NamedTuple):
 
 
 class Solver(NamedTuple):
-    """Coordinates of rows over their stretch, and their residuals.
-
-    With levels there is no stretch, L U is U, and its inverse leaves only rounding.
-    """
+    """Coordinates of rows over their stretch, and their residuals; with levels L U is U."""
 
     basis: Float64  # L U [P, D], over the stretch
     inverse: Float64  # [D, P], by which rows become coordinates
@@ -129,10 +123,7 @@ def sampled_rows(digest: str, vocab_size: int) -> Int64:
 
 
 def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) -> None:
-    """ValueError names the first of these rows of W that the sketch does not bound, and why.
-
-    The arrays are checked as a part. `report` gets the rows done. Time O(P^2 D + P D rows).
-    """
+    """ValueError names the first of these rows of W that the sketch does not bound, and why."""
     limits = sketch["limits"]
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
@@ -170,10 +161,7 @@ def places_of(sketch: Arrays, vocab_size: int) -> Int64:
 
 
 def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
-    """Return the `norms` [6] for a sketch's other arrays, with a margin for the check.
-
-    `report` gets the rows done. Time O(V (P D + D^2)).
-    """
+    """Return the `norms` [6] for a sketch's other arrays, with a margin for the check."""
     solver = solve(sketch)
     grams = grams_of(sketch, solver)
     every = np.arange(softmax.vocab_size)
@@ -217,10 +205,7 @@ class Grams:
         return float(np.sqrt(np.trace(self._turned_PP))) * SUMMED
 
     def norms(self, roundings: float = 1) -> Float64:
-        """Return upper bounds of the spectral norms NORMS, [6].
-
-        For each coding: of its errors, of its coordinates, and of its rest.
-        """
+        """Bound the spectral norms NORMS, [6]: of each coding's errors, coordinates and rest."""
         norms, turned_PP = [], self._turned_PP
         # Each residual is off by so much of the norm of its coordinates.
         outside = _spectral_norm(self._others_DD) + roundings * self._rounding * self.length
@@ -232,10 +217,7 @@ class Grams:
 
 
 class LevelGrams:
-    """Gram matrices with levels: of tails, of first coordinates and of the errors of both.
-
-    They are products in float32; `SHORT_SPARE` bounds their rounding.
-    """
+    """Gram matrices in float32 with levels: of tails, of first coordinates and of their errors."""
 
     def __init__(self) -> None:
         self._grams: dict[str, Float64] = {}
@@ -259,10 +241,7 @@ class LevelGrams:
         return float(np.sqrt(self._squares)) * (1 + SHORT_SPARE)
 
     def norms(self, roundings: float = 1) -> Float64:
-        """Return [6]: for the second level, then the last, three norms.
-
-        Errors of the first coordinates; the longer of these and of coded tails; the level's errors.
-        """
+        """Bound [6]: for two levels, errors of first coordinates, the longer rest, own errors."""
         # A check may sum up in another order: what the builder stores has room for both.
         first, errors, tail, *left = (
             _spectral_norm(gram, roundings * SHORT_SPARE) for gram in self._grams.values()

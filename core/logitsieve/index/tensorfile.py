@@ -73,8 +73,8 @@ def pieces(
 ) -> Iterator[Any]:
     """Yield the bytes of the file in buffers of at most MAX_WRITE bytes, without a copy.
 
-    Tensors are C-contiguous, non-empty, of a type in DTYPES, and no name begins with "_". `codes`
-    names types that numpy cannot tell: BF16 bits are U16 otherwise.
+    Tensors are C-contiguous, non-empty, of a type in DTYPES. `codes` names types that numpy cannot
+    tell: BF16.
     """
     header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
     body: list[np.ndarray] = []
@@ -105,10 +105,7 @@ def pieces(
 
 
 def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
-    """Map a file and check its header: IndexUnreadable unless every byte is accounted for.
-
-    A `foreign` file may be by any writer; tensors of types outside DTYPES are left out.
-    """
+    """Map a file and check its header (IndexUnreadable); a `foreign` file may be by any writer."""
     regular(path)
     with as_unreadable(path), path.open("rb") as stream:
         status = os.fstat(stream.fileno())
@@ -124,11 +121,7 @@ def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
 
 
 def read_header(mapped: mmap.mmap, foreign: bool = False) -> tuple[int, list[Span], dict[str, str]]:
-    """Return (first byte of the data, tensors by their place, strings of the header).
-
-    ValueError unless every byte is accounted for and, except in a `foreign` file, laid out as by
-    `pieces`.
-    """
+    """Return (first byte of the data, tensors by place, strings); ValueError for a bad layout."""
     begin = 8 + _header_length(mapped, foreign)
     try:
         header = json.loads(mapped[8:begin], object_pairs_hook=_without_duplicates)

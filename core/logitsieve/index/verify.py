@@ -37,8 +37,7 @@ def verify_contents(
 ) -> None:
     """Check everything the digest covers; IndexUnreadable names the first file at fault.
 
-    A sample of the sketch's rows, or `all_rows`, is compared with the matrix. `progress` gets
-    ("verify", bytes done, bytes in all), then ("rows", ...).
+    A sample of the sketch's rows, or `all_rows`, is compared with the matrix.
     """
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))

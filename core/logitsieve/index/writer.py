@@ -92,11 +92,7 @@ def link_index(
     calibration: Mapping[str, Any],
     checkpoint: Callable[[str], None] = lambda step: None,
 ) -> Path:
-    """Write the index `source` as `out` with other measurements, and return `out`.
-
-    Manifest and digest stay the same. Files are hard links or, on another file system, checked
-    copies.
-    """
+    """Write the index `source` as `out` with other measurements, by hard links; return `out`."""
     out, source = new_path(out), Path(source)
     measured = _plain("calibration", calibration)
     data = (source / MANIFEST_FILE).read_bytes()

@@ -90,10 +90,7 @@ def default_cache() -> Path:
 
 
 def use_cache(folder: Path | None) -> None:
-    """Keep machine code compiled from now on under `folder` (None: the default folder).
-
-    If it is not writable, kernels are compiled in memory at every start, with one warning.
-    """
+    """Keep machine code compiled from now on under `folder` (None: the default), or warn once."""
     target = (folder or default_cache()) / f"kernels-{_sources_digest(_ROOT)}"
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -138,8 +135,7 @@ def _sources_digest(root: Path) -> str:
     """Hash Numba's version and every source below `root`.
 
     Numba's own cache only notices changes of an entry kernel's file. Kernels outside of this
-    package may call those in it: their folder, with a digest of their own, lies below this
-    package's.
+    package call those in it: their folder lies below this package's.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(root.rglob("*.py")):

@@ -20,10 +20,7 @@ os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list[int]:
-    """Call `call(start, stop)` over all rows, in at most `threads` slices in parallel.
-
-    Returns the results in the order of the rows. Safe from several threads at once.
-    """
+    """Call `call(start, stop)` over all rows, in at most `threads` parallel slices."""
     slices = max(1, min(threads, rows // ROWS_A_SLICE))
     if slices == 1:
         return [call(0, rows)]

@@ -93,11 +93,7 @@ class LlamaContext(LlamaModel):
             self._lengths[one] = 0
 
     def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
-        """Append tokens to a sequence; return the output [1, .] of the last, or of `every` token.
-
-        Before it decodes, InvalidRequest names `tokens` if they are empty, outside the vocabulary
-        or too many for the cache.
-        """
+        """Append tokens to a sequence; return the output [1, .] of the last, or of `every`."""
         self._check(tokens, sequence)
         outputs = []
         for start in range(0, len(tokens), BATCH):

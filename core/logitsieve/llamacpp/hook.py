@@ -68,10 +68,7 @@ def callback() -> Any:
 
 
 class HiddenHook:
-    """The callback and its state: copies at most `rows` rows of `dim` float32 per decode.
-
-    It must outlive the llama.cpp context that calls it.
-    """
+    """The callback and its state, for at most `rows` rows of `dim` float32 per decode."""
 
     def __init__(self, layout: TensorLayout, rows: int, dim: int) -> None:
         self.address = int(callback().address)

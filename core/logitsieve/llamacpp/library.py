@@ -237,10 +237,7 @@ def _unfit(name: str, reason: str) -> InvalidRequest:
 
 
 def _tensor_layout(functions: Any) -> TensorLayout:
-    """Find the fields of a ggml_tensor of 3 columns and 5 rows.
-
-    It is allocated in zeros: leftovers in a heap may look like a field.
-    """
+    """Find the fields of a ggml_tensor of 3 columns and 5 rows, allocated in zeros."""
     room = np.zeros(ARENA_BYTES + ARENA_ALIGNED, np.uint8)
     start = room.ctypes.data + -room.ctypes.data % ARENA_ALIGNED
     arena = functions.ggml_init(_Arena(ARENA_BYTES, start, False))

@@ -22,10 +22,7 @@ WITHOUT_RESULT_NORM = (
 
 
 class LlamaModel:
-    """A model on the CPU, by the installed wheel or another build, `llama`.
-
-    InvalidRequest names the fault of the file, the wheel or the model.
-    """
+    """A model on the CPU, by the installed wheel or another build, `llama`; or InvalidRequest."""
 
     def __init__(self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None) -> None:
         self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
@@ -75,10 +72,9 @@ class LlamaModel:
         return [int(self._api.llama_vocab_bos(self._vocabulary))]
 
     def tokenize(self, text: str, *, begin: bool = True, special: bool = True) -> list[int]:
-        """Return the ids of a text; `begin` puts the model's first token before them.
+        """Return the ids of a text, after the model's first token if `begin`; or InvalidRequest.
 
-        `special` reads names such as `</s>` as tokens. InvalidRequest names `text` if the model has
-        no tokenizer or finds no token.
+        `special` reads names such as `</s>` as tokens.
         """
         if self._api.llama_vocab_type(self._vocabulary) == NO_TOKENIZER:
             raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")

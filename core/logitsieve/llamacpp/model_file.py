@@ -64,10 +64,7 @@ class OutputMatrix(NamedTuple):
 
 
 class GgufModel:
-    """The output layer of a GGUF file's model; InvalidRequest names `field`.
-
-    MissingExtra without the package `gguf`.
-    """
+    """The output layer of a GGUF file's model. InvalidRequest names `field`; or MissingExtra."""
 
     def __init__(self, path: Path | str, field: str = "gguf") -> None:
         require("llamacpp", "gguf")
@@ -112,10 +109,7 @@ class GgufModel:
         return words[token] if isinstance(token, int) and 0 <= token < len(words) else ""
 
     def sha256(self, dtype: str) -> str:
-        """Return the digest (hex) of an index of this matrix and bias, stored as `dtype`.
-
-        `dtype` is the file's type, or F32; "" for any other, which equals no hash.
-        """
+        """Return the digest (hex) of an index of this layer as the file's type or F32, else ""."""
         if dtype not in self._digests:
             self._digests[dtype] = self._digest(dtype)
         return self._digests[dtype]

@@ -77,10 +77,7 @@ def finite(array: np.ndarray) -> Bool:
 
 
 def narrowed(values: np.ndarray, name: str) -> np.ndarray:
-    """Round float32 or float64 once, ties to even, to the type `name` of STORED.
-
-    Values beyond its range become infinite.
-    """
+    """Round float32 or float64 once, ties to even, to the type `name` of STORED, or to infinity."""
     with np.errstate(over="ignore"):
         if name != "bfloat16":
             return values.astype(STORED[name])
@@ -89,10 +86,7 @@ def narrowed(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _to_odd(values: np.ndarray) -> Float32:
-    """Round float64 to float32 by odd: inexact results have their last bit set.
-
-    A second rounding then sees on which side of a tie a number lay.
-    """
+    """Round float64 to float32 by odd: the last bit of inexact results is 1."""
     near = values.astype(np.float32)
     wide, bits = near.astype(np.float64), near.view(np.uint32)
     bits -= np.abs(wide) > np.abs(values)

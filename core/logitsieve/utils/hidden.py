@@ -22,10 +22,7 @@ MASKED = "masked values"
 
 
 def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
-    """Convert any accepted form to contiguous float32 [B, D]; InvalidRequest names the fault.
-
-    Kernels check for NaN and infinity while they read the values.
-    """
+    """Convert any accepted form to contiguous float32 [B, D]; InvalidRequest names the fault."""
     array = as_rows(hidden)
     if dim is not None and array.shape[1] != dim:
         raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")

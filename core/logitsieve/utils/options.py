@@ -52,10 +52,7 @@ ProgressOption: TypeAlias = Progress | Literal["auto"] | None
 
 
 class StageLines:
-    """Print each stage to stderr as it begins, and its progress about every EVERY_S seconds.
-
-    Lines begin with the seconds since the start. Output is held back for the first QUIET_S seconds.
-    """
+    """Print stages, and progress every EVERY_S seconds, to stderr; not before QUIET_S."""
 
     def __init__(self, title: str, clock: Callable[[], float] = monotonic) -> None:
         self._title, self._clock, self._began = title, clock, clock()

@@ -49,10 +49,7 @@ def put(tensor: T, array: np.ndarray) -> T:
 
 
 def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarray:
-    """Decode `data` as a read-only array [rows, cols]; bfloat16 as uint16.
-
-    InvalidRequest names `field` for an unknown code or a wrong size.
-    """
+    """Decode `data` as a read-only array [rows, cols], bfloat16 as uint16; or InvalidRequest."""
     dtype = TYPES.get(code)
     if dtype is None:
         allowed = ", ".join(f"{each.value} ({each.name})" for each in DType)

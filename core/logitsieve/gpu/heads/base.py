@@ -142,10 +142,7 @@ class DeviceHead(Head):
             )
 
     def device_rows(self, hidden: Any) -> Any:
-        """Return float32 [B, D] of a tensor on the device, None for anything else.
-
-        InvalidRequest names what is wrong with the tensor.
-        """
+        """Return float32 [B, D] of a tensor on the device (or InvalidRequest), else None."""
         if not isinstance(hidden, Tensor) or hidden.device != self.matrix.device:
             return None
         rows = hidden[None] if hidden.ndim == 1 else hidden

@@ -76,11 +76,7 @@ class GpuExact(AllRows, ExactHead):
             yield part, logits
 
     def logits64(self, hidden: Any, ids: Tensor) -> Tensor:
-        """Return exact logits float64 [B, M] of ids [B, M] for rows of hidden, both on the device.
-
-        -inf for ids outside the vocabulary, NaN for rows that `topk` would refuse. InvalidRequest
-        names `hidden` or `ids`.
-        """
+        """Return exact logits of ids [B, M] on the device (-inf: unknown); or InvalidRequest."""
         hidden = self.device_rows(hidden)
         if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
             got = f"{ids.dtype} {list(ids.shape)}"

@@ -63,10 +63,7 @@ class Softmax:
 
     @cached_property
     def weight(self) -> Float32:
-        """float32 [V, D], kept after the first use: 4 V D bytes, unless `stored` is that.
-
-        For building and judging an index; heads read `stored`.
-        """
+        """float32 [V, D], kept after the first use, for building and judging: 4 V D bytes."""
         values = decoded(self.matrix)
         if values is not self.stored:
             values.flags.writeable = False
@@ -175,8 +172,8 @@ def checked_k(k: Any, vocab_size: int) -> int:
 def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
     """Return `hidden` as from `ready_hidden`, its rows, and `k` as from `checked_k`.
 
-    A request that needs no change is checked here, not in other functions: each would add a
-    microsecond or more to a call with cold code.
+    Requests that need no change are checked without calls, each of which costs a microsecond or
+    more.
     """
     if type(hidden) is ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
         shape = hidden.shape

@@ -48,8 +48,7 @@ TopKernel = Callable[..., int]
 class Head(ABC):
     """A way to find the largest logits. Immutable; any number of threads may call it.
 
-    Answers by `_kernel`, called with the address of `_descriptor`. A subclass sets `_kernel` in
-    `_prepare`, and its descriptor there or, if it depends on the knobs, in `_apply_knobs`. Rows
+    A subclass sets `_kernel` in `_prepare`, and its descriptor there or in `_apply_knobs`. Rows
     that the kernel leaves unanswered go to the fallback.
     """
 
@@ -176,10 +175,7 @@ class SelectingHead(Head):
 
     @abstractmethod
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return CSR (offsets [B+1], distinct ids) of the rows to look at, possibly fewer than k.
-
-        Rows of hidden that are not finite may get any ids. Called by several threads at once.
-        """
+        """Return CSR (offsets [B+1], distinct ids) of rows to look at, on any thread."""
 
     def _kernel(
         self, address: int, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32,

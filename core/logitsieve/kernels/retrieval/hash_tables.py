@@ -60,10 +60,7 @@ def code_of(sides, table, bits):
 
 @kernel("(float32[:,::1], float32[:,:,::1], float32[::1], int32[:,::1])")
 def simhash_codes(vectors, planes, shifts, codes):
-    """Fill codes [B, L]: the bucket of each vector [B, D] in each table of planes [L, N, D].
-
-    `shifts` [J] are added to the products.
-    """
+    """Fill codes [B, L] of vectors [B, D] in tables of planes [L, N, D], plus `shifts` [J]."""
     rows, dim = vectors.shape
     tables, bits = planes.shape[:2]
     count = tables * bits

@@ -35,10 +35,7 @@ BestKeys = namedtuple("BestKeys", "keys sizes thresholds count capacity")
 
 @inline
 def keep_largest(keys, size, count):
-    """Bring the `count` largest of `size` distinct keys to the front, 0 < count < size.
-
-    Quickselect; every key is swapped, so that no branch is unpredictable.
-    """
+    """Bring the `count` largest of `size` distinct keys to the front (quickselect)."""
     low, high, border = 0, size, 0
     while border != count:
         a, b, c = keys[low], keys[(low + high) // 2], keys[high - 1]

@@ -55,10 +55,7 @@ zero_eight = zeros_of(EIGHT_SUMS)
 
 
 def sums_of_pairs(builder, codes, words, neighbours=NEIGHBOURS):
-    """LLVM: eight sums of two products: of `neighbours`, for which x86 has an instruction.
-
-    Otherwise of lanes eight apart, which are not moved.
-    """
+    """LLVM: eight sums of two products, of `neighbours` (as x86 does) or of lanes eight apart."""
     products = builder.mul(builder.sext(codes, INTEGERS), builder.sext(words, INTEGERS))
     lanes = range(0, LANES, 2) if neighbours else range(EIGHT)
     further = [lane + (1 if neighbours else EIGHT) for lane in lanes]

@@ -61,10 +61,7 @@ def _shifted(builder, number, first):
 
 
 def block_of(builder, offset, values, size):
-    """Return the byte at which the block of number `offset` begins, and its place in the block.
-
-    LLVM is told that this is a multiple of sixteen.
-    """
+    """Return the first byte of the block of number `offset`, and its place there, in sixteens."""
     block = _shifted(builder, offset, values.bit_length() - 1)
     return times(builder, block, size), bits_of(builder, offset, 0, values - LANES)
 

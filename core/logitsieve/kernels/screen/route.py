@@ -228,10 +228,7 @@ def _dots(rows, query, second, quads):
 
 @inline
 def _route_one(centroids, routes, q):
-    """Fill the heap of query q with its best centroids; False if int8 cannot hold its dots.
-
-    `routes.logits` has room for 16 G float32 values and two planes of D bytes.
-    """
+    """Fill the heap of query q with its best centroids; False if int8 cannot hold its dots."""
     matrix, error, largest = centroids.matrix, centroids.error, centroids.largest
     dim, groups = matrix.dim, (matrix.rows + LANES - 1) // LANES
     quads = padded(dim) // 4

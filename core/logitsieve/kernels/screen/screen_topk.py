@@ -251,8 +251,8 @@ def _logits_room(descriptor):
 def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is the descriptor's. A row with fewer than K distinct candidates gets scanned = -1.
-    Returns the number of such rows, or -1 - r if row r is not finite or too large.
+    A row with fewer than K distinct candidates gets scanned = -1. Returns the number of such rows,
+    or -1 - r if row r is not finite or too large.
     """
     descriptor = int64_pointer(address)
     limit, dim, probes = ids.shape[1], hidden.shape[1], descriptor[PROBES]

@@ -302,10 +302,7 @@ def scale_sums(typing_context, sums, correction, scales):
 
 @intrinsic
 def store_totals(typing_context, start, offset, s0, s1, s2, s3, correction):
-    """start[offset : offset + 4] = the total of each of four sums minus `correction`, as float32.
-
-    Computed modulo 2^32, so only the difference has to fit.
-    """
+    """Store the totals of four sums minus `correction` as float32, computed modulo 2^32."""
 
     def codegen(context, builder, signature, arguments):
         start, offset, *sums, correction = arguments

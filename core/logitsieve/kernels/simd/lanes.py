@@ -51,10 +51,7 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is unt
 
 
 class StoredType(types.Type):
-    """Numba's type of stored numbers: `load` makes float32 lanes of it.
-
-    A pointer to it is one to bytes. Offsets are in numbers, at multiples of 16 in a block.
-    """
+    """Numba's type of stored numbers, in bytes: `load` makes float32 lanes of them."""
 
     def emit_load(self, builder, start, offset):
         raise NotImplementedError
@@ -285,10 +282,7 @@ def widen(typing_context, lanes):
 
 @intrinsic
 def multiply_add(typing_context, left, right, total):
-    """left * right + total, fused if the CPU does so.
-
-    In float64 with widened float32 factors the product is exact, so fusing changes nothing.
-    """
+    """left * right + total, fused if the CPU does so; of widened float32 no bit changes."""
 
     def codegen(context, builder, signature, arguments):
         return _call(builder, "fmuladd", total.dtype, arguments)

@@ -157,10 +157,7 @@ def tile_room(matrix):
 
 @inline
 def as_floats(matrix, first, last, room):
-    """The matrix with rows first .. last-1 as float32: in `room`, unless W is float32.
-
-    Other rows of it may not be read, except by prefetching, which follows the stored ones.
-    """
+    """The matrix with rows first .. last-1 alone as float32, in `room` unless W is."""
     if matrix.kind == F32:
         return matrix
     begin, count = row_of(matrix.stored, first, matrix.row_bytes), (last - first) * matrix.dim
@@ -219,10 +216,7 @@ def coded_slack_at(descriptor, place, norm, off):
 
 @inline
 def widen_hidden(descriptor, h, wide):
-    """Copy a row of hidden to float64, padded with zeros, and return its norm.
-
-    -1 if a logit might overflow or the row holds NaN or infinity: it is refused.
-    """
+    """Copy a row of hidden to float64, padded, and return its norm; -1 if it is to be refused."""
     norm = np.sqrt(widen_row(h, wide, descriptor[DIM]))
     product = norm * float64_of_bits(descriptor[LARGEST_NORM])
     fits = product + float64_of_bits(descriptor[LARGEST_BIAS]) <= LARGEST_LOGIT

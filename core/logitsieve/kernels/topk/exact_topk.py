@@ -27,7 +27,7 @@ from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is that of W's descriptor. Returns 0, or -1 - r if row r is not finite or too large.
+    Returns 0, or -1 - r if row r is not finite or too large.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -84,11 +84,7 @@ def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
 
 @kernel("(int64, float32[:,::1], int64[::1], int32[::1], float64[::1])")
 def csr_logits(address, hidden, offsets, ids, logits):
-    """Fill float64 `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
-
-    `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
-    large.
-    """
+    """Fill float64 `logits` of CSR ids of rows of hidden; return -1 or the first refused row."""
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
     matrix = matrix_at(descriptor, 0)

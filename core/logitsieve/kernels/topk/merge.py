@@ -25,10 +25,7 @@ RANK_ROUNDING = 2.0**-50  # bounds the rounding error of a rank, relative to the
 def merge_edited(
     offsets, ids, sums, edited_offsets, edited_ids, edited_sums, wanted, best_ids, best_sums
 ):
-    """Fill the wanted[r] best of each row, and -1 with -inf beyond, in best_ids [B, K].
-
-    A row has no id twice. Edited ones of -inf do not count; the others suffice.
-    """
+    """Fill the wanted[r] best of each row, and -1 with -inf beyond, in best_ids [B, K]."""
     rows, width = best_ids.shape
     for row in range(rows):
         kept_ids = row_of(pointer(best_ids), row, width)

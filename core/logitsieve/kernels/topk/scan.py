@@ -83,11 +83,7 @@ def decide(matrix, queries, q, row):
 
 @inline
 def decide_above(matrix, listed, ids, first, count, logits, queries, q):
-    """Offer to query q every row that its float32 logit does not rule out.
-
-    `logits` belong to rows first, first + 1, ... (to ids[first], ... if `listed`), with -inf up to
-    whole lanes.
-    """
+    """Offer to query q the rows first, ... (ids[first], ... if `listed`) that `logits` leave."""
     state = shift(queries.states, STATE * q)
     floor = -np.inf
     if int(state[SIZE]) == 0 and queries.limit <= min(count, MAX_RANKED):
@@ -163,10 +159,7 @@ def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
 
 @inline
 def _steps(listed, first, last):
-    """(steps, stride, apart): how rows first .. last-1 are taken, four in a step.
-
-    Listed rows in order; otherwise four streams, one per quarter of the rows.
-    """
+    """(steps, stride, apart): listed rows in order; others as four streams."""
     fours = (last - first + 3) // 4
     return (fours, 4, 1) if listed else (fours, 1, fours)
 
@@ -181,10 +174,7 @@ def _store_biased(matrix, r0, r1, r2, r3, dots, logits, apart):
 
 @splice
 def fill_one(matrix, listed, ids, first, last, operand, logits):
-    """float32 logits of rows first .. last-1 (or the rows ids[first:last], if `listed`).
-
-    Up to three logits more are written.
-    """
+    """float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours."""
     dim = matrix.dim
     if listed:
         _prefetch_beginnings(matrix, ids, first, min(first + ROWS_AHEAD, last))
