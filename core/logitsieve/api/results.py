@@ -25,8 +25,8 @@ class TopK(NamedTuple):
 
     ids: Int32  # [B, K] vocabulary ids, equal logits by the lower id
     logits: Float32  # [B, K] exact logits W[ids] . h + b, descending
-    exact: Bool  # [B] True only where the answer is proven equal to the full softmax's
-    scanned: Int32  # [B] rows of W whose exact logit was computed
+    exact: Bool  # [B] True only if the answer is proven equal to the full softmax's
+    scanned: Int32  # [B] exact logits computed
     fallback: Bool  # [B] rows that the head handed to its fallback
 
 
@@ -34,7 +34,7 @@ class Provenance(NamedTuple):
     """The source of each row's answer, from the head to `Answer`, which has the same fields."""
 
     exact: Bool  # [B] proven equal to the full softmax's
-    scanned: Int32  # [B] rows of W whose exact logit was computed
+    scanned: Int32  # [B] exact logits computed
     fallback: Bool  # [B] rows that the head handed to its fallback
     chance: float = 1.0  # of a row that is not `exact` to be wrong, at most
 
@@ -45,7 +45,7 @@ class Candidates(NamedTuple):
     offsets: Int64  # [B+1]
     ids: Int32  # [offsets[B]] distinct within a row
     logits: Float32  # [offsets[B]] exact logits
-    upper: Float32  # [B] no logit outside the set exceeds it; +inf where nothing is proven
+    upper: Float32  # [B] bounds all logits outside the set; +inf without a proof
 
 
 class Bounds(NamedTuple):
@@ -53,7 +53,7 @@ class Bounds(NamedTuple):
 
     ids: Int32  # [S] rows computed exactly
     logits: Float32  # [S] their logits
-    lower: Float32  # [V] no logit is below its lower; the logit itself where it was computed
+    lower: Float32  # [V] no logit is below its lower, which is a computed logit itself
     upper: Float32  # [V] no logit exceeds its upper
     log_z_low: float  # log Z of the full softmax lies between these
     log_z_high: float
@@ -76,7 +76,7 @@ class Answer(NamedTuple):
     exact: Bool  # [B]
     scanned: Int32  # [B]
     fallback: Bool  # [B] rows that the head handed to its fallback
-    chance: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: nothing is promised
+    chance: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: no promise
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
@@ -154,9 +154,9 @@ class BeamStepReply(NamedTuple):
     parents: Int32  # [G, K] place within the group of the hypothesis that is continued
     tokens: Int32  # [G, K]
     scores: Float32  # [G, K] sums of log-probabilities
-    ranks: Float32  # [G, K] what they are ordered by: scores under the length penalty, descending
+    ranks: Float32  # [G, K] scores under the length penalty, descending
     finished: Bool  # [G, K]
     answer: Answer  # exact, a row: its group's pairs and their order are the full softmax's, proven
 
 
-ArrayLike = Any  # what `as_hidden` accepts: arrays, nested lists, CPU torch tensors
+ArrayLike = Any  # accepted by `as_hidden`: arrays, nested lists, CPU torch tensors

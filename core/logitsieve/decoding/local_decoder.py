@@ -45,27 +45,23 @@ CHOICES_KEPT = 256
 
 
 class Answering(Protocol):
-    """An engine: the methods of `Decoder` for checked requests."""
+    """An engine: the methods of `Decoder` for checked requests, hidden and k of `topk` excepted."""
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """See `Decoder.topk`; hidden and k are not yet checked."""
-        ...
+        """See `Decoder.topk`."""
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
         """See `Decoder.score`."""
-        ...
 
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
         """See `Decoder.sample`."""
-        ...
 
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
         """See `Decoder.beam_step`."""
-        ...
 
 
 class CheckedDecoder(ABC):

@@ -204,13 +204,13 @@ def _edited(
     return np.where(values > -np.inf, np.clip(values, -LARGEST, LARGEST), -np.inf)
 
 
-HEADROOM = 8  # ids beyond k that a head answers at first, where as many are edited
+HEADROOM = 8  # ids beyond k that a head answers at first, up to the number edited
 
 
 class BestLogits(NamedTuple):
     """Like TopK, but with logits before they are rounded, and with rows of different lengths."""
 
-    ids: Int32  # [B, K] -1 beyond what was wanted
+    ids: Int32  # [B, K] -1 beyond the wanted number
     logits: Float64  # [B, K] -inf beyond
     provenance: Provenance  # the ids that edits name are scanned, too
 

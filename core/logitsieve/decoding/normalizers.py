@@ -103,7 +103,7 @@ class LogZ(NamedTuple):
 class Query(NamedTuple):
     """Rows of hidden, and the distribution that each defines."""
 
-    index: Index  # type: ignore[assignment]  # nothing looks for a value in this tuple
+    index: Index  # type: ignore[assignment]  # hides tuple.index
     head: Head  # that answers
     hidden: Float32  # [B, D], B >= 1
     edits: Edits | None = None

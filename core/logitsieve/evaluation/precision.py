@@ -216,7 +216,7 @@ def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_trut
         return Counts(len(block), scanned, shares, own, np.ones(len(rows)))
     vocab_size = int(truth.scanned[0])  # the exact head scans all of it
     mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
-    mass = np.minimum(mass, 1.0)  # but for rounding it is less
+    mass = np.minimum(mass, 1.0)  # rounding may exceed it
     return Counts(len(block), scanned, shares, own, mass)
 
 

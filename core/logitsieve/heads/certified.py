@@ -298,4 +298,4 @@ class EstimatedHead(AssuredHead):
     chance: ClassVar[float] = 1e-3
 
 
-GRADES = (AssuredHead.name, EstimatedHead.name)  # heads of a sketch with levels, beside `certified`
+GRADES = (AssuredHead.name, EstimatedHead.name)  # other heads of a sketch with levels

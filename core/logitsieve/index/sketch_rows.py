@@ -39,7 +39,7 @@ LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided b
 MIDDLE = 128  # the code that stands for 0
 GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
 SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # the same of float32 sums of a block, and of its rows
-LEAST_SHORT = 1e-15  # of numbers whose products are normal in float32
+LEAST_SHORT = 1e-15  # the least number with normal float32 products
 NORM_MARGINS = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates: a check rounds otherwise
 LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
 NORMS = tuple(
@@ -53,7 +53,7 @@ class _Coding(NamedTuple):
     name: str
     codes: Float64  # [R, F] of the coordinates from `first` on
     scales: Float64  # [R]
-    rests: Float64  # [R] of what is not coded; of a level, the norms of errors
+    rests: Float64  # [R] norms of the rest; of a level, of its errors
     kappa: float
     most: float
     first: int = 0
@@ -72,7 +72,7 @@ class Residuals(NamedTuple):
 
     rows: Float64  # [R, D]
     outside: Float64  # [R] at least the norm of each
-    within: Float64  # [R] at least that of its products with U; with levels, the same
+    within: Float64  # [R] at least the norm of its products with U; with levels, `outside`
 
 
 class Solver(NamedTuple):
@@ -237,12 +237,12 @@ class LevelGrams:
 
     @property
     def length(self) -> float:
-        """The Frobenius norm of all coordinates, but for the rounding of float32."""
+        """The Frobenius norm of all coordinates, with float32's rounding."""
         return float(np.sqrt(self._squares)) * (1 + SHORT_SPARE)
 
     def norms(self, roundings: float = 1) -> Float64:
         """Bound [6]: for two levels, errors of first coordinates, the longer rest, own errors."""
-        # A check may sum up in another order: what the builder stores has room for both.
+        # A check may sum in another order: the stored norms have a margin.
         first, errors, tail, *left = (
             _spectral_norm(gram, roundings * SHORT_SPARE) for gram in self._grams.values()
         )
@@ -388,7 +388,7 @@ def _broken(
     turned: Float64, residuals: Residuals, solver: Solver, left: float, codings: list[_Coding]
 ) -> dict[str, Bool]:
     """Return [R] True for each inequality, by its name, if it may fail for a row."""
-    # w' may move by what the residual leaves of `left`.
+    # w' may move by `left` minus the residual.
     span = solver.span
     spare = np.maximum(left - residuals.within, 0) / (3 * (1 + span.gain) * (1 + span.skew))
     sure = {"left is below its residual": residuals.within <= left}

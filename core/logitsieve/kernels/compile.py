@@ -18,8 +18,7 @@ import numba
 from numba.core import config, sigutils
 from numba.core.ccallback import CFunc
 
-# For functions that only entry kernels call: they need no wrappers, each of which costs some 20 ms
-# to compile.
+# For functions that only entry kernels call: without wrappers, each of which costs some 20 ms.
 _BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 inline = numba.njit(**_BARE)
 # For long functions with one caller: they become part of it before anything is compiled. An

@@ -11,7 +11,7 @@ from itertools import pairwise
 ROWS_A_SLICE = 16  # below this a slice costs less than the hand-over to a thread
 
 
-@cache  # emptied in a forked child, which has none of the threads
+@cache  # emptied in a forked child, which lacks the threads
 def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="logitsieve")
 

@@ -31,7 +31,7 @@ SCALE_POWERS = {
     **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok"), 1),
     **dict.fromkeys(("granite", "granitemoe", "granitehybrid", "minicpm"), -1),
 }
-# Softcaps that llama.cpp applies if the file names none.
+# llama.cpp's default softcaps.
 DEFAULT_SOFTCAPS = {"gemma2": 30.0, "gemma3n": 30.0}
 
 

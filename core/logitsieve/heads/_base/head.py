@@ -41,7 +41,7 @@ class Softmax:
 
     def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
         self.matrix, self.bias = StoredMatrix.of(weight), bias
-        # Kernels read it by address: what is not so would be read as if it were.
+        # Kernels read it by address, without any check.
         require_array("bias", bias, FLOAT32, (self.matrix.vocab_size,))
 
     @property

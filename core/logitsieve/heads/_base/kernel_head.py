@@ -41,7 +41,7 @@ Limits = Mapping[str, Callable[[Arrays, Softmax], int]]
 
 # (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
 # scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status is
-# how many such rows there are, or -1 - r where row r of hidden is to be refused.
+# the number of such rows, or -1 - r if row r of hidden is to be refused.
 TopKernel = Callable[..., int]
 
 
@@ -246,7 +246,7 @@ def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidate
     """Take the marked rows from `other`, which has only those."""
     lengths = np.diff(listed.offsets)
     keep = np.repeat(~rows, lengths)
-    source = np.empty(rows.size, np.int64)  # where each row's ids start in [kept, other]
+    source = np.empty(rows.size, np.int64)  # start of each row's ids in [kept, other]
     source[~rows] = np.cumsum(lengths[~rows]) - lengths[~rows]
     source[rows] = keep.sum() + other.offsets[:-1]
     lengths[rows] = np.diff(other.offsets)

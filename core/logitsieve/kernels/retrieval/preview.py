@@ -25,11 +25,11 @@ from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shif
 from logitsieve.kernels.topk.descriptor import TILE_BYTES
 from logitsieve.kernels.topk.queries import at_once
 
-MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 but for its sign
+MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 without its sign
 
 # Pointers to columns float32 [G, R, 16] and bias float32 [V].
 Preview = namedtuple("Preview", "columns bias rows rank width")
-# Pointers to keys int64 [Q, capacity], and for each query how many it has and what they must reach.
+# Pointers to keys int64 [Q, capacity], and to the number and the threshold of each query's keys.
 BestKeys = namedtuple("BestKeys", "keys sizes thresholds count capacity")
 
 

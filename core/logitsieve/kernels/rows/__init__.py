@@ -1,1 +1,1 @@
-"""Rows as they are stored, in half types and in blocks of ggml's, as float32 where needed."""
+"""Stored rows, in half types and in ggml's blocks, as float32."""

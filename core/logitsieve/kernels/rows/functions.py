@@ -25,7 +25,7 @@ from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.floats import aligned, widened
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
-# What stored rows are to Numba, by their kind. F32 are read where they are.
+# Numba's type of stored rows, by kind; F32 rows need none.
 STORED_TYPES: dict[str, StoredType] = {
     "F16": Float16(),
     "BF16": BFloat16(),

@@ -28,7 +28,7 @@ FLOATS = ir.VectorType(ir.FloatType(), LANES)
 F16C = cpu_has("f16c")  # the CPU turns halves into float32; elsewhere integers do
 SIGN, INFINITE = 0x8000, 0x7C00  # of a float16
 EXPONENT = 0x7F800000  # of a float32, all ones
-SHIFTED = 2.0**112  # by which the bits of a float16, shifted into a float32's place, are too small
+SHIFTED = 2.0**112  # a float16's bits in a float32's place are too small by this factor
 
 
 class StoredModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped

@@ -23,9 +23,9 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 
-LOWEST = np.float32(-87.0)  # e^-87 is the least that is a normal number; what is below becomes it
+LOWEST = np.float32(-87.0)  # e^-87 is normal; lower powers become it
 LOG2_E = np.float32(1.4426950408889634)
-# ln 2 in two parts, the first with so few bits that its products with whole numbers are exact.
+# ln 2 in two parts; products of the first with whole numbers are exact.
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 # Taylor's series to the seventh power: within 1e-8 of e^r for |r| <= ln 2 / 2.
 SERIES = tuple(np.float32(1.0 / n) for n in (5040, 720, 120, 24, 6, 2, 1, 1))
@@ -50,12 +50,12 @@ def exp_lanes(x):
     return times_power_of_two(p, n)
 
 
-LOWEST64 = -708.0  # e^-708 is the least that is a normal number; what is below becomes 0
+LOWEST64 = -708.0  # e^-708 is normal; lower powers become 0
 LOG2_E64 = 1.4426950408889634
 LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # Taylor's series to the thirteenth power: within 2^-57 of e^r for |r| <= ln 2 / 2.
 SERIES64 = tuple(1.0 / factorial(n) for n in range(13, -1, -1))
-WHOLE = 1.5 * 2.0**52  # what is added to it is rounded to a whole number, in its low bits
+WHOLE = 1.5 * 2.0**52  # a number added to it is rounded to a whole one, in its low bits
 
 
 @inline

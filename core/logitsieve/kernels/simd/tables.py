@@ -37,7 +37,7 @@ from logitsieve.kernels.simd.lanes import (
 
 CHUNK_COORDINATES, CHUNK_BYTES, TABLE_BYTES = 32, 64, 128
 LARGEST_SUM = 255  # of the magnitudes of four codes of a query
-CHUNKS_AT_ONCE = 32  # whose sums of a row fit a word
+CHUNKS_AT_ONCE = 32  # their sums of a row fit a word
 
 BYTES = ir.VectorType(BYTE, LANES)
 _CHUNK, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)

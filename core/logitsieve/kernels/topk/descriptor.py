@@ -47,10 +47,10 @@ LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refus
 # What proofs/scan.py proves to be enough.
 NORM_SPARE = 1.0 + 1e-12  # of a norm in float64
 UNIT32 = 2.0**-24  # float32 rounds to this share
-GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, for what computing the slack rounds
-DOT64_SPARE = 2.0**-22  # of norms, for `dot64` beside the real number
+GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, to cover rounding of the slack
+DOT64_SPARE = 2.0**-22  # of norms, for the error of `dot64`
 DOT_UNDERFLOW = 2.0**-148  # for each product
-CODED_STEPS = 8  # roundings of a product of codes, beside those of its lane's sum
+CODED_STEPS = 8  # roundings of a product of codes, besides its lane's sum
 
 # `weight` points to float32 rows if the kind is F32, else nowhere; `stored` to the bytes of rows,
 # of `row_bytes` each; `functions` to the addresses of what reads these.

@@ -48,7 +48,7 @@ def _rank(score, apart, rest, divisor, off):
     """(score + log p) / divisor, plus `off` times a bound of its rounding error."""
     magnitude = abs(score) + abs(apart) + abs(rest)
     if not magnitude < np.inf:
-        return -rest  # nothing is known of log Z
+        return -rest  # log Z is unknown
     return (score + (apart - rest) + off * RANK_ROUNDING * magnitude) / divisor
 
 

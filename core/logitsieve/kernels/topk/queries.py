@@ -27,7 +27,7 @@ from logitsieve.kernels.topk.heap import sort_best_first
 QUERIES_AT_ONCE = 64  # queries that share one pass over a matrix
 SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
 
-SIZE, THRESHOLD, SLACK, NORM, OFF = range(5)  # OFF: ||h - g||, where W is of codes
+SIZE, THRESHOLD, SLACK, NORM, OFF = range(5)  # OFF: ||h - g||, if W has codes
 STATE = 5
 
 CHUNK = 256  # float32 logits of one query at a time

@@ -49,19 +49,19 @@ LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 
 # Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
-# Of a list, so many rows ahead, the first values: from there on a CPU sees by itself that a row is
-# read in order. Whole rows compete with what is needed now, and take longer than none at all.
+# Of a list, the first values of some rows ahead are prefetched: the hardware does the rest. Whole
+# rows would compete with the present loads.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
-LEAST_FOURS = 4  # fours of rows of hidden from which on each prefetches its part
+LEAST_FOURS = 4  # fours of rows of hidden, each of which prefetches its part
 ALONE = np.int64(1)  # the only four
 # The most queries for which rows of codes are multiplied as they are. Beyond it products of float32
-# cost less, as many share what decoding takes: soon where registers are wide, and never where as
-# many units multiply int16 as float32 (Zen 3 and later; elsewhere measured on Zen 1).
+# cost less, as queries share the decoding: soon with wide registers, and never if as many units
+# multiply int16 as float32 (Zen 3 and later; others measured on Zen 1).
 FEW_CODED = 8 if AVX512 else QUERIES_AT_ONCE if cpu_has("vaes") else 32
 FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
-MAX_RANKED = 64  # the most answers whose k-th best float32 logit is looked for
+MAX_RANKED = 64  # the most answers k for which the k-th best float32 logit is searched
 
 
 @inline
