@@ -139,15 +139,6 @@ def checked_temperature(value: Any) -> float:
     return number
 
 
-def spread_seed(seed: Any, rows: Any) -> Any:
-    """Spread one seed over rows: seed + row * 0x9E3779B97F4A7C15 mod 2^64.
-
-    `seed` [1], the row numbers [B] and the result [B] are int64 (bits of uint64), of NumPy or
-    PyTorch. Row 0 keeps the seed.
-    """
-    return seed + rows * SEED_STRIDE
-
-
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if seeds is None:
         return np.frombuffer(secrets.token_bytes(8 * rows), np.uint64)
@@ -163,7 +154,8 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest("seeds", f"{seeds!r:.80}", allowed) from error
     if array.ndim == 0:
-        spread: UInt64 = spread_seed(ready.view(np.int64), np.arange(rows)).view(np.uint64)
+        # Row 0 keeps the seed; different Philox keys give independent draws.
+        spread: UInt64 = (ready.view(np.int64) + np.arange(rows) * SEED_STRIDE).view(np.uint64)
         return spread
     if array.size != rows:
         raise InvalidRequest("seeds", f"{array.size} seeds", allowed)

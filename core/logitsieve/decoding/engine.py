@@ -66,7 +66,10 @@ class Engine:
         self._stepping = find_normalizer(normalizer or STEPPING)
         if width < inf:
             normalizer = normalizer or default_normalizer(index)
-            _require_bounds(normalizer, width)
+            if not find_normalizer(normalizer).has_bounds:
+                proving = " or ".join(each.name for each in NORMALIZERS.values() if each.has_bounds)
+                got = f"none beside normalizer {normalizer!r}, which proves no interval"
+                raise InvalidRequest("width", width, f"{got}: {proving} does")
         self.normalizer = normalizer
         self._normalizer = find_normalizer(normalizer) if normalizer else None
         self._scoring = find_normalizer(normalizer or default_normalizer(index))
@@ -165,10 +168,3 @@ class Engine:
             chance, self.knobs.copy(), normalizer, value, low, high, error, 0,
             perf_counter_ns() - started,
         )  # fmt: skip
-
-
-def _require_bounds(normalizer: str, width: float) -> None:
-    if not find_normalizer(normalizer).has_bounds:
-        proving = " or ".join(each.name for each in NORMALIZERS.values() if each.has_bounds)
-        allowed = f"none beside normalizer {normalizer!r}, which proves no interval: {proving} does"
-        raise InvalidRequest("width", width, allowed)

@@ -124,11 +124,6 @@ def _check_levels(arrays: Arrays) -> None:
         raise ValueError(f"middle is {list(arrays['middle'].shape)}, needed: {needed}")
 
 
-def _check_order(arrays: Arrays) -> None:
-    if "order" in arrays:
-        all_different(arrays, ids="order")
-
-
 SKETCH = PartSpec(
     "sketch",
     {
@@ -144,7 +139,7 @@ SKETCH = PartSpec(
         "norms": TensorSpec("float64", (6,)),
     },
     structure=_check_arrays,
-    values=_check_order,
+    values=lambda arrays: all_different(arrays, ids="order") if "order" in arrays else None,
 )
 
 

@@ -50,7 +50,12 @@ def verify_contents(
             pool.shutdown(cancel_futures=True)
     rows = checked_rows(contents, all_rows)
     if len(rows):
-        _check_sketch(contents, rows, counter(progress, "rows", len(rows)))
+        try:
+            report = counter(progress, "rows", len(rows))
+            check_rows(contents.softmax, contents.parts[SKETCH.name], rows, report)
+        except ValueError as error:
+            file = contents.file(contents.manifest.parts[SKETCH.name])
+            raise IndexUnreadable(file, f"not the sketch of this matrix: {error}") from error
 
 
 def checked_rows(contents: Contents, all_rows: bool) -> Int64:
@@ -61,14 +66,6 @@ def checked_rows(contents: Contents, all_rows: bool) -> Int64:
     if all_rows:
         return np.arange(manifest.vocab_size)
     return sampled_rows(manifest.digest, manifest.vocab_size)
-
-
-def _check_sketch(contents: Contents, rows: Int64, report: Report) -> None:
-    try:
-        check_rows(contents.softmax, contents.parts[SKETCH.name], rows, report)
-    except ValueError as error:
-        file = contents.file(contents.manifest.parts[SKETCH.name])
-        raise IndexUnreadable(file, f"not the sketch of this matrix: {error}") from error
 
 
 def verify_foreign(contents: Contents) -> None:

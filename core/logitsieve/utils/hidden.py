@@ -7,7 +7,6 @@ lists, strided arrays and CPU torch tensors are converted once.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,11 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
         if str(hidden.dtype) not in TENSORS or hidden.layout != sys.modules["torch"].strided:
             raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", HIDDEN_FORMS)
-        return _from_torch(hidden.detach())
+        tensor = hidden.detach()
+        if str(tensor.dtype) == "torch.bfloat16":  # numpy lacks it
+            int16 = sys.modules["torch"].int16
+            return np.asarray(tensor.contiguous().view(int16).numpy()).view(np.uint16)
+        return np.asarray(tensor.numpy())
     try:
         array = np.asarray(hidden)
     except (ValueError, TypeError) as error:
@@ -67,13 +70,6 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if array.dtype == np.int64 and isinstance(hidden, (list, tuple)):
         return array.astype(np.float32)
     return array
-
-
-def _from_torch(tensor: Any) -> np.ndarray:
-    if str(tensor.dtype) == "torch.bfloat16":  # numpy lacks it
-        torch = sys.modules["torch"]
-        return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
-    return np.asarray(tensor.numpy())
 
 
 def _to_float32(array: np.ndarray) -> Float32:

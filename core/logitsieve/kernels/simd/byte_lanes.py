@@ -113,9 +113,8 @@ def _add_words(builder, sums, rows, first, second):
 
 def _add_small_bytes(builder, sums, rows, plane, _=None):
     """Sums by `vpmaddubsw`, whose sums of two products must fit a word: row bytes up to 127."""
-    half, words, totals = (
-        ir.VectorType(kind, count) for kind, count in ((_BYTE, 32), (_INT16, 16), (_INT32, 8))
-    )
+    kinds = (BYTE, 2 * LANES), (INT16, LANES), (INT32, LANES // 2)
+    half, words, totals = (ir.VectorType(kind, count) for kind, count in kinds)
     of_bytes = builder.module.declare_intrinsic(
         "llvm.x86.avx2.pmadd.ub.sw", fnty=ir.FunctionType(words, [half, half])
     )
@@ -124,10 +123,10 @@ def _add_small_bytes(builder, sums, rows, plane, _=None):
     )
     parts, plane = [], builder.bitcast(plane, _BYTES)
     for first in (0, 32):
-        order = _order(range(first, first + 32))
-        pairs = builder.call(of_bytes, [builder.shuffle_vector(x, x, order) for x in (rows, plane)])
+        order = range(first, first + 32)
+        pairs = builder.call(of_bytes, [shuffle(builder, x, x, order) for x in (rows, plane)])
         parts.append(builder.call(of_words, [pairs, ir.Constant(words, [1] * 16)]))
-    return builder.add(sums, builder.shuffle_vector(*parts, _order(range(LANES))))
+    return builder.add(sums, concatenated(builder, parts))
 
 
 AVX512_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.512", 16, signed=False)
@@ -147,7 +146,7 @@ def form_of(triple: str, has: Callable[[str], bool]) -> Form:
 
 
 def crumb_form_of(triple: str, has: Callable[[str], bool]) -> Form:
-    """The fastest form for codes of two bits."""
+    """Return the fastest form for codes of two bits."""
     form = form_of(triple, has)
     return AVX2_CRUMBS if form is X86 and has("avx2") else form
 
