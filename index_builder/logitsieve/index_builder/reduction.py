@@ -1,15 +1,9 @@
 """Turn inner products with a bias into angles: the vectors hashed in place of W's rows.
 
 logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. Neyshabur, Srebro
-2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 -
-
-
-w~
-
-
-^2) appended to w~ and 0 to h~ all norms are M, so that angles order like inner products. M may
-belong to a range of norms (Yan et al. 2018, Norm-Ranging LSH). Rows are scaled to length 1, which
-changes no sign.
+2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 - ||w~||^2) appended
+to w~ and 0 to h~ all norms are M, so that angles order like inner products. M may belong to a range
+of norms (Yan et al. 2018, Norm-Ranging LSH). Rows are scaled to length 1, which changes no sign.
 
 Shape letters: V vocabulary, D hidden size, X = D + 2, U rows, L tables, N bits a table, J = L N
 planes.
@@ -35,33 +29,10 @@ STEPS = 100  # of a golden-section search
 
 
 def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
-    """Return the beta > 0 that minimises max
+    """Return the beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
 
-
-    w~
-
-
-    sqrt(power + beta^2); `power` is E
-
-
-    h
-
-
-    ^2.
-
-    Its square is convex in beta^2: a row's is (
-
-    w
-
-    ^2 + b^2 / x) (power + x), least at x =
-
-    b
-
-    sqrt(power) /
-
-    w
-
-    .
+    Its square is convex in beta^2: a row's is (|w|^2 + b^2 / x) (power + x), least at x = |b|
+    sqrt(power) / |w|.
     """
     curved = (bias_V != 0) & (squares_V > 0)
     if power <= 0 or not curved.any():

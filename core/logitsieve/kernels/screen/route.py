@@ -2,40 +2,10 @@
 
 Shape letters: B rows, V vocabulary, D hidden size, C clusters, G groups of 16 clusters, P probes.
 
-A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t likewise. Then
-
-v.h - s g q.z
-
-=
-
-r.h + s q.t
-
-<= e
-
-
-h
-
-
-+ (n + e) tau, with e >=
-
-
-r
-
-
-and n >=
-
-
-v
-
-
-over all rows, and tau >=
-
-
-t
-
-
-. Centroids with an int8 dot at least the P-th best exact one less that bound are evaluated by
-`dot64`, and no other can be among the P best. The slack includes rounding (proofs/route.py).
+A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t alike. Then |v.h - s g
+q.z| = |r.h + s q.t| <= e ||h|| + (n + e) tau, with e >= ||r|| and n >= ||v|| over all rows, and tau
+>= ||t||. Centroids with an int8 dot at least the P-th best exact one less that bound are evaluated
+by `dot64`, and no other can be among the P best. The slack includes rounding (proofs/route.py).
 """
 
 from __future__ import annotations
@@ -179,15 +149,9 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
 
 @inline
 def encode_row(h, dim, codes, second):
-    """Write int8 codes z of one row of hidden to two planes; return scale g, sum of codes,
+    """Write int8 codes z of one row of hidden to two planes; return g, the sum of codes and ||t||.
 
-
-    t
-
-
-    .
-
-    The scale is 0 if the row is too small or too large to be encoded.
+    The scale g is 0 if the row is too small or too large to be encoded.
     """
     whole, rest = dim - dim % LANES, dim % LANES
     largest = zeros32()

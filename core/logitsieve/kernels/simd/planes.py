@@ -1,8 +1,4 @@
-"""Fifteen-bit codes of a query,
-
-r
-
-<= 16256, as the two planes of bytes of `byte_lanes.FORM`.
+"""Fifteen-bit codes of a query, |r| <= 16256, as the two planes of bytes of `byte_lanes.FORM`.
 
 As signed bytes, r = 128 high + low. Rows have codes of eight bits; wider ones of the query cost no
 memory traffic, and make its own rounding negligible.
@@ -49,19 +45,7 @@ def plane_scale(a, count):
 def encode_planes(a, scale, first, last, high, low):
     """Write codes r of a[first:last], whole lanes: g = scale * r approximates a.
 
-    Returns (sum of r,
-
-
-    g
-
-
-    ^2,
-
-
-    a - g
-
-
-    ^2). With a scale of 0, g is 0.
+    Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
     """
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
     step = splat64(float(scale))

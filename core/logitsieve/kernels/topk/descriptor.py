@@ -93,13 +93,7 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
 
 @kernel("(int64, int64)")
 def largest_norm(address, function):
-    """Return max
-
-
-    w_i
-
-
-    of a descriptor's matrix, in float64 and not below the true one.
+    """Return max ||w_i|| of a descriptor's matrix, in float64 and not below the true one.
 
     `function` decodes rows that are not float32: with MAGNITUDES, into the sum of their parts'
     magnitudes.
@@ -172,18 +166,7 @@ def as_floats(matrix, first, last, room):
 def slack_at(descriptor, place, norm):
     """Bound the error of a float32 logit, for a row of hidden of that norm.
 
-    gamma_D
-
-
-    w
-
-
-
-
-    h
-
-
-    , underflow and rounding; infinite if float32 sums might overflow.
+    gamma_D ||w|| ||h||, underflow and rounding; infinite if float32 sums might overflow.
     """
     dim = descriptor[place + DIM]
     product = norm * float64_of_bits(descriptor[place + LARGEST_NORM])
@@ -195,13 +178,7 @@ def slack_at(descriptor, place, norm):
 
 @inline
 def coded_slack_at(descriptor, place, norm, off):
-    """Bound the error of a logit by a row's codes and those of hidden;
-
-
-    h - g
-
-
-    is `off`.
+    """Bound the error of a logit by a row's codes and those of hidden; ||h - g|| is `off`.
 
     w . (h - g), and rounding: of each number of w, and of the sum of a row's codes and lows.
     """
