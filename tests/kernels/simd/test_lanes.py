@@ -7,6 +7,7 @@ import pytest
 from numba.core import config
 
 from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.exponential import times_power_of_two
 from logitsieve.kernels.simd.lanes import (
     LANES,
     cpu_has,
@@ -20,7 +21,6 @@ from logitsieve.kernels.simd.lanes import (
     rounded,
     store,
     sums_of_four,
-    times_power_of_two,
     widen,
 )
 from logitsieve.kernels.simd.pointers import pointer

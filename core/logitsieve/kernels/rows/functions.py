@@ -20,7 +20,17 @@ from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
 from logitsieve.kernels.rows.stored_types import BFloat16, Float16
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
-from logitsieve.kernels.simd.lanes import LANES, StoredType, load, load_first, store, store_first
+from logitsieve.kernels.simd.lanes import (
+    INT32,
+    LANES,
+    StoredType,
+    first_lanes_mask,
+    load,
+    load_first,
+    store,
+    vector_at,
+    vector_of,
+)
 from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.floats import aligned, widened
 from logitsieve.utils.stored import KINDS, StoredMatrix
@@ -35,6 +45,26 @@ STORED_TYPES: dict[str, StoredType] = {
 # on they may be multiplied with a query's codes, too; those of COSTLY codes have more to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
+
+
+@intrinsic
+def store_first(typing_context, start, offset, count, lanes):
+    """start[offset : offset + count] = the first lanes; nothing after them is written."""
+    vector = vector_of(types.float32)
+
+    def codegen(context, builder, signature, arguments):
+        start, offset, count, lanes = arguments
+        address = vector_at(builder, start, offset, vector)
+        mask = first_lanes_mask(builder, count)
+        masked_store = builder.module.declare_intrinsic(
+            "llvm.masked.store.v16f32.p0",
+            fnty=ir.FunctionType(ir.VoidType(), [vector, address.type, INT32, mask.type]),
+        )
+        alignment = ir.Constant(INT32, 4)
+        builder.call(masked_store, [lanes, address, alignment, mask])
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp, types.intp, lanes), codegen
 
 
 def decode(stored, count, values):

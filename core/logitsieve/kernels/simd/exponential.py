@@ -5,19 +5,24 @@ from __future__ import annotations
 from math import exp, factorial
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import (
+    INTEGERS,
     LANES,
+    LANES32,
+    LANES64,
     larger,
     load,
     multiply_add,
     pair_sum,
     rounded,
-    shifted_exponents,
     splat32,
     splat64,
-    times_power_of_two,
+    vector_of,
     widen,
     zeros32,
     zeros64,
@@ -30,6 +35,39 @@ LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 # Taylor's series to the seventh power: within 1e-8 of e^r for |r| <= ln 2 / 2.
 SERIES = tuple(np.float32(1.0 / n) for n in (5040, 720, 120, 24, 6, 2, 1, 1))
 ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
+
+
+@intrinsic
+def times_power_of_two(typing_context, lanes, powers):
+    """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
+
+    def codegen(context, builder, signature, arguments):
+        whole = builder.fptosi(arguments[1], INTEGERS)
+        biased = builder.add(whole, ir.Constant(INTEGERS, [127] * LANES))
+        bits = builder.shl(biased, ir.Constant(INTEGERS, [23] * LANES))
+        return builder.fmul(arguments[0], builder.bitcast(bits, vector_of(types.float32)))
+
+    return LANES32(LANES32, LANES32), codegen
+
+
+@intrinsic
+def shifted_exponents(typing_context, lanes, steps, below, limit):
+    """lanes * 2^n in float64 if `below` >= `limit`, else 0; `steps` are n + 1.5 2^52.
+
+    The low bits of such a sum are those of the whole number n. Results are normal numbers.
+    """
+    integers, vector = ir.VectorType(ir.IntType(64), LANES), vector_of(types.float64)
+
+    def codegen(context, builder, signature, arguments):
+        values, counts, compared, least = arguments
+        exponents = builder.shl(
+            builder.bitcast(counts, integers), ir.Constant(integers, [52] * LANES)
+        )
+        bits = builder.add(builder.bitcast(values, integers), exponents)
+        kept = builder.fcmp_ordered(">=", compared, least)
+        return builder.select(kept, builder.bitcast(bits, vector), ir.Constant(vector, None))
+
+    return LANES64(LANES64, LANES64, LANES64, LANES64), codegen
 
 
 @inline

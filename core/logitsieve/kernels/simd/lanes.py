@@ -225,27 +225,6 @@ def load_first(typing_context, start, offset, count):
 
 
 @intrinsic
-def store_first(typing_context, start, offset, count, lanes):
-    """start[offset : offset + count] = the first lanes; nothing after them is written."""
-    dtype = lanes.dtype
-    vector = vector_of(dtype)
-
-    def codegen(context, builder, signature, arguments):
-        start, offset, count, lanes = arguments
-        address = vector_at(builder, start, offset, vector)
-        mask = first_lanes_mask(builder, count)
-        masked_store = builder.module.declare_intrinsic(
-            f"llvm.masked.store.{_SUFFIX[dtype]}.p0",
-            fnty=ir.FunctionType(ir.VoidType(), [vector, address.type, INT32, mask.type]),
-        )
-        alignment = ir.Constant(INT32, dtype.bitwidth // 8)
-        builder.call(masked_store, [lanes, address, alignment, mask])
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp, types.intp, lanes), codegen
-
-
-@intrinsic
 def prefetch(typing_context, start, offset):
     """Bring the line of start[offset] into the cache; addresses that are not mapped do nothing."""
 
@@ -359,39 +338,6 @@ def sums_of_four(typing_context, s0, s1, s2, s3):
         return context.make_tuple(builder, signature.return_type, sums)
 
     return types.UniTuple(s0.dtype, 4)(s0, s1, s2, s3), codegen
-
-
-@intrinsic
-def times_power_of_two(typing_context, lanes, powers):
-    """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
-
-    def codegen(context, builder, signature, arguments):
-        whole = builder.fptosi(arguments[1], INTEGERS)
-        biased = builder.add(whole, ir.Constant(INTEGERS, [127] * LANES))
-        bits = builder.shl(biased, ir.Constant(INTEGERS, [23] * LANES))
-        return builder.fmul(arguments[0], builder.bitcast(bits, vector_of(types.float32)))
-
-    return LANES32(LANES32, LANES32), codegen
-
-
-@intrinsic
-def shifted_exponents(typing_context, lanes, steps, below, limit):
-    """lanes * 2^n in float64 if `below` >= `limit`, else 0; `steps` are n + 1.5 2^52.
-
-    The low bits of such a sum are those of the whole number n. Results are normal numbers.
-    """
-    integers, vector = ir.VectorType(ir.IntType(64), LANES), vector_of(types.float64)
-
-    def codegen(context, builder, signature, arguments):
-        values, counts, compared, least = arguments
-        exponents = builder.shl(
-            builder.bitcast(counts, integers), ir.Constant(integers, [52] * LANES)
-        )
-        bits = builder.add(builder.bitcast(values, integers), exponents)
-        kept = builder.fcmp_ordered(">=", compared, least)
-        return builder.select(kept, builder.bitcast(bits, vector), ir.Constant(vector, None))
-
-    return LANES64(LANES64, LANES64, LANES64, LANES64), codegen
 
 
 @inline
