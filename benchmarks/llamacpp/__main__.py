@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import raw
 from benchmarks.llamacpp.builds import builds
 from benchmarks.llamacpp.contenders import DRAWN, contenders
-from benchmarks.llamacpp.judge import judge
+from benchmarks.llamacpp.judge import judge, judge_captured
 from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race.methods import hold_threads
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")
     parser.add_argument("--native", action="store_true", help="npm's build on any CPU")
     parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many of each kind")
+    parser.add_argument("--judge-captured", action="store_true", help="judge captured contexts")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     folder, index = prepared(options.name)
@@ -60,14 +61,18 @@ def main() -> None:
     results = raw.read(options.out) if options.out.exists() else {}
     ours = results.setdefault(options.name, {})
     ours |= facts(index)
-    if options.judge:
-        judged = judge(gguf, index, options.judge, options.kinds, max(options.threads))
+    if options.judge or options.judge_captured:
+        if options.judge_captured:
+            judged = judge_captured(gguf, index, max(options.threads))
+        else:
+            judged = judge(gguf, index, options.judge, options.kinds, max(options.threads))
         ours["judged"] = ours.get("judged", {}) | judged
         raw.write(options.out, results)
         return
     for label, llama in builds(options.native).items():
         of_build = ours.setdefault("builds", {}).setdefault(label, {})
-        of_build |= {"name": llama.name, "system_info": llama.system_info}
+        cpu = describe()["cpu"]
+        of_build |= {"name": llama.name, "system_info": llama.system_info, "cpu": cpu}
         print(label, llama.name, llama.system_info, flush=True)
         times = of_build.setdefault("drawn" if options.draw else "greedy", {})
         for kind, threads in product(options.kinds, options.threads):

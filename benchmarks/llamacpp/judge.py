@@ -18,8 +18,9 @@ from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index_builder.capture.primer import read_stretches
+from logitsieve.llamacpp.model_file import GgufModel
 
-AT_ONCE = 8  # texts
+AT_ONCE, CONTEXTS = 8, 1024  # texts, contexts
 
 
 def judge(
@@ -43,11 +44,33 @@ def judge(
                     read_stretches(context, [text], headless=False).argmax(1) for text in part
                 ]
                 count(found[PEER], np.concatenate(chosen) == best, np.zeros(len(best)))
-                for name, target in heads.items():
-                    top = decoder.topk(hidden, 1, **target)
-                    count(found[name], top.ids[:, 0] == best, top.answer.exact)
+                count_heads(found, decoder, hidden, best)
                 print(kind, found, flush=True)
     return judged
+
+
+def judge_captured(gguf: Path, index: Path, threads: int) -> dict[str, dict[str, dict[str, int]]]:
+    """The same of our heads alone, for every context that was captured, those of the fit too."""
+    decoder, matrix = LocalDecoder(open_index(index, threads=threads)), GgufModel(gguf).matrix
+    found = {name: dict.fromkeys(("tokens", "wrong", "proven"), 0) for name in heads_of(decoder)}
+    for file in sorted(gguf.parent.glob("*.npy")):
+        contexts = np.load(file).astype(np.float32)
+        best = argmax(matrix, contexts)
+        for start in range(0, len(contexts), CONTEXTS):
+            part = slice(start, start + CONTEXTS)
+            count_heads(found, decoder, contexts[part], best[part])
+            print(file.stem, found, flush=True)
+    return {"captured contexts": found}
+
+
+def count_heads(
+    found: dict[str, dict[str, int]], decoder: LocalDecoder, hidden: np.ndarray, best: np.ndarray
+) -> None:
+    """Count the answers of each head, asked for one context a call."""
+    for name, target in heads_of(decoder).items():
+        tops = [decoder.topk(row[None], 1, **target) for row in hidden]
+        right = np.array([top.ids[0, 0] for top in tops]) == best
+        count(found[name], right, np.array([top.answer.exact[0] for top in tops]))
 
 
 def count(found: dict[str, int], right: np.ndarray, proven: np.ndarray) -> None:

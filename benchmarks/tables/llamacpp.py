@@ -31,7 +31,8 @@ def speeds(way: str) -> str:
                 ", ".join(scanned.values()),
             ]
         )
-        if (line := f"{build['name']}: {instructions(build['system_info'])}.") not in about:
+        features = instructions(build["system_info"])
+        if (line := f"{build['cpu']}; {build['name']}: {features}.") not in about:
             about.append(line)
     if not rows:
         return UNMEASURED
