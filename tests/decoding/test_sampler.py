@@ -219,18 +219,6 @@ def test_a_width_a_little_below_the_usual_one_holds(decoder: LocalDecoder) -> No
     assert (spans(width=width) <= width + 2e-6).all()
 
 
-@pytest.mark.parametrize("top_p", [0.8, 1.0])
-def test_filtered_draws_follow_the_softmax_of_what_remains(
-    decoder: LocalDecoder, top_p: float
-) -> None:
-    for head in ("exact", "certified"):
-        reply = decoder.sample(HIDDEN, 20_000, seeds=5, top_p=top_p, min_p=0.02, head=head)
-        for ids, logits in zip(reply.ids, logits_of(None), strict=True):
-            only, left = np.full(SIZE, -np.inf), filtered(logits, 1.0, 0, top_p, 0.02)
-            only[left] = logits[left]
-            assert chi_square_p(counts_of(ids), softmax(only)) > 1e-3
-
-
 OPTIONS: list[dict[str, Any]] = [
     {"head": "certified"},
     {"head": "certified", "normalizer": "certified"},

@@ -20,7 +20,15 @@ from tests.synthetic import make_hidden, make_softmax
 
 Edited = list[tuple[list[int], list[float]]]  # ids of each row, and their values
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
-FILTERS = [(0.9, 0.0), (0.5, 0.2), (1.0, 0.05), (5e-324, 0.0), (BELOW_ONE, 0.0), (1.0, 1.0)]
+FILTERS = [
+    (1.0, 0.0),
+    (0.9, 0.0),
+    (0.5, 0.2),
+    (1.0, 0.05),
+    (5e-324, 0.0),
+    (BELOW_ONE, 0.0),
+    (1.0, 1.0),
+]
 
 
 def drawn(
@@ -70,23 +78,10 @@ def assert_drawn(
     assert log_z == pytest.approx(log_sum_exp(logits[left] * inverse), rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("size", [1, 2, 17, 300])
-@pytest.mark.parametrize("inverse", [1e-4, 0.5, 1.0, 3.0, 1e5])
-def test_the_largest_perturbed_logit_wins(size: int, inverse: float) -> None:
-    softmax, hidden = make_softmax(size, 8), make_hidden(3, 8)
-    logits = logits64(softmax.weight, softmax.bias, hidden)
-    banned = [] if size == 1 else [int(logits[1].argmax())]
-    edits = [([], []), (banned, [-np.inf] * len(banned)), ([0], [1.5])]
-    ids, log_z = drawn(softmax, hidden, 200, inverse, edits)
-    for row, (changed, values) in enumerate(edits):
-        logits[row, changed] = values
-        assert_drawn(ids[row], log_z[row], row, logits[row], inverse, np.arange(size))
-
-
 @pytest.mark.parametrize("size", [1, 17, 300])
 @pytest.mark.parametrize("inverse", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_the_largest_wins_of_those_that_filters_leave(
+def test_the_largest_perturbed_logit_wins_of_those_that_filters_leave(
     size: int, inverse: float, filters: tuple[float, float]
 ) -> None:
     softmax, hidden = make_softmax(size, 8), make_hidden(3, 8)
@@ -148,7 +143,7 @@ def test_equal_logits_are_in_by_the_lower_id(top_p: float, min_p: float, count: 
     assert log_z[0] == pytest.approx(3 + np.log(count), rel=1e-14)
 
 
-@pytest.mark.parametrize("filters", [(1.0, 0.0), *FILTERS[:3]], ids=str)
+@pytest.mark.parametrize("filters", FILTERS[:4], ids=str)
 def test_rows_do_not_depend_on_others_nor_on_how_many_draws(filters: tuple[float, float]) -> None:
     softmax, hidden = make_softmax(3000, 9), make_hidden(70, 9, scale=0.3)
     edits: Edited = [([row, 50 + row], [2.0, -np.inf]) for row in range(70)]
