@@ -67,7 +67,7 @@ def with_margin(share: float, spare: float) -> Checks:
     of_bound, of_margin = number(share), number(spare)
     each: dict[str, Any] = {"MARGIN_SPARE": spare, "BOUND_SPARE": share}
     query = SimpleNamespace(factors={MARGIN: CUT[1]})
-    for function in (intervals.bound_all, intervals.refine_listed):
+    for function in (intervals.bound_all, intervals.refine_batch):
         stands = {"intervals": query, "factors": query.factors, **each}
         margin = assigned(function, "margin", **stands)
         for fused in (True, False):

@@ -31,8 +31,8 @@ def spread(share: float) -> Checks:
     most, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
     lanes: dict[str, Any] = {"one": 1.0, "zero": 0.0, "factor": Symbol("s", "d"), "total": 0.0}
     loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "down": Symbol("n", "d")}
-    apart = assigned(log_z._sum_of_exponentials, "apart", **lanes, **loaded)
-    exponent = assigned(log_z._sum_of_exponentials, "total", **lanes, apart=apart)
+    delta = assigned(log_z._sum_of_exponentials, "delta", **lanes, **loaded)
+    exponent = assigned(log_z._sum_of_exponentials, "total", **lanes, delta=delta)
     yield f"""x = d(x_); n = d(n_); s = d(s_);
     {{ n + x in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
     -> {exponent} -/ ((n + x) * s) in [{number(-twice)}, {number(twice)}] }}"""
@@ -120,7 +120,7 @@ def raised(share: float) -> Checks:
         yield lost * (1 + lost) <= Fraction(share) * count * (1 - COMPUTED)
 
 
-PRINTING, MERGE = "kernels.sampling.printing", "kernels.topk.merge"
+ROUNDING, MERGE = "kernels.sampling.rounding", "kernels.topk.merge"
 EXACT, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
 
 THEOREMS = [
@@ -135,7 +135,7 @@ THEOREMS = [
     Theorem("quick log Z, underflow", f"{QUICK}.TINY", clamped, 1.5),
     Theorem("quick log Z, logarithm", f"{QUICK}.LOG_SPARE", partial(logarithm, flat=LOG_REACH), 4),
     Theorem("quick log Z, reach", f"{QUICK}.LOG_REACH", partial(logarithm, LOG_SPARE), 4),
-    Theorem("printed log p", f"{PRINTING}.ROUNDED", printed, 4),
-    Theorem("raised log Z", f"{PRINTING}.SUMMED", raised, 4),
+    Theorem("printed log p", f"{ROUNDING}.ROUNDED", printed, 4),
+    Theorem("raised log Z", f"{ROUNDING}.SUMMED", raised, 4),
     Theorem("ranks of beams", f"{MERGE}.RANK_ROUNDING", ranks, 1.7),
 ]

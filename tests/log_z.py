@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.api.results import Float64
-from logitsieve.kernels.sampling.printing import ROUNDED
+from logitsieve.kernels.sampling.rounding import ROUNDED
 from logitsieve.kernels.topk.merge import TOP, VALUE
 
 

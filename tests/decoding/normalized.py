@@ -7,7 +7,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import PrintedLogZ, Query
+from logitsieve.decoding.normalizers import LogZ32, Query
 from tests.decoding.drawn import edited_logits
 from tests.oracle import best, log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -37,12 +37,12 @@ def normalized(
     scale: float = 1.0,
     k: int = 5,
     hidden: np.ndarray = HIDDEN,
-) -> PrintedLogZ:
+) -> LogZ32:
     index, edits = decoder.index, None
     if constraints is not None:
         edits = edits_of(index.softmax, constraints, hidden)
     query = Query(index, index.head(head), hidden, edits, k, scale)
-    return NORMALIZERS[name].log_z(query).printed()
+    return NORMALIZERS[name].log_z(query).rounded()
 
 
 def truth(constraints: Constraints | None, scale: float = 1.0) -> np.ndarray:

@@ -153,7 +153,7 @@ def test_certified_is_an_interval_that_holds_it(
 )
 def test_an_interval_is_rounded_outward(value: float, below: float, above: float) -> None:
     log_z = np.array([[0.0, value, value - below, value + above]])
-    found = LogZ(log_z, 1.0).printed()
+    found = LogZ(log_z, 1.0).rounded()
     assert found.value is not None
     assert found.low is not None
     assert found.high is not None

@@ -26,9 +26,9 @@ from logitsieve.decoding.logit_edits import (
     check_ids,
     edits_of,
 )
-from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer, PrintedLogZ, Query
+from logitsieve.decoding.normalizers import EXACT, LogZ, LogZ32, Normalizer, Query
 from logitsieve.heads.exact import ExactHead
-from logitsieve.kernels.sampling.printing import print_pairs
+from logitsieve.kernels.sampling.rounding import round_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
 EVERY = slice(None)  # all rows, without a copy
@@ -43,7 +43,7 @@ class BeamChoice(NamedTuple):
     ranks: Float32  # [G, K]
     finished: Bool  # [G, K]
     provenance: Provenance  # scanned: 0 for finished hypotheses
-    log_z: PrintedLogZ  # NaN for finished hypotheses
+    log_z: LogZ32  # NaN for finished hypotheses
 
 
 class _Lists(NamedTuple):
@@ -215,11 +215,11 @@ def _pairs(beams: Beams, step: _Step) -> _Pairs:
     return pairs
 
 
-def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> BeamChoice:
+def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: LogZ32) -> BeamChoice:
     shape, lists = pairs.parents.shape, step.lists
     tokens, finished = np.empty(shape, np.int32), np.empty(shape, np.bool_)
     scores, ranks = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    print_pairs(
+    round_pairs(
         *pairs[:2], lists.ids, lists.logits, step.log_z, step.scores, step.divisors,
         beams.finished, np.array(beams.eos_ids, np.int32), tokens, scores, ranks, finished,
     )  # fmt: skip
@@ -231,11 +231,11 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> 
     return BeamChoice(pairs.parents, tokens, scores, ranks, finished, provenance, reported)
 
 
-def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> PrintedLogZ:
+def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> LogZ32:
     """Return log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
-    printed = estimate._replace(fields=log_z[live]).printed()
+    rounded = estimate._replace(fields=log_z[live]).rounded()
     if live is EVERY:
-        return printed
+        return rounded
 
     def by_row(values: Float32 | None) -> Float32 | None:
         if values is None:
@@ -244,4 +244,4 @@ def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> PrintedLog
         every[live] = values
         return every
 
-    return PrintedLogZ(*map(by_row, printed))
+    return LogZ32(*map(by_row, rounded))

@@ -28,7 +28,7 @@ from logitsieve.decoding.logit_edits import best_edited, check_ids, edits_of, op
 from logitsieve.decoding.normalizers import (
     NORMALIZERS,
     STEPPING,
-    PrintedLogZ,
+    LogZ32,
     Query,
     default_normalizer,
     find_normalizer,
@@ -38,7 +38,7 @@ from logitsieve.heads._base.head import checked_k, ready_hidden
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 
-NO_LOG_Z = PrintedLogZ(None)
+NO_LOG_Z = LogZ32(None)
 
 
 class Engine:
@@ -90,7 +90,7 @@ class Engine:
         ids, logits, exact, scanned, fallback = head.topk(hidden, k)
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
-            log_z = self._normalizer.log_z(query).printed()
+            log_z = self._normalizer.log_z(query).rounded()
         chance = self.chance
         if 0.0 < self._fallback_chance < chance and fallback.all():
             chance = self._fallback_chance
@@ -109,7 +109,7 @@ class Engine:
         best = best_edited(index.softmax, head, hidden, wanted, edits)
         if self._normalizer is not None:
             query = Query(index, head, hidden, edits, k, width=self.width)
-            log_z = self._normalizer.log_z(query).printed()
+            log_z = self._normalizer.log_z(query).rounded()
         answer = self.answer(started, best.provenance, self.normalizer, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
@@ -125,7 +125,7 @@ class Engine:
         log_probs, exact = log_z.log_probs(logits, targets)
         scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
         provenance = Provenance(exact, scanned, fallback)
-        answer = self.answer(started, provenance, normalizer.name, log_z.printed())
+        answer = self.answer(started, provenance, normalizer.name, log_z.rounded())
         return ScoreReply(log_probs, answer)
 
     def sample(
@@ -158,7 +158,7 @@ class Engine:
         started: int,
         provenance: tuple[Bool, Int32, Bool, float],
         normalizer: str,
-        log_z: PrintedLogZ = NO_LOG_Z,
+        log_z: LogZ32 = NO_LOG_Z,
     ) -> Answer:
         """The origin of a reply begun at `started` (ns); `provenance` has Provenance's fields."""
         exact, scanned, fallback, chance = provenance  # starred arguments would take twice the time

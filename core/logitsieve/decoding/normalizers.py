@@ -32,7 +32,7 @@ from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.sampling.printing import print_log_probs, print_log_z, raise_log_z
+from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, round_log_z
 from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
@@ -41,7 +41,7 @@ LOGITS_AT_ONCE = 1 << 22
 SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
 
 
-class PrintedLogZ(NamedTuple):
+class LogZ32(NamedTuple):
     """log Z in float32 [B]; bounds stay valid."""
 
     value: Float32 | None
@@ -80,13 +80,13 @@ class LogZ(NamedTuple):
         """[B] the width of the interval, nats."""
         return np.asarray(self.fields[:, HIGH] - self.fields[:, LOW])
 
-    def printed(self) -> PrintedLogZ:
+    def rounded(self) -> LogZ32:
         """Round to float32, bounds outward."""
-        printed = np.empty((3, len(self.fields)), np.float32)
-        print_log_z(self.fields, self.scale, printed)
-        low, high = printed[1:] if self.bounded else (None, None)
+        rounded = np.empty((3, len(self.fields)), np.float32)
+        round_log_z(self.fields, self.scale, rounded)
+        low, high = rounded[1:] if self.bounded else (None, None)
         error = None if self.error is None else self.error.astype(np.float32)
-        return PrintedLogZ(printed[0], low, high, error)
+        return LogZ32(rounded[0], low, high, error)
 
     def raised(self, logits: Float64, ids: Int32) -> LogZ:
         """Raise log Z to at least that of the row's distinct `ids` [B, M] with these logits."""
@@ -96,7 +96,7 @@ class LogZ(NamedTuple):
     def log_probs(self, logits: Float64, ids: Int32) -> tuple[Float32, Bool]:
         """Return float32 log-probabilities of ids [B, M], and [B] True for proven rows."""
         log_probs, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
-        print_log_probs(logits, ids, self.fields, self.scale, log_probs, exact)
+        round_log_probs(logits, ids, self.fields, self.scale, log_probs, exact)
         return log_probs, exact
 
 

@@ -25,8 +25,8 @@ from logitsieve.decoding.normalizers import (
     EXACT,
     SAMPLED,
     LogZ,
+    LogZ32,
     Normalizer,
-    PrintedLogZ,
     Query,
     narrowed,
 )
@@ -49,7 +49,7 @@ class Draws(NamedTuple):
     log_probs: Float32  # [B, N] under the distribution that was drawn from
     provenance: Provenance  # exact: proven to be the full softmax's, after filters
     normalizer: str  # its name
-    log_z: PrintedLogZ  # of the distribution that was drawn from, at its temperature
+    log_z: LogZ32  # of the distribution that was drawn from, at its temperature
 
 
 class _Drawn(NamedTuple):
@@ -113,7 +113,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
     log_z, chosen = LogZ(fields, scale, bounded), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]
     log_probs, _ = log_z.log_probs(lists.logits[chosen], ids)
-    return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.printed())
+    return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.rounded())
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
@@ -133,7 +133,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     rows = len(query.hidden)
     provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.full(rows, fallback))
-    return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.printed())
+    return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 
 
 def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:

@@ -40,7 +40,7 @@ from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.engine import NO_LOG_Z
 from logitsieve.decoding.local_decoder import CheckedDecoder, LocalDecoder
 from logitsieve.decoding.logit_edits import BestLogits, check_ids
-from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, PrintedLogZ
+from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, LogZ32
 from logitsieve.decoding.shards import (
     Found,
     Part,
@@ -164,7 +164,7 @@ class ShardedEngine:
         k = checked_k(k, self._decoder.vocab_size)
         question = partial(Part.best, hidden=hidden, k=k, target=self._target)
         best = best_of(self._decoder.ask(question, hidden, constraints, k), k)
-        log_z = NO_LOG_Z if best.answer.log_z is None else log_z_of(best).printed()
+        log_z = NO_LOG_Z if best.answer.log_z is None else log_z_of(best).rounded()
         answer = self._answer(started, best, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
@@ -178,7 +178,7 @@ class ShardedEngine:
         log_probs, _ = log_z.log_probs(found.logits.max(axis=1), targets)
         found = proven_where(np.zeros(rows, np.bool_), found)
         source = {"scanned": np.full(rows, count, np.int32)}
-        return ScoreReply(log_probs, self._answer(started, found, log_z.printed(), **source))
+        return ScoreReply(log_probs, self._answer(started, found, log_z.rounded(), **source))
 
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
@@ -204,7 +204,7 @@ class ShardedEngine:
         ids, logits, sure = winners(*lists, found.off, how)
         log_probs, _ = log_z.log_probs(logits, ids)
         found = proven_where(sure, found)
-        return SampleReply(ids, log_probs, self._answer(started, found, log_z.printed(), **source))
+        return SampleReply(ids, log_probs, self._answer(started, found, log_z.rounded(), **source))
 
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
@@ -231,7 +231,7 @@ class ShardedEngine:
         source = {**step.provenance._asdict(), "normalizer": self._closely["normalizer"]}
         return BeamStepReply(*step[:5], self._answer(started, best, step.log_z, **source))
 
-    def _answer(self, started: int, found: Found, log_z: PrintedLogZ, **source: Any) -> Answer:
+    def _answer(self, started: int, found: Found, log_z: LogZ32, **source: Any) -> Answer:
         """Answer a request begun at `started` (ns); head and knobs are one shard's."""
         value, low, high, error = log_z
         return found.answer._replace(

@@ -19,14 +19,14 @@ from logitsieve.kernels.intervals.intervals import (
     begin,
     compute,
     intervals_at,
-    intervals_room,
-    refine_listed,
+    intervals_scratch_size,
+    refine_batch,
 )
 from logitsieve.kernels.intervals.sums import (
     LIFTED,
     scale_of,
+    split_sums,
     sum_all,
-    sum_beside,
     write_interval,
 )
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
@@ -49,7 +49,7 @@ def sums_of(
     The largest known logit, or NaN where the sketch says too little.
     """
     descriptor = int64_pointer(address)
-    scratch = np.empty(intervals_room(descriptor), np.float64)
+    scratch = np.empty(intervals_scratch_size(descriptor), np.float64)
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
     norm = widen_hidden(descriptor, pointer(hidden), intervals.wide)
     most = np.nan
@@ -60,7 +60,7 @@ def sums_of(
         for i in range(refined.size):
             intervals.listed[0] = places[refined[i]]
             if intervals.states[intervals.listed[0]] == COARSE:
-                refine_listed(descriptor, intervals, 1)
+                refine_batch(descriptor, intervals, 1)
         for i in range(computed.size):
             if intervals.states[places[computed[i]]] != KNOWN:
                 compute(descriptor, intervals, computed[i])
@@ -72,7 +72,7 @@ def sums_of(
             write_interval(scale, total, pointer(log_z))
             for i in range(computed.size):
                 row = int(computed[i])
-                three = sum_beside(descriptor, intervals, scale, row, intervals.logits[row])
+                three = split_sums(descriptor, intervals, scale, row, intervals.logits[row])
                 for side in range(3):
                     place = 1 + 3 * i + side
                     sums[place, 0] = three[side].estimate

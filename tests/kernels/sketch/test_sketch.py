@@ -11,14 +11,14 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
+    BATCH,
     COMPUTED,
     KNOWN,
     MOST,
-    ROOM,
     bound_all,
     intervals_at,
-    intervals_room,
-    refine_listed,
+    intervals_scratch_size,
+    refine_batch,
 )
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
@@ -43,7 +43,7 @@ def estimate(address, hidden, places, estimates, factors):
     Returns the norm of hidden, or less than 0 if it is refused.
     """
     descriptor = int64_pointer(address)
-    scratch = np.empty(intervals_room(descriptor), np.float64)
+    scratch = np.empty(intervals_scratch_size(descriptor), np.float64)
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
     norm = widen_hidden(descriptor, pointer(hidden), intervals.wide)
     if norm >= 0:
@@ -53,12 +53,12 @@ def estimate(address, hidden, places, estimates, factors):
         bound_all(descriptor, intervals, pointer(hidden), norm, 0.0)
         for place in range(estimates.shape[1]):
             estimates[0, place] = intervals.estimates[place]
-        rows, most = sketch_at(descriptor).rows, ROOM - LANES
+        rows, most = sketch_at(descriptor).rows, BATCH - LANES
         for first in range(0, rows, most):
             count = min(most, rows - first)
             for i in range(count):
                 intervals.listed[i] = first + i
-            refine_listed(descriptor, intervals, count)
+            refine_batch(descriptor, intervals, count)
         for place in range(estimates.shape[1]):
             estimates[1, place] = intervals.estimates[place]
         for i in range(FACTORS):

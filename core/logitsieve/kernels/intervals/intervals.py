@@ -1,8 +1,8 @@
-"""Intervals of all logits of a row of hidden, narrowed where a question needs it.
+"""Intervals of all logits of a row of hidden, narrowed on demand.
 
-An interval is that of the coarse codes, then of the fine ones, then the logit itself: the row is
-known then. The largest logit always is, or a larger one of rows elsewhere. With levels the coarse
-codes are those of the second level, the fine ones those of the last.
+An interval comes from the coarse codes, then from the fine ones, then it is the logit itself: the
+row is known. The row with the largest logit always is. With levels the coarse codes are those of
+the second level, the fine ones those of the last.
 
 Shape letters: V vocabulary, S places: V up to a multiple of 16, in the order of the sketch.
 """
@@ -33,7 +33,7 @@ from logitsieve.kernels.simd.masks import (
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, as_uint8, shift
 from logitsieve.kernels.sketch.bounds import (
     FOUR,
-    REFINED_ROOM,
+    REFINED_SCRATCH,
     bound_four,
     coarse_factors,
     refine_places,
@@ -55,9 +55,9 @@ from logitsieve.kernels.sketch.sieve import FIRST, store_bases
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
-    codes_room,
+    codes_scratch_size,
     encode_query,
-    rotated_room,
+    rotated_scratch_size,
     sketch_at,
 )
 from logitsieve.kernels.sketch.thresholds import LOWEST, SPARE
@@ -65,33 +65,31 @@ from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK
 
 COARSE, FINE, KNOWN = 0, 1, 2
-ROOM = CHUNK + LANES  # rows that are refined at once, and what is appended to them
-PATIENCE = 3  # a row's known logits beyond V / PATIENCE: all of W takes less time
-NEAR = 64  # and beyond V / NEAR and a chunk: only the largest logit is looked for
+BATCH = CHUNK + LANES  # rows refined together, and up to a vector more
+PATIENCE = 3  # beyond V / PATIENCE computed logits, all of W takes less time
+NEAR = 64  # beyond V / NEAR and a chunk, only the largest logit is searched
 
-# What proofs/intervals.py proves to be enough.
+# Proven to be enough by proofs/intervals.py.
 MARGIN_SPARE = 1 + 1e-6  # of a margin, for rounding it to float32
 BOUND_SPARE = 2.0**-21  # of a bound, for adding the margin
 
-# Of `state`: known rows that count, the best of them or a larger logit of rows elsewhere, logits
-# computed, rows refined, and how far below the best every logit is known.
+# Of `state`: the number of known finite logits, the largest, logits computed, rows refined, and the
+# distance below the largest within which all logits are known.
 COUNT, MOST, COMPUTED, REFINED, BELOW = range(5)
 STATE = 8
 
-# Pointers to float32 estimates and upper bounds of logits [S], -inf where there is none, as for
-# known rows; uint8 states [S]; float64 logits [V] of known rows, and those rows, but for -inf; the
-# float64 state; where rows of W are in the sketch's order [V]; what the query is to the sketch;
-# room to refine rows, for their places and numbers; the row of hidden in float64.
+# Pointers: float32 estimates and upper bounds of logits [S], -inf for known rows, and scratch
+# `gaps`; uint8 states [S]; float64 logits [V] of known rows, and the ids of finite ones; the
+# float64 state; places of rows in the sketch's order [V]; the query's codes and factors; scratch to
+# refine rows, their places and ids; the row of hidden in float64.
 Intervals = namedtuple(
     "Intervals",
-    "estimates uppers gaps states logits known state places planes factors refined listed rows"
-    " wide",
+    "estimates uppers gaps states logits known state places planes factors refined batch rows wide",
 )
 
 
 @inline
 def few_of(descriptor):
-    """Logits that may be computed to know more of them than the largest."""
     return descriptor[ROWS] // NEAR + CHUNK
 
 
@@ -101,38 +99,42 @@ def places_of(descriptor):
 
 
 @inline
-def intervals_room(descriptor):
-    """float64 values of scratch."""
+def intervals_scratch_size(descriptor):
     size = places_of(descriptor)
-    query = padded(descriptor[DIM]) + codes_room(descriptor) + FACTORS + rotated_room(descriptor)
+    query = (
+        padded(descriptor[DIM])
+        + codes_scratch_size(descriptor)
+        + FACTORS
+        + rotated_scratch_size(descriptor)
+    )
     by_place = 3 * size // 2 + size // 8 + LANES
-    return query + REFINED_ROOM + by_place + size + size // 2 + STATE + ROOM
+    return query + REFINED_SCRATCH + by_place + size + size // 2 + STATE + BATCH
 
 
 @inline
 def intervals_at(descriptor, scratch, place_of):
     size = places_of(descriptor)
     planes = shift(scratch, padded(descriptor[DIM]))
-    factors = shift(planes, codes_room(descriptor))
-    refined = shift(factors, FACTORS + rotated_room(descriptor))
-    logits = shift(refined, REFINED_ROOM)
+    factors = shift(planes, codes_scratch_size(descriptor))
+    refined = shift(factors, FACTORS + rotated_scratch_size(descriptor))
+    logits = shift(refined, REFINED_SCRATCH)
     state = shift(logits, size)
     floats = as_float32(shift(state, STATE))
     known = as_int32(shift(floats, 3 * size))
-    listed = shift(known, size)
-    rows = shift(listed, ROOM)
+    batch = shift(known, size)
+    rows = shift(batch, BATCH)
     return Intervals(
-        floats, shift(floats, size), shift(floats, 2 * size), as_uint8(shift(rows, ROOM)),
-        logits, known, state, place_of, as_int8(planes), factors, refined_at(refined), listed, rows,
+        floats, shift(floats, size), shift(floats, 2 * size), as_uint8(shift(rows, BATCH)),
+        logits, known, state, place_of, as_int8(planes), factors, refined_at(refined), batch, rows,
         scratch,
     )  # fmt: skip
 
 
 @splice
 def bound_all(descriptor, intervals, h, norm, below):
-    """Intervals of rows that are not known, for a row of hidden of that norm, widened before.
+    """Bound the rows that are not known, for a row of hidden with that norm, already widened.
 
-    With levels, rows whose logit may be as near the largest as `below` are narrowed at once, while
+    With levels, rows with logits possibly within `below` of the largest are narrowed at once, while
     the sums of their groups are at hand.
     """
     rotated = as_float32(shift(intervals.factors, FACTORS))
@@ -152,11 +154,11 @@ def _bound_steep(descriptor, intervals, margin):
     sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
     for group in range(0, sketch.groups, FOUR):
         bounds = bound_four(sketch, intervals.planes, query, group, sketch.groups)
-        a, b, c, e = four_from(group, sketch.groups)
-        _store(intervals, a, bounds[0], margin)
-        _store(intervals, b, bounds[1], margin)
-        _store(intervals, c, bounds[2], margin)
-        _store(intervals, e, bounds[3], margin)
+        g0, g1, g2, g3 = four_from(group, sketch.groups)
+        _store(intervals, g0, bounds[0], margin)
+        _store(intervals, g1, bounds[1], margin)
+        _store(intervals, g2, bounds[2], margin)
+        _store(intervals, g3, bounds[3], margin)
 
 
 @splice
@@ -196,7 +198,7 @@ def _bound_levels(descriptor, intervals, margin, below):
 
 @inline
 def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
-    """Narrow the intervals of the first `count` rows of a queue, and compute those `near`."""
+    """Narrow the first `count` rows of a queue, and compute those within `near` of the largest."""
     estimate, upper = last_level(sketch_at(descriptor), intervals.planes, levels, queue, count)
     store(queue.scales, 0, estimate)
     store(queue.rests, 0, raised(upper, margin))
@@ -216,7 +218,6 @@ def _store(intervals, group, bounds, margin):
 
 @inline
 def raised(upper, margin):
-    """Bounds with the margin, and what float32 rounds of that."""
     upper = multiply_add(magnitude(upper), splat32(np.float32(BOUND_SPARE)), upper)
     return multiply_add(margin, splat32(np.float32(1)), upper)
 
@@ -229,7 +230,7 @@ def _forget(intervals, place):
 
 @inline
 def know(intervals, row, logit):
-    """Note the logit of a row, -inf for one that does not count."""
+    """Record the logit of a row; -inf excludes it."""
     _forget(intervals, int(intervals.places[row]))
     intervals.logits[row] = logit
     if logit > -np.inf:
@@ -241,17 +242,15 @@ def know(intervals, row, logit):
 
 @inline
 def compute(descriptor, intervals, row):
-    """Compute the logit of a row that is not known."""
     know(intervals, row, exact_logit(matrix_at(descriptor, 0), intervals.wide, row))
     intervals.state[COMPUTED] += 1.0
 
 
 @inline
-def refine_listed(descriptor, intervals, count):
-    """Narrow the intervals of the rows at the places listed[:count] by their fine codes."""
+def refine_batch(descriptor, intervals, count):
     sketch, factors = sketch_at(descriptor), intervals.factors
     refine_places(
-        sketch, intervals.planes, factors, intervals.listed, count, intervals.rows,
+        sketch, intervals.planes, factors, intervals.batch, count, intervals.rows,
         intervals.refined,
     )  # fmt: skip
     margin = splat32(np.float32(factors[MARGIN] * MARGIN_SPARE))
@@ -259,7 +258,7 @@ def refine_listed(descriptor, intervals, count):
         store(intervals.refined.uppers, i, raised(load(intervals.refined.uppers, i), margin))
     for i in range(count):
         estimate, upper = intervals.refined.estimates[i], intervals.refined.uppers[i]
-        _note_fine(intervals, intervals.listed[i], estimate, upper)
+        _note_fine(intervals, intervals.batch[i], estimate, upper)
 
 
 @inline
@@ -271,28 +270,27 @@ def _note_fine(intervals, place, estimate, upper):
 
 @splice
 def find_most(descriptor, intervals, below, most_rows):
-    """Compute all rows whose logits may be as near the largest as `below`, `MOST` among them.
+    """Compute all rows with logits possibly within `below` of the largest, the largest included.
 
-    Then every row that is not known has a bound below that. False if that takes more logits than
-    `most_rows`.
+    All other rows have bounds below that. Returns False if it takes more logits than `most_rows`.
     """
     size = places_of(descriptor)
     _compute_likeliest(descriptor, intervals, size)
     first, count = 0, 0
     while first < size:
-        while first < size and count <= ROOM - 2 * LANES:
+        while first < size and count <= BATCH - 2 * LANES:
             mask = lanes_not_below(load(intervals.uppers, first), _reaching(intervals, below))
-            count = append_lanes(intervals.listed, count, mask, first)
+            count = append_lanes(intervals.batch, count, mask, first)
             first += LANES
         if count == 0:
             continue
-        refine_listed(descriptor, intervals, count)
+        refine_batch(descriptor, intervals, count)
         best = 0
         for i in range(1, count):
             if intervals.refined.estimates[i] > intervals.refined.estimates[best]:
                 best = i
         for i in range(count):
-            place = intervals.listed[(best + i) % count]
+            place = intervals.batch[(best + i) % count]
             if not intervals.uppers[place] < _reaching(intervals, below):
                 compute(descriptor, intervals, int(intervals.rows[(best + i) % count]))
         count = 0
@@ -304,7 +302,6 @@ def find_most(descriptor, intervals, below, most_rows):
 
 @inline
 def _compute_likeliest(descriptor, intervals, size):
-    """Compute a row with the largest of `size` estimates, if any row is not known."""
     likely = largest_of(intervals.estimates, size)
     if likely > -np.inf:
         for place in range(0, size, LANES):
@@ -318,16 +315,16 @@ def _compute_likeliest(descriptor, intervals, size):
 
 @inline
 def _reaching(intervals, below):
-    """A float32 not above the largest known logit less `below`, and more than -inf."""
+    """Return a float32 above -inf and at most the largest known logit less `below`."""
     most = intervals.state[MOST]
     return max(LOWEST, np.float32(most - below - SPARE * (abs(most) + below)))
 
 
 @splice
 def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
-    """Intervals of a row of hidden, with its edits edited[first:last]; False if they say nothing.
+    """Bound a row of hidden with edits edited[first:last]; False if that takes too many logits.
 
-    The largest logit is known then, and all that may be as near it as `below`, if they are few.
+    The largest logit is then known, and all logits possibly within `below` of it, if they are few.
     """
     intervals.state[COUNT], intervals.state[MOST], intervals.state[BELOW] = 0.0, -np.inf, 0.0
     intervals.state[COMPUTED] = intervals.state[REFINED] = 0.0

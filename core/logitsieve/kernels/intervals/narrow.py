@@ -1,4 +1,4 @@
-"""Narrow intervals where that decides most: coarse ones are refined, heavy rows are computed."""
+"""Narrow intervals as needed: refine coarse ones, compute heavy rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.intervals.intervals import (
+    BATCH,
     COARSE,
     FINE,
     KNOWN,
-    ROOM,
     compute,
     places_of,
-    refine_listed,
+    refine_batch,
 )
 from logitsieve.kernels.intervals.sums import (
     UNSURE,
@@ -44,20 +44,20 @@ from logitsieve.kernels.simd.masks import (
 from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, sketch_at
 from logitsieve.kernels.topk.descriptor import DIM, ROWS
 
-HEAVY = 1 / 1024  # of Z: rows that have more are computed
-OPEN_SHARE = 1 / 256  # of Z that coarse intervals may leave open
-FAR = np.float32(1e30)  # between the gaps of light rows and of heavy ones
-LEAST_SHARE = 1 / 16  # of a budget that is tried
-LEAST_POWER = -40  # of two: a row of less weight is not computed for its share of a sum
-SCATTERED = 2  # times as long as a row in its order takes one that is not
-WITHIN = 0.999  # of a width, for its exponential
+HEAVY = 1 / 1024  # of Z: heavier rows are computed
+OPEN_SHARE = 1 / 256  # of Z: the uncertainty that coarse intervals may leave
+FAR = np.float32(1e30)  # factor from the gaps of light rows to those of heavy ones
+LEAST_SHARE = 1 / 16  # the smallest share of a budget to try
+LEAST_POWER = -40  # of two: lighter rows are not computed for their share of a sum
+SCATTERED = 2  # cost of a row out of order, relative to a sequential read
+WITHIN = 0.999  # of a width, for rounding its exponential
 
 
 @splice
 def narrow(descriptor, intervals, scale, budget):
-    """Refine and compute rows until sums over the others are off by `budget` or little more.
+    """Refine and compute rows until sums over the others are uncertain by about `budget`.
 
-    False if that takes more than half as long as all of W.
+    Returns False if that takes more than half as long as all of W.
     """
     size = places_of(descriptor)
     for place in range(0, size, LANES):
@@ -68,12 +68,12 @@ def narrow(descriptor, intervals, scale, budget):
     closer = _threshold(
         intervals.gaps, size, intervals.factors[FINE_ALL] * scale.inverse, budget / 3
     )
-    return _narrow_listed(descriptor, intervals, limit, max(limit, closer))
+    return _narrow_gaps(descriptor, intervals, limit, max(limit, closer))
 
 
 @inline
 def _threshold(weights, size, error, budget):
-    """The largest power of two below which weights times that error are within the budget."""
+    """Return the largest power of two such that lighter rows with that error keep to the budget."""
     low, high = LEAST_POWER, 1  # exponents: enough, and too much
     while high - low > 1:
         middle = (low + high) // 2
@@ -92,7 +92,7 @@ def _threshold(weights, size, error, budget):
 
 @splice
 def narrow_unsure(descriptor, intervals, logit):
-    """Refine, or compute, the rows that may be on either side of a logit; False if that is dear."""
+    """Refine or compute rows that may be on either side of a logit; False if too expensive."""
     limits = limits_of(logit)
     one, two = splat32(np.float32(1)), splat32(np.float32(2))
     for place in range(0, places_of(descriptor), LANES):
@@ -100,12 +100,12 @@ def narrow_unsure(descriptor, intervals, logit):
         store(intervals.gaps, place, multiply_add(
             one, on_side(intervals, place, COARSE, UNSURE, limits, one), fine
         ))  # fmt: skip
-    return _narrow_listed(descriptor, intervals, np.float32(1), np.float32(2))
+    return _narrow_gaps(descriptor, intervals, np.float32(1), np.float32(2))
 
 
 @splice
-def _narrow_listed(descriptor, intervals, limit, closer):
-    """Refine rows whose gap reaches `limit`, compute those that reach `closer`; False if dear."""
+def _narrow_gaps(descriptor, intervals, limit, closer):
+    """Refine rows with gaps from `limit`, compute them from `closer`; False if too expensive."""
     size, sketch = places_of(descriptor), sketch_at(descriptor)
     to_refine = to_compute = 0
     for place in range(0, size, LANES):
@@ -119,9 +119,9 @@ def _narrow_listed(descriptor, intervals, limit, closer):
     taken = SCATTERED * (to_compute * bytes_ + to_refine * sketch.fine_width)
     if taken > sketch.rows * bytes_ // 2:
         return False
-    listed, first = 0, 0
-    while first < size or listed > 0:
-        while first < size and listed <= ROOM - 2 * LANES:
+    batched, first = 0, 0
+    while first < size or batched > 0:
+        while first < size and batched <= BATCH - 2 * LANES:
             mask = lanes_not_below(load(intervals.gaps, first), limit)
             while mask != 0:
                 place = first + lowest_bit(mask)
@@ -129,17 +129,16 @@ def _narrow_listed(descriptor, intervals, limit, closer):
                 if intervals.gaps[place] >= closer:
                     compute(descriptor, intervals, int(sketch.order[place]))
                 elif intervals.states[place] == COARSE:
-                    intervals.listed[listed] = place
-                    listed += 1
+                    intervals.batch[batched] = place
+                    batched += 1
             first += LANES
-        refine_listed(descriptor, intervals, listed)
-        listed = 0
+        refine_batch(descriptor, intervals, batched)
+        batched = 0
     return True
 
 
 @splice
 def _narrow_rows(descriptor, intervals, scale):
-    """Refine the rows whose own intervals are wide beside Z, and compute those that are heavy."""
     sums, minus = sum_all(descriptor, intervals, scale), splat32(np.float32(-1))
     share = np.float32(descriptor[ROWS] / (OPEN_SHARE * sums.estimate))
     heavy = np.float32(HEAVY * sums.estimate)
@@ -150,14 +149,14 @@ def _narrow_rows(descriptor, intervals, scale):
         light = multiply_add(splat32(share), where_below(estimate, heavy, coarse), zeros32())
         rest = without(where_below(estimate, heavy, estimate), estimate)
         store(intervals.gaps, place, multiply_add(splat32(FAR), rest, light))
-    _narrow_listed(descriptor, intervals, np.float32(1), np.float32(HEAVY * sums.estimate * FAR))
+    _narrow_gaps(descriptor, intervals, np.float32(1), np.float32(HEAVY * sums.estimate * FAR))
 
 
 @splice
 def narrow_sums(descriptor, intervals, scale, width):
-    """(True, sums whose logarithms are within `width` nats), or False if that is dear.
+    """Return (True, sums with logarithms within `width` nats), or False if too expensive.
 
-    They are no wider than where heavy rows are known and others have their fine intervals.
+    Heavy rows are computed first and others refined.
     """
     _narrow_rows(descriptor, intervals, scale)
     sums, share = sum_all(descriptor, intervals, scale), 1.0

@@ -1,7 +1,7 @@
 """The rows that top-p and min-p leave, decided as far as draws need it.
 
-A row is in the nucleus if the mass before it is less than top-p of all. Sums over intervals decide,
-which are narrowed until they do; each answer holds for all rows before the one, or after it.
+A row is in the nucleus if the mass before it is less than top-p of all. Sums over intervals decide;
+intervals are narrowed until they do. Each answer holds for all rows before the row, or after it.
 
 Shape letters: V vocabulary.
 """
@@ -19,9 +19,9 @@ from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
 from logitsieve.kernels.intervals.sums import (
     Sums,
     exponentials_at,
-    known_beside,
     scaled_logit,
-    sum_beside,
+    split_known,
+    split_sums,
     with_known,
 )
 from logitsieve.kernels.sampling.gumbel import BLOCK, SPARE
@@ -43,37 +43,36 @@ from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
 from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
 
-HALVINGS, REACHED = 16, 40.0  # of a range of so many nats below the best
-TRIED = 6  # times that intervals are narrowed until a row is decided
+HALVINGS, REACHED = 16, 40.0  # steps of a bisection over that many nats below the best
+TRIED = 6  # attempts to decide about a row
 
-# Pointers to a float32 weight of each row, at least e^{(x - most) inverse}, 0 for what is not drawn
-# from; the heaviest of each block, and a list of blocks; candidates, and their noise; the float64
-# `cut`.
-Race = namedtuple("Race", "weights heaviest blocks ids noise cut size")
-# Rows of at least IN are among those that filters leave, of at most OUT are not: logits and rows.
+# Pointers: float32 weights of rows, at least e^{(x - most) inverse}, 0 for excluded ones; the
+# heaviest of each block, and a list of blocks; candidates and their noise; the float64 `cut`.
+DrawState = namedtuple("DrawState", "weights heaviest blocks ids noise cut size")
+# Filters leave rows from (logit IN, row IN_ROW) up and exclude them from (OUT, OUT_ROW) down.
 IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
 CUT = 6
-NOBODY, UNDECIDED = -1, -2
-# What proofs/intervals.py proves to be enough. Of the mass of all: what is closer to the edge of a
-# nucleus is for all logits to decide, whose sums are off by less, and by UNIT64 for each addition.
+NO_ROW, UNDECIDED = -1, -2
+# Proven to be enough by proofs/intervals.py. Closer to the edge of a nucleus than this share of the
+# total mass, all logits must decide; each addition takes UNIT64 more.
 CLOSE = 1e-12
 EDGE = 2.0**-49  # of a logit and of its distance from the largest, for the edge of min-p
 
 
 @inline
-def race_room(descriptor):
+def draw_state_size(descriptor):
     size = padded(descriptor[ROWS])
     return size // 2 + padded(size // BLOCK) + LANES + (size + LANES) // 2 + size + LANES + CUT
 
 
 @inline
-def race_at(descriptor, scratch):
+def draw_state_at(descriptor, scratch):
     size = padded(descriptor[ROWS])
     heaviest = shift(scratch, size // 2)
     blocks = shift(heaviest, padded(size // BLOCK) // 2)
     ids = shift(blocks, padded(size // BLOCK) // 2 + LANES)
     noise = shift(ids, (size + LANES) // 2)
-    return Race(
+    return DrawState(
         as_float32(scratch), as_float32(heaviest), as_int32(blocks), as_int32(ids), noise,
         shift(noise, size + LANES), size,
     )  # fmt: skip
@@ -81,77 +80,73 @@ def race_at(descriptor, scratch):
 
 @inline
 def below_of(inverse, min_p):
-    """How far below the largest logit min-p leaves rows, at most; 0 where it leaves all."""
+    """Return the distance below the largest logit where min-p cuts, rounded up; 0 without min-p."""
     return (EDGE - (1.0 + EDGE) * log(min_p)) / inverse if min_p > 0.0 else 0.0
 
 
 @inline
-def weigh_known(intervals, scale, race):
-    """A weight for each row that filters leave, all of which are known; sums over them."""
-    for row in range(0, race.size, LANES):
-        store(race.weights, row, zeros32())
+def weigh_known(intervals, scale, draws):
+    """Weigh the rows that filters leave, if all are known; return sums over them."""
+    for row in range(0, draws.size, LANES):
+        store(draws.weights, row, zeros32())
     total = 0.0
     for i in range(int(intervals.state[COUNT])):
         row = np.int64(intervals.known[i])
-        if not is_out(intervals, scale, race, row):
+        if not is_out(intervals, scale, draws, row):
             weight = exp(scaled_logit(intervals, scale, row))
-            race.weights[row] = np.float32(SPARE * weight)
+            draws.weights[row] = np.float32(SPARE * weight)
             total += weight
     return with_known(intervals, total, Sums(0.0, 0.0, 0.0))
 
 
 @inline
-def drop_below(race, weight):
-    """Leave out rows of less weight."""
+def drop_below(draws, weight):
     least = np.float32(weight)
-    for row in range(0, race.size, LANES):
-        lanes = load(race.weights, row)
-        store(race.weights, row, without(where_below(lanes, least, lanes), lanes))
+    for row in range(0, draws.size, LANES):
+        lanes = load(draws.weights, row)
+        store(draws.weights, row, without(where_below(lanes, least, lanes), lanes))
 
 
 @inline
-def is_out(intervals, scale, race, row):
+def is_out(intervals, scale, draws, row):
     logit = intervals.logits[row]
-    if race.cut[MIN_P] > 0.0:  # the weight of head `exact`, to the last bit
+    if draws.cut[MIN_P] > 0.0:  # bit for bit the weight in head `exact`
         weight = pair_sum(exp64_lanes(splat64(scaled_logit(intervals, scale, row)))) / LANES
-        if weight < race.cut[MIN_P]:
+        if weight < draws.cut[MIN_P]:
             return True
-    return logit < race.cut[OUT] or (logit == race.cut[OUT] and row >= race.cut[OUT_ROW])
+    return logit < draws.cut[OUT] or (logit == draws.cut[OUT] and row >= draws.cut[OUT_ROW])
 
 
 @splice
-def in_nucleus(descriptor, intervals, scale, race, row):
-    """1 if the nucleus has a known row, 0 if it has not, or UNDECIDED.
-
-    It has it if the mass before it is less than top-p of all.
-    """
-    logit, top_p = intervals.logits[row], race.cut[TOP_P]
-    if logit > race.cut[IN] or (logit == race.cut[IN] and row <= race.cut[IN_ROW]):
+def in_nucleus(descriptor, intervals, scale, draws, row):
+    """Return 1 if a known row is in the nucleus, 0 if not, or UNDECIDED."""
+    logit, top_p = intervals.logits[row], draws.cut[TOP_P]
+    if logit > draws.cut[IN] or (logit == draws.cut[IN] and row <= draws.cut[IN_ROW]):
         return 1
-    if intervals.state[BELOW] > 0.0:  # all rows before it are known, and often that is enough
-        first, last = known_beside(intervals, scale, row, logit)
+    if intervals.state[BELOW] > 0.0:  # all rows before it are known: often enough
+        first, last = split_known(intervals, scale, row, logit)
         before = with_known(intervals, first, Sums(0.0, 0.0, 0.0))
         rest = with_known(intervals, last, Sums(0.0, 0.0, 0.0))
         edge = _close(descriptor) * (before.high + rest.high)
         if before.high * (1.0 - top_p) + edge < top_p * rest.low:
-            race.cut[IN], race.cut[IN_ROW] = logit, row
+            draws.cut[IN], draws.cut[IN_ROW] = logit, row
             return 1
     for _ in range(TRIED):
-        before, rest, unsure = sum_beside(descriptor, intervals, scale, row, logit)
+        before, rest, unsure = split_sums(descriptor, intervals, scale, row, logit)
         edge = _close(descriptor) * (before.high + unsure.high + rest.high)
         above = before.high + unsure.high
         if above == 0.0 or above * (1.0 - top_p) + edge < top_p * rest.low:
-            race.cut[IN], race.cut[IN_ROW] = logit, row
+            draws.cut[IN], draws.cut[IN_ROW] = logit, row
             return 1
         if before.low * (1.0 - top_p) > top_p * (rest.high + unsure.high) + edge:
-            race.cut[OUT], race.cut[OUT_ROW] = logit, row
-            drop_below(race, exp(scaled_logit(intervals, scale, row)) / SPARE)
+            draws.cut[OUT], draws.cut[OUT_ROW] = logit, row
+            drop_below(draws, exp(scaled_logit(intervals, scale, row)) / SPARE)
             return 0
-        apart = abs(top_p * rest.estimate - (1.0 - top_p) * before.estimate) / 2
-        if unsure.high > apart:
+        gap = abs(top_p * rest.estimate - (1.0 - top_p) * before.estimate) / 2
+        if unsure.high > gap:
             if not narrow_unsure(descriptor, intervals, logit):
                 return UNDECIDED
-        elif not narrow(descriptor, intervals, scale, apart):
+        elif not narrow(descriptor, intervals, scale, gap):
             return UNDECIDED
     return UNDECIDED
 
@@ -162,42 +157,46 @@ def _close(descriptor):
 
 
 @splice
-def sums_left(descriptor, intervals, scale, race, sums, kept):
-    """Sums over what filters leave, of those over all rows and those that min-p leaves."""
+def sums_left(descriptor, intervals, scale, draws, sums, remaining):
+    """Return sums over the ids that filters leave, from sums over all rows and over min-p's."""
     estimate, low, high = sums.estimate, sums.low, sums.high
     close, most = _close(descriptor), intervals.state[MOST]
-    if race.cut[TOP_P] < 1.0:  # the mass up to the last row that is in, at most that of IN
-        last = exp((race.cut[IN] - most) * scale.inverse) * (1.0 + close)
+    if draws.cut[TOP_P] < 1.0:  # mass up to the last row in the nucleus, which weighs at most IN
+        last = exp((draws.cut[IN] - most) * scale.inverse) * (1.0 + close)
         low, estimate = (
-            max(1.0, race.cut[TOP_P] * low),
-            _estimated_mass(descriptor, intervals, scale, race.cut[TOP_P] * estimate),
+            max(1.0, draws.cut[TOP_P] * low),
+            _estimated_mass(descriptor, intervals, scale, draws.cut[TOP_P] * estimate),
         )
-        high = min(high, race.cut[TOP_P] * high + last)
-    if race.cut[MIN_P] > 0.0 and intervals.state[BELOW] == 0.0:
-        below = log(race.cut[MIN_P]) / scale.inverse
+        high = min(high, draws.cut[TOP_P] * high + last)
+    if draws.cut[MIN_P] > 0.0 and intervals.state[BELOW] == 0.0:
+        below = log(draws.cut[MIN_P]) / scale.inverse
         limit, off = most + below, EDGE * (abs(most) - below + 1.0 / scale.inverse)
-        for _ in range(2):  # few rows: coarse intervals become fine ones, then logits
+        for _ in range(2):  # few rows: coarse to fine, fine to known
             narrow_unsure(descriptor, intervals, limit)
-        sure, _, _ = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit + off)
-        kept, _, unsure = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit - off)
-        kept = Sums(kept.estimate + unsure.estimate / 2, sure.low, kept.high + unsure.high)
-    if race.cut[MIN_P] > 0.0:
-        low, high = min(low, kept.low), min(high, kept.high)
-        estimate = min(estimate, kept.estimate)
+        sure, _, _ = split_sums(descriptor, intervals, scale, descriptor[ROWS], limit + off)
+        remaining, _, unsure = split_sums(
+            descriptor, intervals, scale, descriptor[ROWS], limit - off
+        )
+        remaining = Sums(
+            remaining.estimate + unsure.estimate / 2, sure.low, remaining.high + unsure.high
+        )
+    if draws.cut[MIN_P] > 0.0:
+        low, high = min(low, remaining.low), min(high, remaining.high)
+        estimate = min(estimate, remaining.estimate)
     low, high = max(1.0, low) * (1.0 - close), max(high, 1.0) * (1.0 + close)
     return Sums(min(max(estimate, low), high), low, high)
 
 
 @splice
-def _estimated_mass(descriptor, intervals, scale, wanted):
-    """The mass of the best rows that have so much, by estimates: by bisection over logits."""
+def _estimated_mass(descriptor, intervals, scale, target):
+    """Return the mass of the best rows that reach the mass `target`, by estimates and bisection."""
     size, most, one = places_of(descriptor), intervals.state[MOST], splat64(1.0)
     if intervals.state[BELOW] > 0.0:
-        size = 0  # rows that are left are known
+        size = 0  # all remaining rows are known
     for place in range(0, size, LANES):
         estimate, _, _ = exponentials_at(intervals, scale, place)
         store(intervals.gaps, place, estimate)
-    least, above, mass = -REACHED / scale.inverse, 0.0, wanted  # relative to the largest logit
+    least, above, mass = -REACHED / scale.inverse, 0.0, target  # relative to the largest logit
     for _ in range(HALVINGS):
         middle = (least + above) / 2
         limit, rest = np.float32(most + middle), zeros64()
@@ -210,7 +209,7 @@ def _estimated_mass(descriptor, intervals, scale, wanted):
             row = intervals.known[i]
             if intervals.logits[row] - most >= middle:
                 total += exp(scaled_logit(intervals, scale, row))
-        if total >= wanted:
+        if total >= target:
             least, mass = middle, total
         else:
             above = middle

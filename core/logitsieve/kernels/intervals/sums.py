@@ -1,7 +1,7 @@
-"""Sums of exponentials of logits within intervals: what bounds Z, and what is above or below one.
+"""Sums of exponentials of logits within intervals: bounds of Z, and of the mass around a logit.
 
-They are relative to the largest logit, in float32 for rows that are not known; so an exponent of
-theirs is moved by `lift`, which is more than float32 takes from it.
+Exponents are relative to the largest logit, in float32 for rows that are not known; `lift` bounds
+their rounding.
 """
 
 from __future__ import annotations
@@ -33,40 +33,39 @@ from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN, UNIT64
 from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 
-LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, nothing is said
-LEAST = 2e-38  # more than `exp_lanes` makes of -inf
+LIFTED = 1.0  # most nats that float32 may cost: exceeded at logits / T of millions
+LEAST = 2e-38  # more than `exp_lanes` of -inf
 
-# What proofs/intervals.py proves to be enough.
-LIFT, REACH = 2.0**-21, 100.0  # of |top| and of so many nats, for an exponent in float32
+# Proven to be enough by proofs/intervals.py.
+LIFT, REACH = 2.0**-21, 100.0  # error of a float32 exponent: LIFT (|top| + REACH)
 SUM_SPARE = 1e-5  # of sums of float32 exponentials
 KNOWN_SPARE = 2.0**-40  # of exponentials of known logits; each addition takes UNIT64 more
-LOG_SPARE = 2.0**-50  # of |top| and of the logarithm of a sum, for that and its addition
+LOG_SPARE = 2.0**-50  # of |top| and a sum's logarithm, for the logarithm and its addition
 
 ALL_ROWS, BEFORE, REST, UNSURE = range(4)  # sides of a logit
 
 # Exponents are x inverse - top.
 Scale = namedtuple("Scale", "inverse top lift")
-# Sums of e^{x inverse - top}: by estimates, and the two numbers that the true one is between.
+# Sums of e^{x inverse - top}: an estimate, and bounds of the true sum.
 Sums = namedtuple("Sums", "estimate low high")
 
 
 @inline
 def scale_of(intervals, inverse):
-    """The scale of exponents; its `lift` is more than LIFTED where float32 says nothing."""
+    """Return the scale of exponents; `lift` exceeds LIFTED if float32 is too coarse."""
     top = intervals.state[MOST] * inverse
     return Scale(inverse, top, LIFT * (abs(top) + REACH))
 
 
 @inline
 def sum_all(descriptor, intervals, scale):
-    """Sums over all rows."""
     limits = np.float32(np.inf), np.float32(np.inf)
     return _sum_side(descriptor, intervals, scale, ALL_ROWS, limits, known_sum(intervals, scale))
 
 
 @inline
 def scaled_logit(intervals, scale, row):
-    """The scaled logit of a known row, as head `exact` has it."""
+    """Return the scaled logit of a known row, as head `exact` computes it."""
     return (intervals.logits[row] - intervals.state[MOST]) * scale.inverse
 
 
@@ -80,7 +79,7 @@ def known_sum(intervals, scale):
 
 @inline
 def sum_known(descriptor, intervals, scale):
-    """Sums over known rows, all others being 0 or more; the estimate is over these, too."""
+    """Return sums with bounds from known rows only; the estimate includes the others."""
     estimates, one = zeros64(), splat64(1.0)
     for place in range(0, places_of(descriptor), LANES):
         estimate, _, _ = exponentials_at(intervals, scale, place)
@@ -92,39 +91,37 @@ def sum_known(descriptor, intervals, scale):
 
 @inline
 def _sum_side(descriptor, intervals, scale, side, limits, known):
-    """Sums over the rows on one side of a logit, with those that are known."""
     coarse = _sum_state(descriptor, intervals, scale, COARSE, side, limits)
     fine = _sum_state(descriptor, intervals, scale, FINE, side, limits)
-    return _added(with_known(intervals, known, coarse), fine)
+    return _sum_of(with_known(intervals, known, coarse), fine)
 
 
 @inline
-def _added(one, other):
+def _sum_of(one, other):
     return Sums(one.estimate + other.estimate, one.low + other.low, one.high + other.high)
 
 
 @inline
 def with_known(intervals, known, sums):
-    """The sums, and one over known rows, with the share that it is off by at most."""
     spare = KNOWN_SPARE + intervals.state[COUNT] * UNIT64
-    return _added(Sums(known, known * (1 - spare), known * (1 + spare)), sums)
+    return _sum_of(Sums(known, known * (1 - spare), known * (1 + spare)), sums)
 
 
 @inline
 def sums_of(estimate, low, high, size):
-    """Float32 exponentials added up at so many places, and what their sums are off by."""
+    """Return Sums from sums of float32 exponentials over `size` places, widened by their error."""
     low = max(0.0, low - size * LEAST) * (1 - SUM_SPARE)
     return Sums(estimate, low, high * (1 + SUM_SPARE))
 
 
 @inline
 def _sum_state(descriptor, intervals, scale, state, side, limits):
-    """Sums over the rows of a state on one side, by the bounds of each, and of all together.
+    """Return sums over the rows of a state on one side, by their own bounds and by a joint one.
 
-    What the estimates of all rows are off by is a vector no longer than a number N. So the sum of
-    some weights times it is no more than N times the length of these weights (Cauchy, Schwarz), and
-    that is what the sum of exponentials is off by, but for second orders. `apart` is raised, for
-    what is left of the estimates when it is taken off may be next to nothing.
+    The errors of all estimates form a vector no longer than N = `error`. By Cauchy-Schwarz a
+    weighted sum of errors is at most N times the length of the weights: up to second order, the
+    error of a sum of exponentials. `joint` is raised, because subtracting it may cancel the
+    estimate.
     """
     estimates, squares, lows, highs, most = zeros64(), zeros64(), zeros64(), zeros64(), zeros32()
     size, one = places_of(descriptor), splat64(1.0)
@@ -133,8 +130,8 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
     few, ones = state == FINE or side != ALL_ROWS, splat32(np.float32(1))
     for place in range(0, size, LANES):
         if few:
-            found = on_side(intervals, place, state, side, limits, ones)
-            if lanes_not_below(found, np.float32(1)) == 0:
+            chosen = on_side(intervals, place, state, side, limits, ones)
+            if lanes_not_below(chosen, np.float32(1)) == 0:
                 continue
         estimate, low, high = exponentials_at(intervals, scale, place)
         estimate = on_side(intervals, place, state, side, limits, estimate)
@@ -148,19 +145,19 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
         most = larger(most, high)
     estimate, low, high = sums_of(pair_sum(estimates), pair_sum(lows), pair_sum(highs), size)
     error = intervals.factors[ALL if state == COARSE else FINE_ALL] * scale.inverse
-    apart = sqrt(pair_sum(squares)) * error
+    joint = sqrt(pair_sum(squares)) * error
     spread = exp(scale.inverse * intervals.factors[MARGIN] + scale.lift) * (1 + SUM_SPARE)
-    if apart < np.inf:
-        # No row's estimate and error give more than its upper bound, but for the margin.
+    if joint < np.inf:
+        # An estimate plus its error is at most the upper bound, up to the margin.
         second = float(largest_lane(most)) * spread / 2 * error * error
-        low = max(low, (estimate - size * LEAST - apart * (1 + SUM_SPARE)) / spread)
-        high = min(high, (estimate + apart + second) * spread)
+        low = max(low, (estimate - size * LEAST - joint * (1 + SUM_SPARE)) / spread)
+        high = min(high, (estimate + joint + second) * spread)
     return Sums(estimate, low, high)
 
 
 @inline
 def on_side(intervals, place, state, side, limits, lanes):
-    """The lanes of rows of a state on one side, and zeros elsewhere."""
+    """Zero the lanes of rows in another state or on another side."""
     lanes = where_equal(intervals.states, place, state, lanes)
     if side == ALL_ROWS:
         return lanes
@@ -177,13 +174,13 @@ def on_side(intervals, place, state, side, limits, lanes):
 
 @inline
 def exponentials_at(intervals, scale, place):
-    """Sixteen exponentials of estimates, of lower bounds and of upper ones."""
+    """Return exponentials of sixteen estimates, lower bounds and upper bounds."""
     inverse, down = splat32(np.float32(scale.inverse)), splat32(np.float32(-scale.top))
     lowered = splat32(np.float32(-scale.top - scale.lift))
     lifted = splat32(np.float32(scale.lift - scale.top))
     upper, estimate = load(intervals.uppers, place), load(intervals.estimates, place)
-    # Fine bounds may be above the largest logit, where the coarse ones were not. Lower bounds never
-    # are; those of -inf are not a number, which `exp_lanes` takes for the least.
+    # Fine bounds may exceed the largest logit even if coarse ones did not; lower bounds never do.
+    # Bounds of -inf give NaN, which `exp_lanes` treats as the lowest exponent.
     most = splat32(np.float32(scale.lift))
     return (
         exp_lanes(smaller(multiply_add(estimate, inverse, down), most)),
@@ -194,26 +191,26 @@ def exponentials_at(intervals, scale, place):
 
 @inline
 def _lower(estimate, upper):
-    """Lower bounds: as far below the estimates as the upper ones are above."""
+    """Return lower bounds: as far below the estimates as the upper ones are above."""
     twice = multiply_add(splat32(np.float32(2)), estimate, zeros32())
     return multiply_add(splat32(np.float32(-1)), upper, twice)
 
 
 @inline
 def limits_of(logit):
-    """A number below the first is below the logit; one above minus the second is above it."""
+    """Return (a, b): float32 values below a are below the logit, those above -b are above it."""
     return np.float32(logit - SPARE * abs(logit)), np.float32(-(logit + SPARE * abs(logit)))
 
 
 @inline
-def known_beside(intervals, scale, row, logit):
-    """Sums over known rows: of those before a row of that logit, and from it on."""
+def split_known(intervals, scale, row, logit):
+    """Return sums over known rows: those before a row with that logit, and the rest."""
     first = last = 0.0
     for i in range(int(intervals.state[COUNT])):
         other = int(intervals.known[i])
-        found = intervals.logits[other]
+        value = intervals.logits[other]
         weight = exp(scaled_logit(intervals, scale, other))
-        if found > logit or (found == logit and other < row):
+        if value > logit or (value == logit and other < row):
             first += weight
         else:
             last += weight
@@ -221,12 +218,12 @@ def known_beside(intervals, scale, row, logit):
 
 
 @splice
-def sum_beside(descriptor, intervals, scale, row, logit):
-    """Sums of what is before a row of that logit, from it on, and on neither side for sure.
+def split_sums(descriptor, intervals, scale, row, logit):
+    """Return sums over rows before a row with that logit, over the rest, and over undecided ones.
 
-    Before it are larger logits, and equal ones of lower rows.
+    Rows before it have larger logits, or equal ones and lower ids.
     """
-    limits, (first, last) = limits_of(logit), known_beside(intervals, scale, row, logit)
+    limits, (first, last) = limits_of(logit), split_known(intervals, scale, row, logit)
     return (
         _sum_side(descriptor, intervals, scale, BEFORE, limits, first),
         _sum_side(descriptor, intervals, scale, REST, limits, last),
@@ -236,7 +233,7 @@ def sum_beside(descriptor, intervals, scale, row, logit):
 
 @inline
 def write_interval(scale, sums, log_z):
-    """log_z [4]: a TOP of 0, an estimate of log Z, and two numbers that log Z lies between."""
+    """Write log_z [4]: a TOP of 0, an estimate of log Z, and two proven bounds."""
     off = LOG_SPARE * (abs(scale.top) + abs(log(sums.high)) + abs(log(sums.low)))
     low, high = scale.top + log(sums.low) - off, scale.top + log(sums.high) + off
     log_z[TOP], log_z[LOW], log_z[HIGH] = 0.0, low, high

@@ -1,13 +1,13 @@
-"""Draws by Gumbel's trick with most of the noise never looked at.
+"""Gumbel-max draws that look at little of the noise.
 
-Levy, Chan, Ermon 2018, LSH Softmax, Theorem 5, after Mussmann, Levy, Ermon 2017: with M the best
-perturbed logit among the candidates, an id outside whose logit is at most `floor` wins only if its
-noise is above t = M - floor. So each id outside is looked at with the probability that its noise
-is, 1 - e^{-e^{-t}}, and its noise is then drawn from above t. The theorem as printed fixes t before
-anything is drawn, by l / C, and fails where M falls below floor + t: for k candidates in
-(1 - l / C)^k <= e^{-k l / C} of all draws, so k l >= C log 1/delta is needed where it prints
-k = l >= sqrt(log 1/delta), and m ~ Binomial(C - k, l / C) where it prints C. Here nothing fails but
-for logits outside that exceed `floor`.
+Levy, Chan, Ermon 2018, LSH Softmax, Theorem 5, after Mussmann, Levy, Ermon 2017. Let M be the best
+perturbed logit among the candidates. An id outside them, with a logit of at most `floor`, wins only
+if its noise exceeds t = M - floor. So each id outside is visited with that probability, 1 -
+e^{-e^{-t}}, and its noise is drawn from above t. The theorem as printed fixes t before anything is
+drawn, by l / C, and fails if M is below floor + t: for k candidates in (1 - l / C)^k <= e^{-k l /
+C} of all draws. So k l >= C log 1/delta is needed instead of the printed k = l >= sqrt(log
+1/delta), and m ~ Binomial(C - k, l / C) instead of C. Here draws are exact unless an outside logit
+exceeds `floor`.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, S named ids of all rows.
 """
@@ -33,12 +33,11 @@ from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hid
 def lazy_sample(
     address, hidden, seeds, step, inverse, offsets, named, values, floors, ids, scanned
 ):
-    """Fill ids [B, N] for rows of hidden [B, D], computing few logits beside the given ones.
+    """Fill ids [B, N] for rows of hidden [B, D], computing few logits besides the given ones.
 
-    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for what must not
-    be drawn; all other logits are taken to be at most floors[r]. scanned [B] counts computed
-    logits. `address` is that of W's descriptor. Returns -1, or the first row that is not finite or
-    too large.
+    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf to exclude them;
+    all other logits are assumed to be at most floors[r]. scanned [B] counts computed logits.
+    `address` is W's descriptor. Returns -1, or the first row that is not finite or too large.
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
@@ -81,14 +80,14 @@ def lazy_sample(
 def _outside(
     matrix, wide, logits, owners, row, seed, step, draw, inverse, base, floor, place, most
 ):  # fmt: skip
-    """(The winning id, logits computed); `most` is the best perturbed logit so far.
+    """Return (the winning id, logits computed), given the best perturbed logit `most` so far.
 
-    Logits are (x - base) inverse here; those outside are at most `floor`.
-    Ids are passed over by gaps of the geometric distribution. `logits` keeps what was computed.
+    Logits are (x - base) inverse; those outside are at most `floor`. Gaps between visited ids are
+    geometric. `logits` caches computed logits.
     """
     computed, at, trial = 0, -1, np.uint64(0)
     rate = -expm1(-exp(floor - most))
-    while rate > 0:  # it is 0 where `most` is that much larger
+    while rate > 0:  # it is 0 if `most` is much larger than `floor`
         gap, noise = random_bits(seed, step, draw | OUTSIDE, trial)
         trial += np.uint64(1)
         skipped = 0.0 if rate >= 1 else log(uniform(gap)) / log1p(-rate)

@@ -1,18 +1,18 @@
 """log Z, the logarithm of the sum of all e^{scale x}, in float64 with a computed interval.
 
-log Z = scale top + rest: top is the largest logit, rest = log(1 + S), S the sum of all other
-e^{scale (x - top)}. So log p = scale (x - top) - rest adds two numbers of one sign: nothing
-cancels, and it is never above 0. A kernel writes, for each row, TOP, VALUE, LOW and HIGH: `top`,
-the `rest`, and two numbers that it is proven to lie between.
+log Z = scale top + rest, with top the largest logit, rest = log(1 + S), and S the sum of all other
+e^{scale (x - top)}. So log p = scale (x - top) - rest adds two numbers of one sign: it does not
+cancel and is never above 0. A kernel writes for each row TOP, VALUE, LOW and HIGH: `top`, `rest`,
+and two proven bounds of `rest`.
 
-A logit is `dot64` + bias, or what edits put in its place; scale and logits are exact numbers. The
-errors, as parts of S (docs/exactness.md):
+A logit is `dot64` + bias, or an edit's value; scale and logits are taken as exact. Errors, relative
+to S (docs/exactness.md):
 
-    SPREAD  the exponent is rounded twice, to 2^-53 of at most 708, as often as the top is replaced
-            in all; an exponential is within ERROR64 of itself
-    STEP    of each addition that a lane, a chunk and the sum of all chunks go through, and of each
-            replacement of the top, of which every chunk has one at most
-    TINY    of 1 a row, which is what underflows at most
+    SPREAD  the exponent is rounded twice, to 2^-53 of at most 708, over all replacements of the
+            top together; an exponential is within ERROR64 of itself
+    STEP    per addition in a lane, a chunk and the sum of chunks, and per replacement of the top,
+            at most one per chunk
+    TINY    of 1 per row, the most that underflows
 
 Shape letters: B batch rows, D hidden size, V vocabulary, E edits of all rows.
 """
@@ -45,7 +45,7 @@ from logitsieve.kernels.topk.scan import tile_rows
 SPREAD, STEP, TINY = 2.0**-41, 2.0**-51, 2.0**-1000
 LOG_ERROR = 2.0**-51  # of a log1p
 
-SUM, NEXT = 1, 2  # of a sum's state, whose first is TOP: S, and the next edit to be made
+SUM, NEXT = 1, 2  # fields of a sum's state after TOP: S, and the next edit to apply
 STATE = 3
 
 
@@ -56,15 +56,18 @@ STATE = 3
 def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, stop):
     """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D].
 
-    The logits of edited[offsets[r] : offsets[r+1]], rising ids, are `values` [E] instead, -inf for
-    those that do not count. `address` is that of W's descriptor. Returns -1, or the first row that
-    is not finite or too large. Batching changes no bit.
+    The logits of edited[offsets[r] : offsets[r+1]], ascending ids, are replaced by `values` [E],
+    -inf to exclude them. `address` is W's descriptor. Returns -1, or the first row that is not
+    finite or too large. Results do not depend on the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     each = padded(dim) + CHUNK + STATE
     block = at_once(stop - start, each)
-    scratch, room = np.empty(block * each, np.float64), np.empty(tile_room(matrix), np.float32)
+    scratch, tile_scratch = (
+        np.empty(block * each, np.float64),
+        np.empty(tile_room(matrix), np.float32),
+    )
     wide = pointer(scratch)
     logits = shift(wide, block * padded(dim))
     sums = shift(logits, block * CHUNK)
@@ -79,34 +82,34 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
             state[NEXT] = offsets[first + q]
         for chunk in range(0, matrix.rows, CHUNK):
             rows = min(CHUNK, matrix.rows - chunk)
-            last, decoded = chunk + rows, pointer(room)
+            last, decoded = chunk + rows, pointer(tile_scratch)
             fill_logits64(matrix, decoded, wide, count, chunk, last, logits, CHUNK)
             for q in range(count):
-                state, found = row_of(sums, q, STATE), row_of(logits, q, CHUNK)
-                _edit(edited, values, offsets[first + q + 1], chunk, chunk + rows, state, found)
-                _add(state, found, rows, scale)
+                state, own = row_of(sums, q, STATE), row_of(logits, q, CHUNK)
+                _edit(edited, values, offsets[first + q + 1], chunk, chunk + rows, state, own)
+                _add(state, own, rows, scale)
         for q in range(count):
             state, fields = row_of(sums, q, STATE), row_of(pointer(log_z), first + q, FIELDS)
             _write(state, matrix.rows, fields)
     keep_alive(scratch)
-    keep_alive(room)
+    keep_alive(tile_scratch)
     return np.int64(-1)
 
 
 @splice
-def fill_logits64(matrix, room, wide, count, first, last, logits, apart):
-    """Fill exact logits of rows first .. last-1, `apart` values from one query to the next.
+def fill_logits64(matrix, decoded, wide, count, first, last, logits, stride):
+    """Fill exact logits of rows first .. last-1, `stride` values from one query to the next.
 
-    `room` holds decoded rows: as many values as `tile_room` says.
+    `decoded` is scratch for decoded rows: `tile_room` values.
     """
     dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
-        floats, half = as_floats(matrix, start_row, end, room), (end - start_row + 1) // 2
-        middle = start_row + half  # rows from there on are a stream of their own
+        floats, half = as_floats(matrix, start_row, end, decoded), (end - start_row + 1) // 2
+        middle = start_row + half  # the second of two streams of rows
         for q in range(0, count - 1, 2):
             one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
-            own, next_ = row_of(logits, q, apart), row_of(logits, q + 1, apart)
+            own, next_ = row_of(logits, q, stride), row_of(logits, q + 1, stride)
             for row in range(start_row, middle):
                 after = min(row + half, end - 1)
                 w, v = row_of(floats.weight, row, dim), row_of(floats.weight, after, dim)
@@ -116,7 +119,7 @@ def fill_logits64(matrix, room, wide, count, first, last, logits, apart):
                 bias, place = matrix.bias[after], after - first
                 own[place], next_[place] = there[0] + bias, there[1] + bias
         if count % 2:
-            one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, apart)
+            one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, stride)
             for row in range(start_row, middle):
                 after = min(row + half, end - 1)
                 w, v = row_of(floats.weight, row, dim), row_of(floats.weight, after, dim)
@@ -127,7 +130,6 @@ def fill_logits64(matrix, room, wide, count, first, last, logits, apart):
 
 @inline
 def _edit(edited, values, end, first, last, state, logits):
-    """Put the edits of rows first .. last-1 in their places."""
     i = int(state[NEXT])
     while i < end and edited[i] < last:
         logits[edited[i] - first] = values[i]
@@ -137,9 +139,9 @@ def _edit(edited, values, end, first, last, state, logits):
 
 @kernel("(int64[::1], float64[::1], float64, float64[:,::1])")
 def csr_log_z(offsets, logits, scale, log_z):
-    """Fill log_z [B, 4] of rows that own logits[offsets[r] : offsets[r+1]].
+    """Fill log_z [B, 4] of rows with the logits logits[offsets[r] : offsets[r+1]].
 
-    Logits are finite, or -inf for those that do not count; of none, all is -inf but a top of 0.
+    Logits are finite, or -inf to exclude them; an empty row gets a TOP of 0 and -inf.
     """
     scratch = np.empty(CHUNK + STATE, np.float64)
     chunk = pointer(scratch)
@@ -165,10 +167,10 @@ def _begin(state):
 @inline
 def _add(state, logits, count, scale):
     """Add logits[:count], at most CHUNK; they are overwritten up to whole lanes."""
-    whole = padded(count)
-    for i in range(count, whole):
+    end = padded(count)
+    for i in range(count, end):
         logits[i] = -np.inf
-    best = largest_of(logits, whole)
+    best = largest_of(logits, end)
     if best > state[TOP]:
         if state[TOP] > -np.inf:
             state[SUM] = (state[SUM] + 1.0) * exp((state[TOP] - best) * scale)
@@ -178,30 +180,27 @@ def _add(state, logits, count, scale):
             place += 1
         logits[place] = -np.inf  # it is the 1 of log(1 + S)
     if state[TOP] > -np.inf:
-        state[SUM] += _sum_of_exponentials(logits, whole, state[TOP], scale)
+        state[SUM] += _sum_of_exponentials(logits, end, state[TOP], scale)
 
 
 @inline
 def _sum_of_exponentials(logits, count, top, scale):
-    """The sum of e^{scale (x - top)} over logits[:count], none above `top`."""
     total, one, zero = zeros64(), splat64(1.0), zeros64()
     down, factor = splat64(-top), splat64(scale)
     for i in range(0, count, LANES):
-        apart = multiply_add(load(logits, i), one, down)
-        total = multiply_add(exp64_lanes(multiply_add(apart, factor, zero)), one, total)
+        delta = multiply_add(load(logits, i), one, down)
+        total = multiply_add(exp64_lanes(multiply_add(delta, factor, zero)), one, total)
     return pair_sum(total)
 
 
 @inline
 def _write(state, rows, log_z):
-    """The fields of a sum of so many rows."""
     additions = CHUNK // LANES + LANES + 2 * (rows // CHUNK + 1)
     write_log_z(state[TOP], state[SUM], rows, additions, log_z)
 
 
 @inline
 def write_log_z(top, sum_, rows, additions, log_z):
-    """TOP, VALUE, LOW and HIGH of a sum of so many rows, which went through so many additions."""
     if top == -np.inf:
         log_z[TOP], log_z[VALUE], log_z[LOW], log_z[HIGH] = 0.0, -np.inf, -np.inf, -np.inf
         return

@@ -1,8 +1,8 @@
-"""Lists of logits, best first: where top-p and min-p cut them, and draws from what remains.
+"""Lists of logits, best first: the cut by top-p and min-p, and draws from the remaining ids.
 
-A draw takes the id with the largest x_i / T + G_i, as in gumbel.py, with the same noise and among
-the ids of a list alone. That is a draw from the softmax over the list (Gumbel-max of a subset), and
-where the id that wins among all is on the list, it is that one.
+A draw takes the id with the largest x_i / T + G_i, with the noise of gumbel.py, among the ids of a
+list. That is a draw from the softmax over the list (Gumbel-max of a subset); if the winner among
+all ids is on the list, it is the same id.
 
 Shape letters: B batch rows, N draws; lists are CSR, row r's at offsets[r] .. offsets[r+1]-1.
 """
@@ -17,12 +17,12 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import SPARE, may_be_within, noise_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
-CLOSE = 1e-9  # of a weight or a mass: more than two ways to add them up differ by
+CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
 
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
 def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
-    """Fill lengths [B]: how much of each list remains after top-p and min-p, of e^{x inverse}."""
+    """Fill lengths [B] of the prefixes that top-p and min-p leave, by weights e^{x inverse}."""
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
         most, total, mass, length = logits[first] * inverse, 0.0, 0.0, 0
@@ -39,10 +39,10 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
 def cut_best(offsets, logits, inverse, top_p, min_p, lengths):
-    """Fill lengths [B]: how many of all ids top-p and min-p leave, of lists of the best of them.
+    """Fill lengths [B]: how many of all ids top-p and min-p leave, given lists of the best ids.
 
-    -1 if a list does not tell: if all of it may remain, or an id is too close to an edge. Mass that
-    is not on the list can only move the edge of top-p further down.
+    -1 if a list cannot tell: all of it may remain, or an id is too close to an edge. Mass that is
+    not on the list can only move the edge of top-p further down.
     """
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
@@ -89,7 +89,6 @@ def list_sample(offsets, ids, logits, seeds, step, inverse, places):
 
 @inline
 def _winner(ids, scaled, weights, count, seed, step, draw):
-    """The place in a list of the id that wins a draw; the first has a weight of 1."""
     place, most = 0, noise_of(seed, step, draw, ids[0])
     reach = SPARE * exp(-most)
     for i in range(1, count):

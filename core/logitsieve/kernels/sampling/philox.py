@@ -1,10 +1,10 @@
-"""Random numbers by counter: what a draw gets depends on its key and place, and on nothing else.
+"""Counter-based random numbers: a draw's numbers depend only on its key and place.
 
 Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3). The
-key is a row's seed; the four words of the counter are, from the first:
+key is a row's seed; the four words of the counter are
 
     0  place: an id or a block of ids, halved, or the number of the trial
-    1  draw, and which of the streams below in the two highest bits
+    1  draw, with the stream (below) in the two highest bits
     2  step, low word
     3  step, high word
 
@@ -22,14 +22,14 @@ FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
-# Streams: an id; a block of ids; which ids are looked at beside a head's own, and their noise.
+# Streams: an id; a block of ids; the choice of ids outside a head's own, and their noise.
 NOISE, LEAST, OUTSIDE = np.uint64(0), np.uint64(1 << 30), np.uint64(2 << 30)
 _LOW_BITS, _HALF_STEP = np.uint64(12), 2.0**-53
 
 
 @inline
 def random_bits(seed, step, draw, place):
-    """Two uint64 for a place of a draw of a step, all of them uint64."""
+    """Return two uint64 for a place of a draw of a step, all of them uint64."""
     key0, key1 = seed & WORD, seed >> HALF
     c0, c1, c2, c3 = place & WORD, draw & WORD, step & WORD, step >> HALF
     for _ in range(ROUNDS):
@@ -46,15 +46,15 @@ def random_bits(seed, step, draw, place):
 
 @inline
 def bits_of(seed, step, draw, place):
-    """The uint64 of one of two places that share a counter: the even one has words 0 and 1."""
+    """Return one of a pair's two uint64: even places have words 0 and 1, odd ones 2 and 3."""
     even, odd = random_bits(seed, step, draw, np.uint64(place >> 1))
     return odd if place & 1 else even
 
 
 @inline
 def uniform(bits):
-    """A float64 in (0, 1), never either end: the middle of one of 2^52 equal parts.
+    """Return a float64 in (0, 1), the middle of one of 2^52 equal parts.
 
-    So what is less likely than about 2^-52 is never drawn.
+    So events less likely than about 2^-52 never happen.
     """
     return float(bits >> _LOW_BITS) * 2.0**-52 + _HALF_STEP

@@ -1,7 +1,7 @@
-"""Random numbers of sixteen ids at once: those of philox.py, by which few are looked at.
+"""Random numbers of philox.py for sixteen ids at once, to rule out most of them.
 
-Each pair of ids has one counter. A 32-bit word is held in 64 bits, whose upper half no product
-reads, so that LLVM multiplies words by the instruction of every CPU for that (`vpmuludq`).
+Each pair of ids shares a counter. A 32-bit word is held in 64 bits with an arbitrary upper half, so
+LLVM multiplies words by the CPU's instruction for that (`vpmuludq`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ def _everywhere(value):
 
 @intrinsic
 def rest_lanes(typing_context, seed, step, draw, first):
-    """At least 0, and at most 1 - u by 2^-31, of the noise u of ids first .. first + 15.
+    """Return 1 - u of ids first .. first + 15, rounded down to multiples of 2^-31, then to float32.
 
-    `first` is even; the other arguments are uint64, as those of `random_bits` are. What a float32
-    rounds is not counted.
+    `first` is even; the other arguments are uint64, as for `random_bits`.
     """
 
     def codegen(context, builder, signature, arguments):

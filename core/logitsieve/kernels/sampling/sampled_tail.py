@@ -1,4 +1,4 @@
-"""The sum of exponentials of all logits, most of which are only sampled.
+"""The sum of exponentials of all logits, estimated from a sample.
 
 Levy, Chan, Ermon 2018, LSH Softmax, equation 4: Z_S + (V - s) / l times the sum over l ids drawn
 uniformly, without replacement, from those outside S.
@@ -19,7 +19,7 @@ from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
 
-# Of values e^{x scale - top}: their mean, and the sum of the squares of what they are off it.
+# Of values e^{x scale - top}: their mean, and the sum of squared deviations.
 Moments = namedtuple("Moments", "mean squares top")
 
 
@@ -28,11 +28,11 @@ Moments = namedtuple("Moments", "mean squares top")
     " int64[::1], float32[:,::1])"
 )
 def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, log_z):
-    """Fill log_z [B, 2], an estimate of the log of the sum of all e^{x scale}, its standard error.
+    """Fill log_z [B, 2]: an estimate of log of the sum of all e^{x scale}, its standard error.
 
-    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for none; of the
-    others sizes[r] are sampled. The logarithm's bias is corrected to second order. `address` is
-    that of W's descriptor. Returns -1, or the first row that is not finite or too large.
+    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf to exclude them;
+    of the others sizes[r] are sampled. The logarithm's bias is corrected to second order. `address`
+    is W's descriptor. Returns -1, or the first row that is not finite or too large.
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
@@ -49,7 +49,7 @@ def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, 
             top = max(top, values[i] * scale)
         rest = matrix.rows - (offsets[row + 1] - offsets[row])
         size = min(sizes[row], rest)
-        every = 2 * size >= rest  # as cheap, and nothing is estimated
+        every = 2 * size >= rest  # as cheap, and exact
         size = rest if every else size
         moments = _look(matrix, wide, pointer(owners), row, seeds[row], scale, top, size, every)
         total, variance = rest * moments.mean, 0.0
@@ -67,9 +67,9 @@ def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, 
 
 @inline
 def _look(matrix, wide, owners, row, seed, scale, top, size, every):
-    """Moments of `size` ids that row `row` does not own: in their order if `every`, else at random.
+    """Return Moments of `size` ids that `row` does not own: all if `every`, else at random.
 
-    `top` rises where a logit is beyond it, so that nothing overflows.
+    `top` rises with larger logits, so that exponentials do not overflow.
     """
     mean, squares, count, trial, zero = 0.0, 0.0, 0, 0, np.uint64(0)
     while count < size:

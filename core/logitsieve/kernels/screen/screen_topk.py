@@ -36,13 +36,13 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
-from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine, refined_at
+from logitsieve.kernels.sketch.bounds import REFINED_SCRATCH, refine, refined_at
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
-    codes_room,
+    codes_scratch_size,
     encode_query,
-    rotated_room,
+    rotated_scratch_size,
     sketch_at,
 )
 from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
@@ -101,20 +101,26 @@ def scan_lists(matrix, lists, routes, queries, count):
 @inline
 def prescreen_room(descriptor):
     """Count float64 values of scratch to prescreen one query by this descriptor's sketch."""
-    return codes_room(descriptor) + FACTORS + rotated_room(descriptor) + REFINED_ROOM + CHUNK // 2
+    return (
+        codes_scratch_size(descriptor)
+        + FACTORS
+        + rotated_scratch_size(descriptor)
+        + REFINED_SCRATCH
+        + CHUNK // 2
+    )
 
 
 @inline
 def prescreen_at(descriptor, scratch):
-    factors = shift(scratch, codes_room(descriptor))
+    factors = shift(scratch, codes_scratch_size(descriptor))
     rotated = shift(factors, FACTORS)
-    chunk = shift(rotated, rotated_room(descriptor))
+    chunk = shift(rotated, rotated_scratch_size(descriptor))
     return Prescreen(
         as_int8(scratch),
         factors,
         as_float32(rotated),
         refined_at(chunk),
-        as_int32(shift(chunk, REFINED_ROOM)),
+        as_int32(shift(chunk, REFINED_SCRATCH)),
     )
 
 

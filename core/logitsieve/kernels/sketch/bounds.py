@@ -1,4 +1,4 @@
-"""Bounds of the logits of rows, by their coarse codes or by their fine ones: sketch.py.
+"""Bounds of logits from coarse or fine codes: sketch.py.
 
 Shape letters: V vocabulary, F coordinates in `coarse`, T bytes of a row in `fine`.
 """
@@ -63,19 +63,19 @@ from logitsieve.kernels.sketch.sketch import (
 )
 from logitsieve.kernels.topk.queries import CHUNK
 
-FOUR = 4  # groups at once
-IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # whose sums of four fill all registers
-AT_MOST = CHUNK + FULL + (FOUR + 1) * LANES  # rows that are refined at once
-REFINED_ROOM = 2 * AT_MOST
+FOUR = 4  # groups per step
+IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # sums of four groups fill all registers
+AT_MOST = CHUNK + FULL + (FOUR + 1) * LANES  # rows per call of `refine`
+REFINED_SCRATCH = 2 * AT_MOST
 
 CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
-# float32 [AT_MOST] each; rests and biases are the work of `refine`.
+# float32 [AT_MOST] each; `rests` and `biases` are scratch of `refine`.
 Refined = namedtuple("Refined", "estimates uppers rests biases")
 
 
 @inline
 def coarse_factors(factors):
-    """The factors of coarse bounds in every lane: they would be read anew after each store."""
+    """Return the factors of coarse bounds in every lane, so stores do not force reloads."""
     return CoarseFactors(
         int(factors[SUM]),
         splat32(np.float32(factors[SCALE])),
@@ -103,10 +103,10 @@ def _level_factors(factors):
 
 @inline
 def bound_four(sketch, planes, query, group, end):
-    """(estimates, bounds) of four groups, which share what is loaded of the query.
+    """Return (estimates, bounds) of four groups, sharing the loads of the query.
 
-    They are those of the second level, where the sketch has levels. Groups from `end` on are the
-    last before it again. Bounds of places beyond V mean nothing.
+    With levels they are those of the second level. Groups from `end` on repeat the last group.
+    Places beyond V have undefined bounds.
     """
     sums = sum_four(sketch, planes, group, end)
     group, second, third, fourth = four_from(group, end)
@@ -120,23 +120,22 @@ def bound_four(sketch, planes, query, group, end):
 
 @inline
 def sum_four(sketch, planes, group, end):
-    """Sums of products of the coarse codes of four groups."""
     size, low = sketch.group_bytes, shift(planes, sketch.plane)
     group, second, third, fourth = four_from(group, end)
-    a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
-    c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
+    rows0, rows1 = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
+    rows2, rows3 = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
     zero = zero_sums(), zero_sums()
-    a, b, c, e = zero, zero, zero, zero
+    s0, s1, s2, s3 = zero, zero, zero, zero
     for quad in range(sketch.coarse_width // 4):
-        a = multiply_bytes(a, a_rows, planes, low, quad)
-        b = multiply_bytes(b, b_rows, planes, low, quad)
+        s0 = multiply_bytes(s0, rows0, planes, low, quad)
+        s1 = multiply_bytes(s1, rows1, planes, low, quad)
         if not IN_PAIRS:
-            c = multiply_bytes(c, c_rows, planes, low, quad)
-            e = multiply_bytes(e, e_rows, planes, low, quad)
+            s2 = multiply_bytes(s2, rows2, planes, low, quad)
+            s3 = multiply_bytes(s3, rows3, planes, low, quad)
     for quad in range(sketch.coarse_width // 4 if IN_PAIRS else 0):
-        c = multiply_bytes(c, c_rows, planes, low, quad)
-        e = multiply_bytes(e, e_rows, planes, low, quad)
-    return join_planes(a), join_planes(b), join_planes(c), join_planes(e)
+        s2 = multiply_bytes(s2, rows2, planes, low, quad)
+        s3 = multiply_bytes(s3, rows3, planes, low, quad)
+    return join_planes(s0), join_planes(s1), join_planes(s2), join_planes(s3)
 
 
 @inline
@@ -155,7 +154,6 @@ def _bound_group(sketch, planes, query, group, sums):
 
 @inline
 def _bound_steep(extras, query, sums):
-    """(Estimates, bounds) of a group without levels."""
     scales, rests, bias = load(extras, 0), load(extras, LANES), load(extras, 2 * LANES)
     estimates = multiply_add(scales, scale_sums(sums, query.sum, query.scale), bias)
     upper = multiply_add(rests, query.rest, estimates)
@@ -164,7 +162,6 @@ def _bound_steep(extras, query, sums):
 
 @inline
 def base_of(sketch, query, group, sums):
-    """(Estimates, bounds) of a group without the tails of a sketch with levels."""
     codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
     numbers = as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
     scales = number_lanes(sketch, numbers, 0, HEAD_SCALE)
@@ -173,7 +170,6 @@ def base_of(sketch, query, group, sums):
 
 @inline
 def _biases(sketch, group):
-    """Biases of a group whose places are rows: zeros beyond V, and of a softmax that has none."""
     if not sketch.biased:
         return zeros32()
     left = sketch.rows - group * LANES
@@ -190,7 +186,6 @@ def base_bounds(scales, bias, query, sums):
 
 @inline
 def refined_at(scratch):
-    """Room for what `refine` finds, in REFINED_ROOM float64 values of scratch."""
     first = as_float32(scratch)
     return Refined(
         first, shift(first, AT_MOST), shift(first, 2 * AT_MOST), shift(first, 3 * AT_MOST)
@@ -199,9 +194,9 @@ def refined_at(scratch):
 
 @inline
 def refine_places(sketch, planes, factors, places, count, ids, refined):
-    """Write the rows at places[:count] to `ids`; estimates and bounds of them, by their fine codes.
+    """Write the rows at places[:count] to `ids`, and their estimates and bounds from fine codes.
 
-    With levels, a place alone in its group costs nearly what all of the group do.
+    With levels, one place costs nearly as much as its whole group.
     """
     for i in range(count):
         ids[i] = sketch.order[places[i]]
@@ -213,7 +208,6 @@ def refine_places(sketch, planes, factors, places, count, ids, refined):
 
 @splice
 def _refine_levels(sketch, planes, factors, places, count, refined):
-    """Places that rise within a group share what is read of it."""
     query, queue = coarse_factors(factors), level_queue_at(refined.rests)
     first = queued = done = 0
     while first < count:
@@ -239,28 +233,28 @@ def _refine_levels(sketch, planes, factors, places, count, refined):
 
 @inline
 def refine(sketch, planes, factors, ids, count, refined):
-    """Estimates and bounds of the rows ids[:count], by their fine codes; not with levels."""
+    """Write estimates and bounds of the rows ids[:count] from their fine codes; not with levels."""
     width, low = sketch.fine_width, shift(planes, sketch.plane)
     query_sum = int(factors[FINE_SUM])
     pieces = width // (4 * LANES)
     for i in range(0, count, FOUR):
-        i_a, i_b, i_c, i_e = four_from(i, count)
-        a_row, b_row = shift(sketch.fine, ids[i_a] * width), shift(sketch.fine, ids[i_b] * width)
-        c_row, e_row = shift(sketch.fine, ids[i_c] * width), shift(sketch.fine, ids[i_e] * width)
+        i0, i1, i2, i3 = four_from(i, count)
+        row0, row1 = shift(sketch.fine, ids[i0] * width), shift(sketch.fine, ids[i1] * width)
+        row2, row3 = shift(sketch.fine, ids[i2] * width), shift(sketch.fine, ids[i3] * width)
         zero = zero_sums(), zero_sums()
-        a, b, c, e = zero, zero, zero, zero
+        s0, s1, s2, s3 = zero, zero, zero, zero
         for piece in range(pieces):
-            a = multiply_row(a, a_row, planes, low, piece)
-            b = multiply_row(b, b_row, planes, low, piece)
+            s0 = multiply_row(s0, row0, planes, low, piece)
+            s1 = multiply_row(s1, row1, planes, low, piece)
             if not IN_PAIRS:
-                c = multiply_row(c, c_row, planes, low, piece)
-                e = multiply_row(e, e_row, planes, low, piece)
+                s2 = multiply_row(s2, row2, planes, low, piece)
+                s3 = multiply_row(s3, row3, planes, low, piece)
         for piece in range(pieces if IN_PAIRS else 0):
-            c = multiply_row(c, c_row, planes, low, piece)
-            e = multiply_row(e, e_row, planes, low, piece)
+            s2 = multiply_row(s2, row2, planes, low, piece)
+            s3 = multiply_row(s3, row3, planes, low, piece)
         store_totals(
             refined.estimates, i,
-            join_planes(a), join_planes(b), join_planes(c), join_planes(e), query_sum,
+            join_planes(s0), join_planes(s1), join_planes(s2), join_planes(s3), query_sum,
         )  # fmt: skip
     for i in range(count):
         row = np.int64(ids[i])

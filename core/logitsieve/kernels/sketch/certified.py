@@ -1,4 +1,4 @@
-"""Top k with a proof, candidates and bounds by the sieve of sieve.py.
+"""Proven top k, candidates and bounds, by the sieve of sieve.py.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
@@ -18,7 +18,7 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
-from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine_places, refined_at
+from logitsieve.kernels.sketch.bounds import REFINED_SCRATCH, refine_places, refined_at
 from logitsieve.kernels.sketch.sieve import (
     DONE,
     FORGET,
@@ -26,14 +26,14 @@ from logitsieve.kernels.sketch.sieve import (
     first_groups,
     sieve,
     sieved_at,
-    sieved_room,
+    sieved_scratch_size,
 )
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
-    codes_room,
+    codes_scratch_size,
     encode_query,
-    rotated_room,
+    rotated_scratch_size,
     sketch_at,
 )
 from logitsieve.kernels.sketch.thresholds import SPARE
@@ -55,22 +55,21 @@ from logitsieve.kernels.topk.scan import scan_all
 def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is that of the sketch's descriptor. Returns 0, or -1 - r where row r
-    is not finite or too large.
+    `address` is the sketch's descriptor. Returns 0, or -1 - r if row r is not finite or too large.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     groups = first_groups(descriptor, limit)
-    room = sieved_room(descriptor, groups, limit, np.int64(0))
-    each, status = query_room(dim, limit) + room, 0
+    query_scratch = sieved_scratch_size(descriptor, groups, limit, np.int64(0))
+    each, status = query_room(dim, limit) + query_scratch, 0
     block = at_once(stop - start, each)
-    scratch = np.empty(block * each + LOGITS + rotated_room(descriptor), np.float64)
+    scratch = np.empty(block * each + LOGITS + rotated_scratch_size(descriptor), np.float64)
     sieving = shift(pointer(scratch), block * query_room(dim, limit) + LOGITS)
-    rotated = as_float32(shift(sieving, block * room))
+    rotated = as_float32(shift(sieving, block * query_scratch))
     for first in range(start, stop, block):
         count = min(stop - first, block)
-        rows, kept = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
-        queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, False)
+        rows, best_ids = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
+        queries = queries_at(pointer(scratch), block, rows, best_ids, dim, limit, False)
         bad = widen_queries(descriptor, queries, count)
         if bad >= 0:
             status = -1 - first - bad
@@ -79,9 +78,9 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
         if groups == 0:
             scan_all(matrix_at(descriptor, 0), queries, count)
         else:
-            sieve(descriptor, queries, sieving, room, groups, rotated, count, FORGET)
+            sieve(descriptor, queries, sieving, query_scratch, groups, rotated, count, FORGET)
         for q in range(count):
-            counts = sieved_at(descriptor, shift(sieving, q * room), groups).counts
+            counts = sieved_at(descriptor, shift(sieving, q * query_scratch), groups).counts
             scanned[first + q] = descriptor[ROWS] if groups == 0 else int(counts[DONE])
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
@@ -90,10 +89,10 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
 
 @kernel("(int64, float32[:,::1], int64)")
 def certified_candidates(address, hidden, least):
-    """Every row that `certified_topk` computes for `least` answers, with exact logits, as CSR.
+    """Return all rows that `certified_topk` computes for `least` answers, and exact logits, as CSR.
 
     Returns (bad, offsets [B+1], ids, logits, upper [B]): no other logit of a row exceeds its upper,
-    the worst of the `least` answers; bad is -1, or the first row of hidden that is not finite or
+    the worst of the `least` answers. bad is -1, or the first row of hidden that is not finite or
     too large.
     """
     descriptor = int64_pointer(address)
@@ -103,11 +102,11 @@ def certified_candidates(address, hidden, least):
         descriptor[ROWS],
         first_groups(descriptor, least),
     )
-    room = sieved_room(descriptor, groups, least, vocabulary)
-    size = query_room(dim, least) + LOGITS + room + rotated_room(descriptor)
+    query_scratch = sieved_scratch_size(descriptor, groups, least, vocabulary)
+    size = query_room(dim, least) + LOGITS + query_scratch + rotated_scratch_size(descriptor)
     scratch, best = np.empty(size, np.float64), np.empty(least, np.int32)
     place = shift(pointer(scratch), query_room(dim, least) + LOGITS)
-    rotated = as_float32(shift(place, room))
+    rotated = as_float32(shift(place, query_scratch))
     sieved = sieved_at(descriptor, place, groups)
     offsets, upper = np.empty(rows + 1, np.int64), np.empty(rows, np.float32)
     offsets[0] = 0
@@ -123,16 +122,16 @@ def certified_candidates(address, hidden, least):
         if groups == 0:
             count, upper[row] = vocabulary, -np.inf
             for i in range(vocabulary):
-                sieved.listed[i] = i
+                sieved.ids[i] = i
         else:
-            sieve(descriptor, queries, place, room, groups, rotated, one, KEEP)
+            sieve(descriptor, queries, place, query_scratch, groups, rotated, one, KEEP)
             count, upper[row] = int(sieved.counts[DONE]), _above(queries.values[0], 0.0)
         begin, end = offsets[row], offsets[row] + count
         offsets[row + 1] = end
         if end > ids.size:
             ids, logits = _grown(ids, begin, end), _grown(logits, begin, end)
         for i in range(count):
-            ids[begin + i] = sieved.listed[i]
+            ids[begin + i] = sieved.ids[i]
         fill_logits(matrix, queries.wide, ids, begin, end, logits)
     keep_alive(scratch)
     keep_alive(best)
@@ -141,7 +140,6 @@ def certified_candidates(address, hidden, least):
 
 @inline
 def _grown(array, used, least):
-    """A copy of array[:used] with room for `least` elements and more."""
     grown = np.empty(2 * least, array.dtype)
     for i in range(used):
         grown[i] = array[i]
@@ -150,27 +148,28 @@ def _grown(array, used, least):
 
 @inline
 def _above(bound, margin):
-    """A float32 that no logit of such a bound exceeds."""
+    """Return a float32 that no logit with this bound exceeds."""
     return np.float32(bound + margin + SPARE * abs(bound))
 
 
 @kernel("(int64, float32[:,::1], float32[::1], float32[::1])")
 def certified_bounds(address, hidden, lowers, uppers):
-    """Fill lowers and uppers [V], between which every logit of hidden [1, D] lies.
+    """Fill lowers and uppers [V] with bounds of the logits of hidden [1, D].
 
-    `address` is that of the sketch's descriptor. Returns -1, or 0 for a row that is not finite or
-    too large.
+    `address` is the sketch's descriptor. Returns -1, or 0 for a row that is not finite or too
+    large.
     """
     descriptor = int64_pointer(address)
-    dim, sketch, room = hidden.shape[1], sketch_at(descriptor), codes_room(descriptor)
+    dim, sketch, codes = hidden.shape[1], sketch_at(descriptor), codes_scratch_size(descriptor)
     scratch = np.empty(
-        padded(dim) + room + FACTORS + rotated_room(descriptor) + REFINED_ROOM + CHUNK, np.float64
+        padded(dim) + codes + FACTORS + rotated_scratch_size(descriptor) + REFINED_SCRATCH + CHUNK,
+        np.float64,
     )
     planes = as_int8(shift(pointer(scratch), padded(dim)))
-    factors = shift(pointer(scratch), padded(dim) + room)
+    factors = shift(pointer(scratch), padded(dim) + codes)
     rotated = shift(factors, FACTORS)
-    place = shift(rotated, rotated_room(descriptor))
-    refined, ids = refined_at(place), as_int32(shift(place, REFINED_ROOM))
+    place = shift(rotated, rotated_scratch_size(descriptor))
+    refined, ids = refined_at(place), as_int32(shift(place, REFINED_SCRATCH))
     places = shift(ids, CHUNK)
     norm, bad = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), 0
     if norm >= 0:

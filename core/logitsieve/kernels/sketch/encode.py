@@ -1,6 +1,6 @@
-"""Codes of rows in their coordinates, for a sketch with levels: docs/levels.md.
+"""Codes of rows for a sketch with levels: docs/levels.md.
 
-Numbers are computed in float64 of the codes as they are stored. Shape letters: V vocabulary, P
+Errors and norms are computed in float64 from the stored codes. Shape letters: V vocabulary, P
 coordinates, F of them in eight bits, T others, W of these padded, G groups of 16 rows.
 """
 
@@ -13,18 +13,17 @@ from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, pair_sum, w
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
 
-MOST = 127  # the largest code of eight bits
-SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
-LEAST_SCALE = 2e-30  # a normal number in float32, and so is what is divided by it
-STEP = 0.29  # of four-bit codes, in deviations: the least error of sixteen levels of a normal law
-ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded to float32
-LEAST_LENGTH = 1e-300  # of a tail that a number is divided by
-SHORTENED = 1e-7  # of errors and coordinates, which float32 has rounded
+MOST = 127  # the largest eight-bit code
+SHARE = 1e-6  # least scale over a row's norm: far above float64 rounding
+LEAST_SCALE = 2e-30  # it and quotients by it are normal float32 numbers
+STEP = 0.29  # standard deviations: the best step for a normal distribution in sixteen levels
+ROUNDED = 1 + 1e-6  # factor of a float64 norm before rounding to float32
+LEAST_LENGTH = 1e-300  # of a tail, as a divisor
+SHORTENED = 1e-7  # relative rounding of errors and coordinates to float32
 
 
 @inline
 def _product(left, right, width):
-    """The sum of the products of two rows of float32, of whole lanes."""
     total = zeros64()
     for place in range(0, width, LANES):
         total = multiply_add(widen(load(left, place)), widen(load(right, place)), total)
@@ -33,9 +32,9 @@ def _product(left, right, width):
 
 @inline
 def _take_tail(rows, row, first, x, places, width):
-    """Copy a tail to x[:width] and write the places of its coordinates among steps, -8 .. 7.
+    """Copy a tail to x[:width] and write its four-bit codes, -8 .. 7, to `places`.
 
-    Returns the square of its length.
+    Returns its squared length.
     """
     tail = rows.shape[1] - first
     for j in range(tail):
@@ -51,7 +50,7 @@ def _take_tail(rows, row, first, x, places, width):
 
 @inline
 def _level_of(places, tail, level, q):
-    """Write the odd whole numbers of the first 1, 2 or 4 bits of tail codes."""
+    """Write the odd integers that the first 1, 2 or 4 bits of tail codes stand for."""
     share = np.float32(1 / (8, 4, 1)[level])
     for j in range(tail):
         q[j] = np.float32(2) * np.floor(places[j] * share) + np.float32(1)
@@ -59,7 +58,7 @@ def _level_of(places, tail, level, q):
 
 @kernel("(float32[:,::1], int64, float32[:,::1], int64, int64)")
 def scales_of_rows(rows, first, scales, start, stop):
-    """Fill the scales [4, V] of rows start .. stop-1 of [V, P]: of F = `first`, and of levels."""
+    """Fill scales [4, V] of rows start .. stop-1 of [V, P]: of the first F = `first`, of levels."""
     tail = rows.shape[1] - first
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
     scratch = np.zeros(3 * width, np.float32)
@@ -92,9 +91,9 @@ def encode_rows(
 ):
     """Write the codes of rows start .. stop-1 by scales [4, V], and norms [3, V] of their levels.
 
-    `errors` [R, F] get what codes of the first coordinates leave, `left` [2, R, T] what two bits
-    and all do; limits[:4] rise to kappa and Q of the first coordinates, and the longest codes of
-    these levels.
+    `errors` [R, F] get the coding errors of the first coordinates, `left` [2, R, T] the errors of
+    two and four bits. limits[:4] are raised to kappa and Q of the first coordinates and the longest
+    codes of two and four bits.
     """
     tail = rows.shape[1] - first
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
@@ -106,10 +105,10 @@ def encode_rows(
         scale, off, length = np.float64(scales[0, row]), 0.0, 0.0
         for j in range(first):
             value = np.float64(rows[row, j])
-            whole = min(max(np.rint(value / scale), -MOST), MOST)
-            error = value - whole * scale
+            nearest = min(max(np.rint(value / scale), -MOST), MOST)
+            error = value - nearest * scale
             off, length = off + error * error, length + value * value
-            coarse[group, 64 * (j // 4) + 4 * lane + j % 4] = np.uint8(np.int64(whole) + 128)
+            coarse[group, 64 * (j // 4) + 4 * lane + j % 4] = np.uint8(np.int64(nearest) + 128)
             errors[at, j] = np.float32(error)
         limits[0] = max(limits[0], np.sqrt(off) / scale)
         limits[1] = max(limits[1], np.sqrt(length) / scale)
@@ -120,9 +119,9 @@ def encode_rows(
             for j in range(tail):
                 e[j] = np.float32(np.float64(x[j]) - scale * np.float64(q[j]))
             norm = np.sqrt(_product(e, e, width))
-            apart = abs(_product(e, x, width)) / max(np.sqrt(squares), LEAST_LENGTH)
-            apart += SHORTENED * (norm + np.sqrt(squares))
-            norm = max(norm, 2.0 * APART * apart)
+            along = abs(_product(e, x, width)) / max(np.sqrt(squares), LEAST_LENGTH)
+            along += SHORTENED * (norm + np.sqrt(squares))
+            norm = max(norm, 2.0 * APART * along)
             norms[level, row] = np.float32(norm * ROUNDED)
             if level > 0:
                 limits[1 + level] = max(limits[1 + level], np.sqrt(_product(q, q, width)))

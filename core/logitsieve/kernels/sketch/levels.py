@@ -1,19 +1,20 @@
 """Bounds from codes of one, two and four bits that refine each other: the levels of a sketch.
 
-docs/levels.md derives them. Of the P coordinates of a row the first F are coded in eight bits, as
-in a sketch without levels. The T others, the tail x, are turned at random and coded in four bits.
-A level reads the first 1, 2 or 4 bits of each: odd whole numbers q, with a scale s and a norm n of
-the level, so that for the tail y of a query
+docs/levels.md derives them. The first F of a row's P coordinates have eight-bit codes, as without
+levels. The other T, the tail x, are rotated at random and coded in four bits. A level reads the
+first 1, 2 or 4 bits of each: odd integers q, with a scale s and a norm n per row and level. For the
+tail y of a query
 
     x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
 
-`reach` is 1 where nothing may be wrong; less where every bound may fail with a chance of `chance`
-over all rotations: `reach_of`. Tails of queries have codes g of eight bits, and sums are exact:
+`reach` is 1 for certain bounds, and less if all bounds together may fail with a probability of
+`chance` over random rotations: `reach_of`. The tail of a query has eight-bit codes g, and sums are
+exact:
 
     q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 2 L - 15 S
 
-with B and C the sums of g where the first and second bits are set, L those of the last two times
-g, and S that of all.
+B and C are the sums of g over the set first and second bits, L sums the last two bits times g, and
+S is the sum of g.
 
 Shape letters: V vocabulary, P coordinates, F of them in `coarse`, T others, G groups of 16 rows.
 """
@@ -74,13 +75,13 @@ from logitsieve.kernels.simd.tables import (
 
 CRUMB_WORDS = CRUMB_FORM.words
 LEVELS = 3
-TAIL_QUANTUM = 64  # coordinates: a tail is padded to whole ones
-LARGEST_TAIL_CODE = 126.0  # but for rounding, so that a code is a signed byte
-LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before they are rounded
-# What is not of a uniform direction is this small a share of what is: stored norms hold so many
-# times it, and a query's reach one of so many parts more.
+TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
+LARGEST_TAIL_CODE = 126.0  # before rounding, so that a code is a signed byte
+LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before rounding
+# The share of an error that has no uniform direction is at most 1 / APART: stored norms are at
+# least APART times it, and a query's reach is larger by 1 / APART.
 APART = 512.0
-# Numbers of a row: the scale of its first coordinates, then scales and norms of the levels.
+# A row's numbers: the scale of its first coordinates, then scales and norms of the levels.
 NUMBERS = (
     HEAD_SCALE,
     FIRST_SCALE,
@@ -90,36 +91,36 @@ NUMBERS = (
     LAST_SCALE,
     LAST_NORM,
 ) = range(7)
-STEP = 7  # the place of their step after the starts of their codes: simd/shorts.py
-COARSE_NUMBERS, LEVEL_NUMBERS = 3, 2  # of a row in `coarse`, and in `middle` or `fine`
+STEP = 7  # index in `starts` of the step of their codes: simd/shorts.py
+COARSE_NUMBERS, LEVEL_NUMBERS = 3, 2  # per row in `coarse`, and in `middle` or `fine`
 CONSTANT = np.sqrt(2 * pi)
 
-# What a query is to the levels: whole numbers to subtract from sums, then float32 in every lane.
+# A query's factors: integers to subtract from sums, then float32 in every lane.
 LevelFactors = namedtuple(
     "LevelFactors", "first middle last thrice scale rest first_error middle_error last_error"
 )
-# Rows that wait for their last bits: int32 places, and float32 sums of two bits, sums of the first
-# coordinates, and these with their error. The rest is scratch, for a group or for sixteen rows.
+# Rows waiting for the last level: int32 places, and float32 sums of two bits, estimates and bounds
+# of the first coordinates. The rest is scratch, for a group or sixteen rows.
 LevelQueue = namedtuple("LevelQueue", "places sums bases uppers group totals scales rests")
-FULL = 2 * LANES  # rows of a queue of which the first sixteen are read: their codes are there
+FULL = 2 * LANES  # rows: by then the codes of the first sixteen have been prefetched
 LINE = 64  # bytes
-AHEAD = 4  # groups from the one that is read to the one that the CPU is asked to fetch
+AHEAD = 4  # groups to prefetch ahead
 
 
 @inline
 def reach_of(chance, rows, dim):
-    """The reach beyond which a bound of any of some rows at any level has at most that chance.
+    """Return a reach that any of `rows` exceeds at any level with at most the probability `chance`.
 
-    The coordinate of a uniform direction in n dimensions is above f with a chance of at most
-    (1 - f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))): docs/levels.md. Here n is dim - 1.
+    A coordinate of a uniform direction in n dimensions exceeds f with a probability of at most (1 -
+    f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))): docs/levels.md. Here n is dim - 1.
     """
     if chance <= 0.0 or dim < 4:
         return 1.0
-    wanted, n, low, high = log(chance / (LEVELS * rows)), dim - 1.0, 0.0, 1.0
+    log_chance, n, low, high = log(chance / (LEVELS * rows)), dim - 1.0, 0.0, 1.0
     for _ in range(40):
         f = (low + high) / 2
         least = (n - 1) / 2 * log(1 - f * f) - log(f * CONSTANT * sqrt(n - 1))
-        if least > wanted:
+        if least > log_chance:
             low = f
         else:
             high = f
@@ -128,10 +129,10 @@ def reach_of(chance, rows, dim):
 
 @inline
 def encode_tail(turned, width, planes, tables):
-    """Write the codes of turned[:width], and their tables; whole quanta, zeros at the end.
+    """Write the codes and tables of turned[:width], padded with zeros to whole quanta.
 
-    Returns (scale, the sum of the codes, the sum of what tables add, ||scale g||^2 and
-    ||y - scale g||^2). `turned` holds codes afterwards.
+    Returns (scale, the sum of the codes, the sum of the tables' offsets, ||scale g||^2 and ||y -
+    scale g||^2). `turned` holds the codes afterwards.
     """
     largest, fours = np.float32(0), np.float32(0)
     for d in range(0, width, 4):
@@ -160,7 +161,7 @@ def encode_tail(turned, width, planes, tables):
 
 @inline
 def _fill_tables(codes, width, tables):
-    """Write the tables of whole numbers codes[:width]; returns the sum of what each begins with."""
+    """Write the tables of codes[:width]; return the sum of their first entries."""
     added = 0
     for four in range(width // 4):
         chunk, within = four // 8, four % 8
@@ -179,7 +180,7 @@ def _fill_tables(codes, width, tables):
 
 @inline
 def level_queue_at(start):
-    """An empty queue in 18 x 16 float32 values."""
+    """Lay out an empty queue in 18 x 16 float32 values."""
     most = FULL + LANES
     return LevelQueue(
         as_int32(start), shift(start, most), shift(start, 2 * most), shift(start, 3 * most),
@@ -190,9 +191,9 @@ def level_queue_at(start):
 
 @inline
 def _bits(rows, tables, chunks, later, lines):
-    """Return what the tables have at the bits of each of sixteen rows.
+    """Return the table sums for the bits of sixteen rows.
 
-    Each chunk asks for so many lines from `later` on, which other groups will need.
+    Each chunk prefetches `lines` lines from `later` on, for a later group.
     """
     total = zero_sums()
     for first in range(0, chunks, CHUNKS_AT_ONCE):
@@ -207,7 +208,7 @@ def _bits(rows, tables, chunks, later, lines):
 
 @inline
 def first_level(sketch, planes, query, base, group):
-    """(Twice the sums by the first bits, upper bounds by them) of a group."""
+    """Return (twice the sums of the first bits, the upper bounds) of a group."""
     rows = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
     chunks = sketch.tail_width // CHUNK_COORDINATES
     later = shift(rows, AHEAD * sketch.group_bytes)
@@ -222,32 +223,29 @@ def first_level(sketch, planes, query, base, group):
 
 @inline
 def number_lanes(sketch, numbers, offset, kind):
-    """Sixteen numbers of that kind, of the codes numbers[offset : offset + 16]."""
     return load_shorts(numbers, offset, sketch.starts[kind], sketch.starts[STEP])
 
 
 @inline
 def bounded(scales, sums, error, rests, rest, base):
-    """Upper bounds by a level: base + scales (sums + error) + rests rest."""
+    """Return upper bounds of a level: base + scales (sums + error) + rests rest."""
     upper = multiply_add(scales, multiply_add(sums, splat32(np.float32(1)), error), base)
     return multiply_add(rests, rest, upper)
 
 
 @inline
 def tables_of(sketch, planes):
-    """The tables of a query, which follow its planes."""
     return as_uint8(shift(planes, 2 * sketch.coarse_width + 2 * sketch.tail_width))
 
 
 @inline
 def middle_bytes(sketch):
-    """Bytes of sixteen rows in `middle`."""
     return LANES * (sketch.tail_width // 8 + 2 * LEVEL_NUMBERS)
 
 
 @inline
 def middle_level(sketch, planes, twice, group):
-    """(Sums by two bits, their scales, norms) of a group with so many by one."""
+    """Return (sums of two bits, scales, norms) of a group, from twice the sums of one."""
     chunks = sketch.tail_width // CHUNK_COORDINATES
     rows = shift(sketch.middle, group * middle_bytes(sketch))
     later = shift(rows, AHEAD * middle_bytes(sketch))
@@ -260,7 +258,6 @@ def middle_level(sketch, planes, twice, group):
 
 @inline
 def middle_upper(query, middle, base):
-    """Upper bounds by two bits."""
     sums, scales, rests = middle
     sums = scale_sums(sums, query.middle, query.scale)
     return bounded(scales, sums, query.middle_error, rests, query.rest, base)
@@ -274,9 +271,9 @@ def middle_estimate(query, middle, base):
 
 @inline
 def queue_rows(sketch, query, middle, base, group, mask, queue, count):
-    """Append the lanes in `mask` to `count` rows, and ask for their codes; the number then.
+    """Append the lanes in `mask` to a queue of `count` rows, prefetch their codes; return its size.
 
-    `base` are sums of the group without a tail, and these with the error of their codes.
+    `base` holds estimates and bounds of the group without the tail.
     """
     sums, _, _ = middle
     store(queue.group, 0, scale_sums(sums, query.middle, splat32(np.float32(1))))
@@ -299,7 +296,7 @@ def queue_rows(sketch, query, middle, base, group, mask, queue, count):
 
 @splice
 def last_level(sketch, planes, query, queue, count):
-    """(Estimates, upper bounds) by four bits of the first `count` rows of a queue, 16 at most."""
+    """Return (estimates, upper bounds) by four bits of the first `count` <= 16 rows of a queue."""
     first, width = as_int8(shift(planes, 2 * sketch.plane)), sketch.fine_width
     second = shift(first, sketch.tail_width)
     for i in range(0, count, 4):
@@ -319,7 +316,7 @@ def last_level(sketch, planes, query, queue, count):
     for i in range(count):
         row = shift(sketch.fine, np.int64(queue.places[i]) * width)
         numbers = as_uint16(shift(row, sketch.tail_width // 4))
-        # Whole numbers below 2^24.
+        # Integers below 2^24.
         queue.totals[i] = 4 * queue.sums[i] + 2 * queue.totals[i] - query.thrice
         scales[i] = starts[LAST_SCALE] + (np.int32(numbers[0]) << starts[STEP])
         rests[i] = starts[LAST_NORM] + (np.int32(numbers[1]) << starts[STEP])
@@ -328,7 +325,6 @@ def last_level(sketch, planes, query, queue, count):
 
 @inline
 def last_bounds(query, queue):
-    """(Estimates, upper bounds) by four bits of sixteen rows whose sums are known."""
     sums, scales = (
         multiply_add(load(queue.totals, 0), query.scale, zeros32()),
         load(queue.scales, 0),
@@ -340,7 +336,6 @@ def last_bounds(query, queue):
 
 @inline
 def drop_sixteen(queue, count):
-    """Drop the first sixteen of `count` rows of a queue; returns how many are left."""
     places = as_float32(queue.places)
     for i in range(0, FULL, LANES):
         store(places, i, load(places, i + LANES))

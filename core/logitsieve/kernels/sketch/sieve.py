@@ -1,8 +1,9 @@
-"""The sieve: bound every row by the sketch, compute exactly those that may be among the best.
+"""The sieve: bound every row by the sketch, compute only rows that may be among the best.
 
-For each query: bound the rows that are often among the best; compute those with the best estimates,
-so that the k-th best exact logit is a threshold; then bound all others, and compute every row whose
-bound, refined by the fine codes, reaches it. A row that is dropped has a logit below k others'.
+For each query: bound the rows that are often among the best, and compute those with the best
+estimates. Their k-th best exact logit is the threshold. Then bound all other rows, refine bounds
+that reach the threshold by the fine codes, and compute the rows that still reach it. A dropped row
+has a logit below k others.
 
 Shape letters: V vocabulary, K answers.
 """
@@ -21,7 +22,7 @@ from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, shif
 from logitsieve.kernels.sketch.bounds import (
     AT_MOST,
     FOUR,
-    REFINED_ROOM,
+    REFINED_SCRATCH,
     base_of,
     bound_four,
     coarse_factors,
@@ -39,64 +40,69 @@ from logitsieve.kernels.sketch.levels import (
     middle_upper,
     queue_rows,
 )
-from logitsieve.kernels.sketch.sketch import FACTORS, MARGIN, codes_room, encode_query, sketch_at
+from logitsieve.kernels.sketch.sketch import (
+    FACTORS,
+    MARGIN,
+    codes_scratch_size,
+    encode_query,
+    sketch_at,
+)
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, NORM, STATE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
-FIRST = 32  # groups that give the threshold, at least
-FIRST_ROWS = 8  # rows of theirs for each answer wanted, at least
-TILE = 64  # groups whose codes stay in the cache while all queries go through them
+FIRST = 32  # least number of groups that give the threshold
+FIRST_ROWS = 8  # least number of their rows for each answer
+TILE = 64  # groups: their codes stay in the cache while all queries use them
 
-# One query's scratch: codes and factors; what refining finds; estimates and bounds float32 of the
-# first groups; rows that passed the coarse bounds; ids of rows to compute, and of those computed.
-# `counts`: how many passed, where the ids begin that are not computed yet, how many were computed.
-Sieved = namedtuple("Sieved", "planes factors refined estimates uppers passed listed counts")
+# One query's scratch. float32 estimates and bounds of the first groups; places that passed the
+# coarse bounds; ids of computed rows, then of rows to compute from BEGIN on.
+Sieved = namedtuple("Sieved", "planes factors refined estimates uppers passed ids counts")
 PASSED, BEGIN, DONE = range(3)
 COUNTS = 3
 
-# Whether `listed` holds all rows that were computed afterwards; of one type, as scan.LISTED is.
+# Whether `ids` collects all computed rows; of one type, like scan.LISTED.
 KEEP, FORGET = np.bool_(True), np.bool_(False)
 
 
 @inline
 def first_groups(descriptor, limit):
-    """Groups that give the threshold; 0 where so many answers are wanted that all is computed."""
+    """Return the number of groups that give the threshold; 0 if all logits should be computed."""
     groups = (descriptor[ROWS] + LANES - 1) // LANES
-    wanted = max(FIRST, (FIRST_ROWS * limit + LANES - 1) // LANES)
-    return 0 if 2 * FIRST_ROWS * limit > descriptor[ROWS] else min(groups, wanted)
+    count = max(FIRST, (FIRST_ROWS * limit + LANES - 1) // LANES)
+    return 0 if 2 * FIRST_ROWS * limit > descriptor[ROWS] else min(groups, count)
 
 
 @inline
-def sieved_room(descriptor, groups, limit, kept):
-    """float64 values of scratch for one query that lists `kept` ids for good."""
-    listed = max(2 * SEEDS * limit, CHUNK) + AT_MOST + kept  # what is seeded at most, or passed
-    fixed = codes_room(descriptor) + FACTORS + REFINED_ROOM + COUNTS
-    return fixed + groups * LANES + (AT_MOST + listed + 1) // 2
+def sieved_scratch_size(descriptor, groups, limit, collected):
+    """Return the float64 values of scratch for one query that collects `collected` ids."""
+    id_count = max(2 * SEEDS * limit, CHUNK) + AT_MOST + collected  # seeds, or places that passed
+    fixed = codes_scratch_size(descriptor) + FACTORS + REFINED_SCRATCH + COUNTS
+    return fixed + groups * LANES + (AT_MOST + id_count + 1) // 2
 
 
 @inline
 def sieved_at(descriptor, scratch, groups):
-    factors = shift(scratch, codes_room(descriptor))
+    factors = shift(scratch, codes_scratch_size(descriptor))
     refined = shift(factors, FACTORS)
-    counts = shift(refined, REFINED_ROOM)
+    counts = shift(refined, REFINED_SCRATCH)
     estimates = as_float32(shift(counts, COUNTS))
     uppers = shift(estimates, groups * LANES)
     passed = as_int32(shift(uppers, groups * LANES))
-    listed = shift(passed, AT_MOST)
+    ids = shift(passed, AT_MOST)
     return Sieved(
-        as_int8(scratch), factors, refined_at(refined), estimates, uppers, passed, listed, counts
+        as_int8(scratch), factors, refined_at(refined), estimates, uppers, passed, ids, counts
     )
 
 
 @inline
-def sieve(descriptor, queries, sieving, room, groups, rotated, count, keep):
-    """Offer to each query every row that may be among its best; `sieving` are `room` apart."""
+def sieve(descriptor, queries, sieving, stride, groups, rotated, count, keep):
+    """Offer to each query every row that may be among its best; their scratch is `stride` apart."""
     sketch, first, last = sketch_at(descriptor), np.int64(0), groups
     while first < sketch.groups:
         for q in range(count):
-            sieved = sieved_at(descriptor, shift(sieving, q * room), groups)
+            sieved = sieved_at(descriptor, shift(sieving, q * stride), groups)
             if first == 0:
                 h, norm = (
                     row_of(queries.hidden, q, descriptor[DIM]),
@@ -115,25 +121,24 @@ def sieve(descriptor, queries, sieving, room, groups, rotated, count, keep):
 
 @splice
 def _sieve_first(descriptor, sieved, queries, q, groups, keep):
-    """Bound the first groups, and compute the rows of theirs with the best estimates."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
     for group in range(0, groups, FOUR):
         bounds = bound_four(sketch, sieved.planes, query, group, groups)
-        a, b, c, e = four_from(group, groups)
-        _store_bounds(sieved, a, bounds[0])
-        _store_bounds(sieved, b, bounds[1])
-        _store_bounds(sieved, c, bounds[2])
-        _store_bounds(sieved, e, bounds[3])
+        g0, g1, g2, g3 = four_from(group, groups)
+        _store_bounds(sieved, g0, bounds[0])
+        _store_bounds(sieved, g1, bounds[1])
+        _store_bounds(sieved, g2, bounds[2])
+        _store_bounds(sieved, g3, bounds[3])
     rows = min(groups * LANES, sketch.rows)
     seeds = take_best(
-        sieved.estimates, sieved.uppers, sketch.order, rows, queries.limit, sieved.listed
+        sieved.estimates, sieved.uppers, sketch.order, rows, queries.limit, sieved.ids
     )
     sieved.counts[PASSED], sieved.counts[BEGIN], sieved.counts[DONE] = (
         0,
         seeds if keep else 0,
         seeds,
     )
-    scan_one(matrix_at(descriptor, 0), LISTED, sieved.listed, np.int64(0), seeds, queries, q)
+    scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, np.int64(0), seeds, queries, q)
 
 
 @inline
@@ -144,24 +149,24 @@ def _store_bounds(sieved, group, bounds):
 
 @splice
 def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
-    """Groups first .. last-1: what passes the threshold is noted, and settled a chunk at a time.
+    """Collect places in groups first .. last-1 that reach the threshold; settle them by chunks.
 
-    All is settled after the first groups, whose bounds are stored, and after the last.
+    The first groups, with stored bounds, and the last are settled completely.
     """
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
-    whole = last == groups or last == sketch.groups
+    settles = last == groups or last == sketch.groups
     for group in range(first, last, FOUR):
         if first == 0:
-            a, b, c, e = _stored_four(sieved, group, last)
+            u0, u1, u2, u3 = _stored_four(sieved, group, last)
         else:
             bounds = bound_four(sketch, sieved.planes, query, group, last)
-            a, b, c, e = bounds[0][1], bounds[1][1], bounds[2][1], bounds[3][1]
-        passed = append_passed(sketch, sieved.passed, passed, a, threshold, group, last)
-        passed = append_passed(sketch, sieved.passed, passed, b, threshold, group + 1, last)
-        passed = append_passed(sketch, sieved.passed, passed, c, threshold, group + 2, last)
-        passed = append_passed(sketch, sieved.passed, passed, e, threshold, group + 3, last)
-        if passed >= CHUNK or (whole and group + FOUR >= last):
+            u0, u1, u2, u3 = bounds[0][1], bounds[1][1], bounds[2][1], bounds[3][1]
+        passed = append_passed(sketch, sieved.passed, passed, u0, threshold, group, last)
+        passed = append_passed(sketch, sieved.passed, passed, u1, threshold, group + 1, last)
+        passed = append_passed(sketch, sieved.passed, passed, u2, threshold, group + 2, last)
+        passed = append_passed(sketch, sieved.passed, passed, u3, threshold, group + 3, last)
+        if passed >= CHUNK or (settles and group + FOUR >= last):
             sieved.counts[PASSED] = passed
             threshold, passed = _refine_passed(descriptor, sieved, queries, q, keep), 0
     sieved.counts[PASSED] = passed
@@ -169,13 +174,13 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
 
 @splice
 def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
-    """The same through the levels of a sketch: each is read of what has passed the one before.
+    """Like `_sieve_tile`, through the levels of a sketch: each is read if the last was passed.
 
-    Rows wait for the last, so that their codes are there when sixteen are read together.
+    Rows are queued for the last level, so that their codes are prefetched.
     """
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
     levels, queue, queued = query.levels, level_queue_at(sieved.refined.rests), 0
-    bases = sieved.refined.biases  # which nothing else needs
+    bases = sieved.refined.biases  # free with levels
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     for four in range(first, last, FOUR):
         sums = sum_four(sketch, sieved.planes, four, last)
@@ -184,7 +189,7 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
             at = 2 * LANES * (group - four)
             base = load(bases, at), load(bases, at + LANES)
             twice, upper = first_level(sketch, sieved.planes, levels, base[1], group)
-            if group < groups:  # rows that were computed have bounds of -inf
+            if group < groups:  # computed rows have bounds of -inf
                 upper = smaller(upper, load(sieved.uppers, group * LANES))
             mask = lanes_not_below(upper, threshold)
             if mask == 0:
@@ -209,7 +214,7 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, keep):
 
 @inline
 def _pass_sixteen(sketch, sieved, levels, queue, count, threshold, passed):
-    """List the places of the first `count` rows that reach `threshold`; the number that passed."""
+    """Append the places of the first `count` rows that reach the threshold; return their number."""
     _, upper = last_level(sketch, sieved.planes, levels, queue, count)
     mask = first_lanes(lanes_not_below(upper, threshold), count)
     while mask:
@@ -221,7 +226,6 @@ def _pass_sixteen(sketch, sieved, levels, queue, count, threshold, passed):
 
 @inline
 def store_bases(sketch, bases, query, group, end, sums):
-    """Write sums of four groups without their tails, and these with the error of their codes."""
     places = four_from(group, end)
     for i in range(FOUR):
         base = base_of(sketch, query, places[i], sums[i])
@@ -231,26 +235,22 @@ def store_bases(sketch, bases, query, group, end, sums):
 
 @inline
 def _stored_four(sieved, group, end):
-    """The bounds of four of the first groups; groups from `end` on are the last before it again."""
-    a, b, c, e = four_from(group, end)
+    g0, g1, g2, g3 = four_from(group, end)
     return (
-        load(sieved.uppers, a * LANES),
-        load(sieved.uppers, b * LANES),
-        load(sieved.uppers, c * LANES),
-        load(sieved.uppers, e * LANES),
+        load(sieved.uppers, g0 * LANES),
+        load(sieved.uppers, g1 * LANES),
+        load(sieved.uppers, g2 * LANES),
+        load(sieved.uppers, g3 * LANES),
     )
 
 
 @inline
-def append_passed(sketch, listed, passed, uppers, threshold, group, last):
-    """List the places of a group whose bounds reach `threshold`; the number that passed by then.
-
-    Groups from `last` on are copies of another, and have none.
-    """
+def append_passed(sketch, places, passed, uppers, threshold, group, last):
+    """Append the places of a group before `last` that reach the threshold; return their number."""
     mask = lanes_not_below(uppers, threshold)
     if mask != 0 and group < last:
         mask = first_lanes(mask, sketch.rows - group * LANES)
-        passed = append_lanes(listed, passed, mask, group * LANES)
+        passed = append_lanes(places, passed, mask, group * LANES)
     return passed
 
 
@@ -261,7 +261,6 @@ def _threshold(sieved, queries, q):
 
 @splice
 def _refine_passed(descriptor, sieved, queries, q, keep):
-    """Refine what passed, and compute what reaches the threshold still; the threshold then."""
     sketch, passed = sketch_at(descriptor), int(sieved.counts[PASSED])
     begin, threshold = int(sieved.counts[BEGIN]), _threshold(sieved, queries, q)
     for i in range(passed):
@@ -269,25 +268,24 @@ def _refine_passed(descriptor, sieved, queries, q, keep):
     refine(sketch, sieved.planes, sieved.factors, sieved.passed, passed, sieved.refined)
     end = begin
     for i in range(passed):
-        sieved.listed[end] = sieved.passed[i]
+        sieved.ids[end] = sieved.passed[i]
         end += not sieved.refined.uppers[i] < threshold
-    return _compute_listed(descriptor, sieved, queries, q, begin, end, keep)
+    return _compute_ids(descriptor, sieved, queries, q, begin, end, keep)
 
 
 @inline
 def _compute_passed(descriptor, sieved, queries, q, keep):
-    """Compute what passed all levels; the threshold then."""
     sketch, passed = sketch_at(descriptor), int(sieved.counts[PASSED])
     begin = int(sieved.counts[BEGIN])
     for i in range(passed):
-        sieved.listed[begin + i] = sketch.order[sieved.passed[i]]
-    return _compute_listed(descriptor, sieved, queries, q, begin, begin + passed, keep)
+        sieved.ids[begin + i] = sketch.order[sieved.passed[i]]
+    return _compute_ids(descriptor, sieved, queries, q, begin, begin + passed, keep)
 
 
 @splice
-def _compute_listed(descriptor, sieved, queries, q, begin, end, keep):
-    """Compute the rows listed[begin:end]; the threshold then."""
-    scan_one(matrix_at(descriptor, 0), LISTED, sieved.listed, begin, end, queries, q)
+def _compute_ids(descriptor, sieved, queries, q, begin, end, keep):
+    """Compute the rows ids[begin:end]; return the new threshold."""
+    scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, begin, end, queries, q)
     sieved.counts[PASSED], sieved.counts[BEGIN] = 0, end if keep else 0
     sieved.counts[DONE] += end - begin
     return _threshold(sieved, queries, q)

@@ -1,26 +1,26 @@
-"""The sketch of a matrix: for every row an upper bound of its logit, from a few bytes of it.
+"""The sketch of a matrix: an upper bound of every row's logit, from a few bytes of the row.
 
-docs/certified.md proves the bound. A context h has coordinates c = L U h, U [P, D] and L [P, P]
-lower triangular, and a row w those w' for which w.h is w'.c but for what is outside the span of U.
-They are coded twice, the first F in `coarse`, the first M in `fine`: codes q, a scale s, and the
-norm n of what is left out. A query has codes r with g = s_h r near the first coordinates of c, and
-the norm rho of what is left out. For either coding,
+docs/certified.md proves the bound. A context h has coordinates c = L U h, with U [P, D] and L [P,
+P] lower triangular. A row w has coordinates w' so that w.h is w'.c, up to the part outside the span
+of U. They are coded twice: the first F in `coarse`, the first M in `fine`, as codes q with a scale
+s and the norm n of the uncoded rest. A query has codes r, with g = s_h r near the first coordinates
+of c, and the norm rho of its rest. For either coding,
 
-    |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q ||c - g||,
+    |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q ||c - g||.
 
-where kappa >= e / s and Q >= p / s over all rows, e being a row's coding error and p the norm of
-the coordinates that are coded. Outside the span of U only norms are needed, which Pythagoras gives:
-the rows of U, each coordinate over its `stretch`, are orthonormal up to `SKEW`.
+Over all rows, kappa >= e / s and Q >= p / s, with e a row's coding error and p the norm of its
+coded coordinates. Outside the span of U only norms are needed, by Pythagoras: the rows of U, each
+coordinate over its `stretch`, are orthonormal up to `SKEW`.
 
-Coarse codes lie in an order of their own, rows that are often among the best first: they give a
-threshold that few of the others reach.
+Coarse codes are stored in their own order, rows that are often among the best first: they give a
+threshold that few other rows reach.
 
-Shape letters: V vocabulary, D hidden size, P coordinates, M of them in `fine` and F in `coarse`,
-G groups of 16 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and
-biases as float32; T bytes of a row in `fine`: its coordinates, then its s and n. With levels there
-is U alone, any square matrix, whose inverse gives w', and all numbers are those of levels.py.
+Shape letters: V vocabulary, D hidden size, P coordinates, M of them in `fine` and F in `coarse`, G
+groups of 16 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and
+biases as float32; T bytes of a row in `fine`: its coordinates, then s and n. With levels there is
+only U, any square matrix, with the inverse giving w'; the numbers are those of levels.py.
 
-A sketch's descriptor is that of W, then addresses, sizes, and float64 bits, in the order below.
+A sketch's descriptor is W's, then addresses, sizes, and float64 bits, in the order below.
 """
 
 from __future__ import annotations
@@ -90,35 +90,35 @@ from logitsieve.kernels.topk.descriptor import (
     ERRORS, LENGTHS, RESTS, FINE_ERRORS, FINE_LENGTHS, FINE_RESTS,
 ) = range(MATRIX_FIELDS, MATRIX_FIELDS + 32)  # fmt: skip
 SKETCH_FIELDS = MATRIX_FIELDS + 32
-MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # what `limits` holds in their place where there are levels
+MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # with levels `limits` holds these instead
 
-EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
-COARSE_EXTRA = 12  # and in `coarse`: its bias too
-LEVEL_EXTRA = 2 * LEVEL_NUMBERS  # and with levels, in `middle` and in `fine`
-LEVELS_EXTRA = 2 * COARSE_NUMBERS  # and in `coarse`
+EXTRA = 8  # bytes of a row in `fine` after its codes: s and n
+COARSE_EXTRA = 12  # and in `coarse`: s, n and its bias
+LEVEL_EXTRA = 2 * LEVEL_NUMBERS  # with levels, in `middle` and in `fine`
+LEVELS_EXTRA = 2 * COARSE_NUMBERS  # with levels, in `coarse`
 
-# What a query is to the sketch: float64 values, its factors.
-# With levels the last ones, and FINE_SUM and FINE_ERROR, are of the tail.
+# Per-query factors (float64). The last four exist with levels only; FINE_SUM and FINE_ERROR are
+# then those of the tail.
 (
     SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL,
     TAIL_SCALE, TAIL_ADDED, FIRST_ERROR, MIDDLE_ERROR,
 ) = range(14)  # fmt: skip
 FACTORS = 14
-NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
+NORMAL = 1e-37  # added to factors, so that rounding to float32 loses at most 2^-24 of them
 
-# What proofs/certified.py proves to be enough.
-ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings of a product beside D / 16; their growth
+# Proven to be enough by proofs/certified.py.
+ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings of a product on top of D / 16; their growth
 ROTATION_UNDERFLOW = 2.0**-140  # for each of D products
 CANCELLED = 2.0**-38  # of two squared norms, for the difference of their float64 sums
 NORM_SPARE = 1.000001  # of a norm in float64
-BOUND_MARGIN = 2.0**-20  # of the largest magnitude that a bound is summed from
-LEVELS_MARGIN = 2.0**-19  # the same with levels, which take more sums
+BOUND_MARGIN = 2.0**-20  # of the largest magnitude summed in a bound
+LEVELS_MARGIN = 2.0**-19  # with levels, which take more sums
 LEFT_SPARE = 1.01
 SUMMED = 1 + 1e-9  # of norms in float64, summed in any order
-EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` beside D
+EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` on top of D
 LEAST_MARGIN = 1e-30  # for underflow
 
-# `plane`: bytes of each of the query's two planes of codes of eight-bit coordinates.
+# `plane`: bytes of each of a query's two planes of eight-bit codes.
 Sketch = namedtuple(
     "Sketch",
     "rows groups coarse_width group_bytes fine_width plane bias coarse middle fine order"
@@ -127,20 +127,19 @@ Sketch = namedtuple(
 
 
 class SpanNorms(NamedTuple):
-    """Norms of the two factors of the coordinates, in float64 and not below the true ones.
+    """Float64 norms of U and L, not below the true ones.
 
-    `directions` are those stored, each coordinate over its stretch; with levels the only factor.
+    `directions` are the stored ones, each coordinate over its stretch; with levels L is absent.
     """
 
     directions: Float64  # [P, D]
     size: float  # their Frobenius norm
     skew: float  # >= ||directions directions^T - I||
     gain: float  # the Frobenius norm of the triangle
-    spread: float  # that of |triangle| times max(1, the norm of each direction)
+    spread: float  # the norm of |triangle| times max(1, the norm of each direction)
 
 
 def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
-    """Norms for the bounds of a sketch whose `arrays` are those of the part."""
     directions = arrays["directions"].astype(np.float64)
     if "triangle" not in arrays:
         size = float(np.linalg.norm(np.linalg.norm(directions, axis=1))) * SUMMED
@@ -149,8 +148,8 @@ def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
     triangle, (count, dim) = np.abs(arrays["triangle"].astype(np.float64)), directions.shape
     norms = np.linalg.norm(directions, axis=1)
     size = float(np.linalg.norm(norms)) * SUMMED
-    apart = np.linalg.norm(directions @ directions.T - np.eye(count), axis=1)
-    skew = float(np.linalg.norm(apart)) * SUMMED
+    skewed = np.linalg.norm(directions @ directions.T - np.eye(count), axis=1)
+    skew = float(np.linalg.norm(skewed)) * SUMMED
     skew += (dim + EXACT_STEPS) * UNIT64 * size * size
     gain = float(np.linalg.norm(np.linalg.norm(triangle, axis=1))) * SUMMED
     spread = float(np.linalg.norm(triangle @ np.maximum(norms, 1))) * SUMMED
@@ -158,15 +157,14 @@ def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
 
 
 class Coded(NamedTuple):
-    """Numbers of coordinates: of those coded in eight bits in `coarse`, and of those of levels."""
+    """Numbers of coordinates."""
 
-    coarse: int
+    coarse: int  # in eight bits
     tail: int  # T; 0 without levels
-    padded: int  # T up to whole quanta
+    padded: int  # T padded to whole quanta
 
 
 def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
-    """The numbers of coordinates of a sketch whose `arrays` are those of the part."""
     size = arrays["coarse"].shape[1] // LANES
     if "middle" not in arrays:
         return Coded(size - COARSE_EXTRA, 0, 0)
@@ -176,22 +174,23 @@ def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
 
 
 def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
-    """The NUMBERS of levels of every place, each kind by itself: [G, 16], or [V] of the last."""
+    """Return the NUMBERS of levels in order: each [G, 16], the last level's [V]."""
     starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
-    found: list[np.ndarray] = []
+    numbers: list[np.ndarray] = []
     for name, count in (("coarse", COARSE_NUMBERS), ("middle", LEVEL_NUMBERS)):
         codes = arrays[name][:, -2 * LANES * count :].copy().view(np.uint16)
-        found += list(codes.reshape(-1, count, LANES).swapaxes(0, 1))
-    found += list(arrays["fine"][:, -LEVEL_EXTRA:].copy().view(np.uint16).T)
-    return [floats_of(codes, start, step) for codes, start in zip(found, starts, strict=True)]
+        numbers += list(codes.reshape(-1, count, LANES).swapaxes(0, 1))
+    numbers += list(arrays["fine"][:, -LEVEL_EXTRA:].copy().view(np.uint16).T)
+    return [floats_of(codes, start, step) for codes, start in zip(numbers, starts, strict=True)]
 
 
 def sketch_descriptor(
     softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray], chance: float = 0.0
 ) -> Int64:
-    """The descriptor of a sketch whose `arrays` are those of the part, which the caller keeps.
+    """Return the descriptor of a sketch part's arrays, which the caller keeps alive.
 
-    They have an `order`. With levels, a top k may be wrong with that chance: levels.py.
+    They include an `order`. With levels, a top k may be wrong with the probability `chance`:
+    levels.py.
     """
     coarse, fine, widths, span = (
         arrays["coarse"],
@@ -264,7 +263,6 @@ def sketch_at(descriptor):
 
 @inline
 def group_bytes(descriptor):
-    """Bytes of sixteen rows in `coarse`."""
     tail = descriptor[TAIL_WIDTH]
     extra = LEVELS_EXTRA if tail > 0 else COARSE_EXTRA
     return LANES * (descriptor[COARSE_WIDTH] + tail // 8 + extra)
@@ -272,19 +270,16 @@ def group_bytes(descriptor):
 
 @inline
 def plane_bytes(descriptor):
-    """Bytes of each of the two planes of a query's codes for coordinates in eight bits."""
     return descriptor[COARSE_WIDTH] if descriptor[TAIL_WIDTH] > 0 else descriptor[FINE_WIDTH]
 
 
 @inline
-def codes_room(descriptor):
-    """float64 values of scratch for the codes of a query: planes, those of a tail, its tables."""
+def codes_scratch_size(descriptor):
     return (2 * plane_bytes(descriptor) + 6 * descriptor[TAIL_WIDTH]) // 8
 
 
 @inline
-def rotated_room(descriptor):
-    """float64 values of scratch for U h and the coordinates of a query."""
+def rotated_scratch_size(descriptor):
     span, tail = padded(descriptor[SPAN]), descriptor[TAIL_WIDTH]
     width = descriptor[COARSE_WIDTH] + tail if tail > 0 else descriptor[FINE_WIDTH]
     return (span + max(span, width)) // 2 + LANES
@@ -292,9 +287,9 @@ def rotated_room(descriptor):
 
 @inline
 def encode_query(descriptor, h, norm, rotated, planes, factors, rows=0):
-    """Write the codes and factors of a row of hidden of that norm; `rotated` is scratch.
+    """Write the codes and factors of a row of hidden with that norm; `rotated` is scratch.
 
-    Bounds of so many rows may fail, all together with the chance of the descriptor; none if 0.
+    With levels, the bounds of `rows` rows may all fail with the descriptor's chance; none if 0.
     """
     if descriptor[TAIL_WIDTH] > 0:
         _encode_levels(descriptor, h, norm, rotated, planes, factors, rows)
@@ -324,7 +319,7 @@ def _encode_steep(descriptor, h, norm, rotated, planes, factors):
     factors[FINE_ERROR], factors[FINE_REST] = fine_error + NORMAL, fine_rest + NORMAL
     factors[ALL] = _error_of_all(descriptor, ERRORS, off, first, rest)
     factors[FINE_ALL] = _error_of_all(descriptor, FINE_ERRORS, off, both, fine_rest)
-    # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
+    # The largest magnitudes summed for a row: float32 rounds each to 2^-24 of itself.
     terms = max(terms, fine_terms) + 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
     _set_margin(descriptor, norm, reach, BOUND_MARGIN, terms, factors)
 
@@ -371,9 +366,9 @@ def _encode_levels(descriptor, h, norm, rotated, planes, factors, rows):
 
 @inline
 def _set_margin(descriptor, norm, reach, share, terms, factors):
-    """Write the margin of bounds whose terms without biases add up to `terms` at most."""
+    """Write the margin of bounds with terms, without biases, that sum to at most `terms`."""
     terms += float64_of_bits(descriptor[LARGEST_BIAS])
-    # What is left of a row within the span of U, and dot64 beside the real number.
+    # The rest of a row within the span of U, and the rounding of dot64.
     exact = LEFT_SPARE * float64_of_bits(descriptor[LEFT]) * reach
     exact += (
         (descriptor[DIM] + EXACT_STEPS) * UNIT64 * norm * float64_of_bits(descriptor[LARGEST_NORM])
@@ -385,10 +380,10 @@ def _set_margin(descriptor, norm, reach, share, terms, factors):
 
 @inline
 def _turn(descriptor, h, products, turned):
-    """Write y = U h and c = L y, both in float32; what is written after P numbers means nothing.
+    """Write y = U h and c = L y in float32; values after P numbers are undefined.
 
-    Returns what c may be off by, the square of the norm of h outside the span of U at most, and
-    ||E h|| + ||y||, E being the stretch.
+    Returns the error of c, an upper bound of the squared norm of h outside the span of U, and ||E
+    h|| + ||y||, with E the stretch.
     """
     dim, span = descriptor[DIM], descriptor[SPAN]
     skew, size = float64_of_bits(descriptor[SKEW]), float64_of_bits(descriptor[SIZE])
@@ -399,46 +394,48 @@ def _turn(descriptor, h, products, turned):
     _multiply_all(directions, span, dim, h, products)
     for row in range(0, span, 4):
         _multiply_four(triangle, row, span, 1, span, min(row + 4, span), products, turned)
-    whole = _stretched_squares(h, float32_pointer(descriptor[STRETCH]), dim)
+    stretched = _stretched_squares(h, float32_pointer(descriptor[STRETCH]), dim)
     inside = _squares(products, 0, span)
-    length, within = np.sqrt(whole) * NORM_SPARE, np.sqrt(inside) * NORM_SPARE
+    length, within = np.sqrt(stretched) * NORM_SPARE, np.sqrt(inside) * NORM_SPARE
     rounded = _rounding(dim) * length
     tiny = dim * ROTATION_UNDERFLOW
-    more = 2.0 * within * (size * rounded + tiny) + (skew + CANCELLED) * inside + CANCELLED * whole
+    more = (
+        2.0 * within * (size * rounded + tiny) + (skew + CANCELLED) * inside + CANCELLED * stretched
+    )
     off = float64_of_bits(descriptor[SPREAD]) * (rounded + tiny) + span * ROTATION_UNDERFLOW
     off += _rounding(span) * float64_of_bits(descriptor[GAIN]) * within
-    return off, whole - inside + more * NORM_SPARE, length + within
+    return off, stretched - inside + more * NORM_SPARE, length + within
 
 
 @inline
 def _rounding(dim):
-    """The share of magnitudes that a float32 sum of so many products is off by.
+    """Return the relative rounding error of a float32 dot product of `dim` terms.
 
-    Each product goes through D / 16 sums of its lane, then those of sixteen lanes.
+    Each product goes through D / 16 sums of its lane, then the sum of sixteen lanes.
     """
     return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
 
 
 @inline
 def _multiply_all(matrix, rows, dim, vector, products):
-    """A matrix [rows, dim] times a vector; up to three numbers after these mean nothing."""
-    apart = (rows + 3) // 4
-    for row in range(apart):
-        _multiply_four(matrix, row, rows, apart, dim, dim, vector, products)
+    """Multiply a matrix [rows, dim] by a vector, writing up to three values more."""
+    step = (rows + 3) // 4
+    for row in range(step):
+        _multiply_four(matrix, row, rows, step, dim, dim, vector, products)
 
 
 @inline
-def _multiply_four(matrix, row, rows, apart, stride, dim, vector, products):
-    """Four rows of a matrix times a vector, so far apart; from `rows` on the last one instead."""
-    a, b, c, e = four_from(row, rows, apart)
-    dots = dots_1x4(matrix, a * stride, b * stride, c * stride, e * stride, vector, dim)
-    products[row], products[row + apart] = dots[0], dots[1]
-    products[row + 2 * apart], products[row + 3 * apart] = dots[2], dots[3]
+def _multiply_four(matrix, row, rows, step, stride, dim, vector, products):
+    """Multiply four rows, `step` apart, by a vector; rows from `rows` on are the last."""
+    r0, r1, r2, r3 = four_from(row, rows, step)
+    dots = dots_1x4(matrix, r0 * stride, r1 * stride, r2 * stride, r3 * stride, vector, dim)
+    products[row], products[row + step] = dots[0], dots[1]
+    products[row + 2 * step], products[row + 3 * step] = dots[2], dots[3]
 
 
 @inline
 def _bound_nothing(factors):
-    """Factors by which every bound is infinite: where float32 could not hold what is added up."""
+    """Set factors that make every bound infinite, for queries beyond float32's range."""
     for place in range(FACTORS):
         factors[place] = np.inf
     factors[SCALE], factors[SUM], factors[FINE_SUM] = 0.0, 0.0, 0.0
@@ -447,7 +444,7 @@ def _bound_nothing(factors):
 
 @inline
 def _error(descriptor, place, off, codes):
-    """(K, the largest of what is scaled by s) for codes whose kappa and Q are at `place`."""
+    """Return (K, the largest magnitude scaled by s) with kappa and Q at `place`."""
     _, squares, errors = codes
     kappa, most = float64_of_bits(descriptor[place]), float64_of_bits(descriptor[place + 1])
     length = np.sqrt(squares)
@@ -457,7 +454,7 @@ def _error(descriptor, place, off, codes):
 
 @inline
 def _error_of_all(descriptor, place, off, codes, rest):
-    """At least the norm of what the estimates of all rows are off by, but for the margin."""
+    """Return at least the norm of the errors of all estimates, without the margin."""
     _, squares, errors = codes
     total = float64_of_bits(descriptor[place]) * np.sqrt(squares)
     total += float64_of_bits(descriptor[place + 1]) * (np.sqrt(errors) * NORM_SPARE + off)
@@ -466,23 +463,22 @@ def _error_of_all(descriptor, place, off, codes, rest):
 
 @inline
 def _squares(values, first, last):
-    """The sum of the squares of values[first:last]."""
-    total, whole = zeros64(), first + (last - first) // LANES * LANES
-    for place in range(first, whole, LANES):
+    total, end = zeros64(), first + (last - first) // LANES * LANES
+    for place in range(first, end, LANES):
         x = widen(load(values, place))
         total = multiply_add(x, x, total)
-    x = widen(load_first(values, whole, last - whole))
+    x = widen(load_first(values, end, last - end))
     return pair_sum(multiply_add(x, x, total))
 
 
 @inline
 def _stretched_squares(values, stretch, dim):
-    """The sum of the squares of values times stretch, [:dim]; these products are exact."""
-    total, whole = zeros64(), dim // LANES * LANES
-    for place in range(0, whole, LANES):
+    """Return the sum of squares of values times stretch; these products are exact."""
+    total, end = zeros64(), dim // LANES * LANES
+    for place in range(0, end, LANES):
         x = multiply_add(widen(load(values, place)), widen(load(stretch, place)), zeros64())
         total = multiply_add(x, x, total)
-    left = dim - whole
-    x, y = widen(load_first(values, whole, left)), widen(load_first(stretch, whole, left))
+    left = dim - end
+    x, y = widen(load_first(values, end, left)), widen(load_first(stretch, end, left))
     x = multiply_add(x, y, zeros64())
     return pair_sum(multiply_add(x, x, total))

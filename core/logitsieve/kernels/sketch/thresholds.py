@@ -1,4 +1,4 @@
-"""Thresholds that few of many values, or only the bounds that matter, reach; seeds above them."""
+"""Thresholds on bounds, and the seeds that give the first one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.topk.queries import SIZE
 
-SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
+SEEDS = 2  # rows computed first for each answer: their k-th best is nearly the true one
 LOWEST = np.float32(-3.4028234e38)
-SPARE = 2.0**-22  # of a threshold, for rounding it to float32: proofs/certified.py
+SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/certified.py
 
 
 @inline
 def threshold_of(queries, q, state, margin):
-    """The value that the bound of a row must reach for it to be among the best still.
+    """Return the value that a row's bound must reach for the row to be among the best.
 
-    More than -inf, which stands for rows that were computed, and for those beyond V.
+    It exceeds -inf, the bound of computed rows and of places beyond V.
     """
     if int(state[SIZE]) < queries.limit:
         return LOWEST
@@ -28,24 +28,24 @@ def threshold_of(queries, q, state, margin):
 
 @inline
 def reached_by(logit, margin):
-    """The value that the bound of every row reaches that has such a logit, or a larger one."""
+    """Return a value that the bound of every row with at least this logit reaches."""
     threshold = np.float32(logit - margin - SPARE * abs(logit))
-    return threshold if threshold > LOWEST else LOWEST  # also where the margin is not a number
+    return threshold if threshold > LOWEST else LOWEST  # also if the margin is NaN
 
 
 @splice
-def threshold_between(values, size, wanted, most):
-    """A value that between `wanted` and `most` of the values reach, found by bisection."""
+def threshold_between(values, size, least, most):
+    """Return a value that `least` to `most` of the values reach, by bisection."""
     high = float(largest_of(values, size))
     low, step = high - 1.0, 1.0
-    while _count(values, size, np.float32(low)) < wanted and step < 1e38:
+    while _count(values, size, np.float32(low)) < least and step < 1e38:
         high, step = low, 2.0 * step
         low = high - step
     for _ in range(24):
         if _count(values, size, np.float32(low)) <= most:
             break
         middle = (low + high) / 2
-        if _count(values, size, np.float32(middle)) < wanted:
+        if _count(values, size, np.float32(middle)) < least:
             high = middle
         else:
             low = middle
@@ -62,16 +62,15 @@ def _count(values, size, threshold):
 
 @inline
 def take_best(estimates, uppers, ids, count, limit, chosen):
-    """List the ids of a few rows with the best of `count` estimates, at least `limit` if so many.
+    """Write the ids of the best estimates to `chosen`: at least min(limit, count); return how many.
 
-    Their bounds become -inf, for they need none any more. Returns their number; estimates up to
-    whole lanes are overwritten.
+    Their bounds become -inf, as they will be computed. Estimates are padded to whole lanes.
     """
-    most, whole = 2 * SEEDS * limit, padded(count)
-    for i in range(count, whole):
+    most, end = 2 * SEEDS * limit, padded(count)
+    for i in range(count, end):
         estimates[i] = -np.inf
-    threshold, size = threshold_between(estimates, whole, min(SEEDS * limit, count), most), 0
-    for first in range(0, whole, LANES):
+    threshold, size = threshold_between(estimates, end, min(SEEDS * limit, count), most), 0
+    for first in range(0, end, LANES):
         mask = first_lanes(lanes_not_below(load(estimates, first), threshold), count - first)
         while mask and size < most:
             place = first + lowest_bit(mask)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.sampling.printing import print_log_probs, print_log_z, raise_log_z
+from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, round_log_z
 from logitsieve.kernels.topk.merge import FIELDS
 from tests.oracle import log_probs, nearest_or_below
 
@@ -24,7 +24,7 @@ def printed(
     logits: np.ndarray, ids: np.ndarray, fields: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     out, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
-    print_log_probs(logits, ids.astype(np.int32), fields, 1.0, out, exact)
+    round_log_probs(logits, ids.astype(np.int32), fields, 1.0, out, exact)
     return out, exact
 
 
@@ -66,7 +66,7 @@ def test_an_estimate_is_raised_by_ids_that_weigh_nearly_nothing() -> None:
 def test_bounds_of_log_z_are_rounded_outward(top: float) -> None:
     fields = np.array([[top, 0.1, 0.1 - 1e-13, 0.1 + 1e-13], [top, 0.1, -np.inf, np.inf]])
     out = np.empty((3, 2), np.float32)
-    print_log_z(fields, 0.5, out)
+    round_log_z(fields, 0.5, out)
     value, low, high = out[:, 0].tolist()
     base = Fraction(top) / 2
     assert Fraction(low) <= base + Fraction(fields[0, 2])
