@@ -58,8 +58,8 @@ def sums_of(
         0, edited.size, 0.0,
     ):  # fmt: skip
         for i in range(refined.size):
-            intervals.listed[0] = places[refined[i]]
-            if intervals.states[intervals.listed[0]] == COARSE:
+            intervals.batch[0] = places[refined[i]]
+            if intervals.states[intervals.batch[0]] == COARSE:
                 refine_batch(descriptor, intervals, 1)
         for i in range(computed.size):
             if intervals.states[places[computed[i]]] != KNOWN:

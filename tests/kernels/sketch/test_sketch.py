@@ -57,7 +57,7 @@ def estimate(address, hidden, places, estimates, factors):
         for first in range(0, rows, most):
             count = min(most, rows - first)
             for i in range(count):
-                intervals.listed[i] = first + i
+                intervals.batch[i] = first + i
             refine_batch(descriptor, intervals, count)
         for place in range(estimates.shape[1]):
             estimates[1, place] = intervals.estimates[place]

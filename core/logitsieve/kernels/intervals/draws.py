@@ -1,14 +1,12 @@
 """log Z within a width, and the draws of sampling/gumbel.py, seed for seed, from few logits.
 
-A draw is the id with the largest x_i / T + G_i, with G_i its noise. The bound of x_i gives the
-least noise by which an id can reach a guess of the winning value. Noise of blocks, then of ids,
-selects those that do; few of them pass the fine codes and are computed. If the best is below the
-guess, the guess is lowered. It starts at an estimate of log Z less g = GUESSED_BY_BOUNDS: the best
-is below it once in e^(e^g) draws.
+A draw is the id with the largest x_i / T + G_i. The bound of x_i gives the least noise by which an
+id can reach a guess of the winning value. Noise of blocks, then of ids, selects candidates; few of
+them pass the fine codes and are computed. The guess is lowered if no candidate reaches it. It
+starts at log Z, estimated, less g = GUESSED_BY_BOUNDS: too high once in e^(e^g) draws.
 
-With top-p and min-p an id is drawn from the set that they leave: test the best id for membership,
-then the next. Sums of the mass before an id and after it decide if it is in the nucleus; every
-answer also decides for all better ids, or for all worse ones.
+With top-p and min-p, test if the best id is in the set that they leave, then the next. Sums of the
+mass before an id and after it decide; every answer also holds for all better ids, or all worse.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
 """

@@ -1,8 +1,7 @@
 """Intervals of all logits of a row of hidden, narrowed on demand.
 
-An interval comes from the coarse codes, then from the fine ones, then it is the logit itself: the
-row is known. The row with the largest logit always is. With levels the coarse codes are those of
-the second level, the fine ones those of the last.
+Intervals come from the coarse codes (with levels, the second level), then from the fine ones (the
+last level). A known row has its exact logit; the row with the largest logit always is known.
 
 Shape letters: V vocabulary, S places: V up to a multiple of 16, in the order of the sketch.
 """

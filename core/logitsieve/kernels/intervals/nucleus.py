@@ -1,7 +1,7 @@
 """The rows that top-p and min-p leave, decided as far as draws need it.
 
-A row is in the nucleus if the mass before it is less than top-p of all. Sums over intervals decide;
-intervals are narrowed until they do. Each answer holds for all rows before the row, or after it.
+A row is in the nucleus if the mass before it is less than top-p of all. Intervals are narrowed
+until sums over them decide. Each answer holds for all rows before the row, or after it.
 
 Shape letters: V vocabulary.
 """

@@ -1,21 +1,19 @@
 """Draws from all ids by the Gumbel-max trick: the id with the largest x_i / T + G_i.
 
 Gumbel noise is G_i = -log E_i, with independent exponentials E_i. A block of sixteen ids first
-draws its least E_i, which is exponential with rate 16 and belongs to each id with equal
-probability; the others exceed it by exponentials (they have no memory). So a block that cannot win
-by its least costs one random number: -log(u) / 16, with u the block's (philox.py, stream LEAST) and
-its lowest bits saying which id has the least. Another id's E_i is larger by -log u, with u the id's
-(stream NOISE).
+draws its least E_i, -log(u) / 16, which belongs to each id with equal probability; the others
+exceed it by exponentials (they have no memory). So a block that cannot win costs one random number,
+u (philox.py, stream LEAST), with lowest bits saying which id has the least. Another id's E_i is
+larger by -log u, with u the id's (stream NOISE).
 
-All logits are computed, once for all draws, in dot64's order. With top-p and min-p (Hugging Face's
-definition and order) the largest is taken among the ids that they leave: noise restricted to a set
-draws from the softmax over that set, so ids keep their noise and no draw is repeated.
+With top-p and min-p (Hugging Face's definition and order) the largest is taken among the ids that
+they leave: noise restricted to a set draws from the softmax over that set.
 
 Scaled logits are relative to the largest: large logits would swallow the noise. An id can reach a
 value M only if E_i <= w_i e^-M, with w_i = e^{x_i / T}, and -log u >= 1 - u: vectors of blocks,
 then of ids, are tested in float32, and the few ids that pass in float64. M is the logarithm of the
-sum of all w_i, less GUESSED: the winner is below it once in e^(e^GUESSED) draws, and then M is
-lowered to the best value found.
+sum of all w_i, less GUESSED: too high once in e^(e^GUESSED) draws, and then lowered to the best
+value found.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
 """
@@ -221,9 +219,7 @@ def draw_state_at(scratch, logits, rows, size, inverse):
 @splice
 def _weigh(state, top_p, min_p):
     """Fill the weights; return how many ids filters leave, and their weight without the best."""
-    state.logits[
-        state.best
-    ] = -np.inf  # its weight of 1 is not added, as it could swallow the others
+    state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others: not added
     total = _fill_weights(state)
     state.logits[state.best], state.weights[state.best] = state.most, 1.0
     if top_p == 1.0 and min_p == 0.0:

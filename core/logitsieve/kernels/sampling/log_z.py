@@ -1,12 +1,10 @@
 """log Z, the logarithm of the sum of all e^{scale x}, in float64 with a computed interval.
 
 log Z = scale top + rest, with top the largest logit, rest = log(1 + S), and S the sum of all other
-e^{scale (x - top)}. So log p = scale (x - top) - rest adds two numbers of one sign: it does not
-cancel and is never above 0. A kernel writes for each row TOP, VALUE, LOW and HIGH: `top`, `rest`,
-and two proven bounds of `rest`.
+e^{scale (x - top)}. So log p = scale (x - top) - rest does not cancel and is never above 0. A
+kernel writes for each row TOP, VALUE, LOW and HIGH: `top`, `rest`, and two proven bounds of `rest`.
 
-A logit is `dot64` + bias, or an edit's value; scale and logits are taken as exact. Errors, relative
-to S (docs/exactness.md):
+A logit is `dot64` + bias, or an edit's value. Errors, relative to S (docs/exactness.md):
 
     SPREAD  the exponent is rounded twice, to 2^-53 of at most 708, over all replacements of the
             top together; an exponential is within ERROR64 of itself

@@ -1,8 +1,7 @@
 """Lists of logits, best first: the cut by top-p and min-p, and draws from the remaining ids.
 
-A draw takes the id with the largest x_i / T + G_i, with the noise of gumbel.py, among the ids of a
-list. That is a draw from the softmax over the list (Gumbel-max of a subset); if the winner among
-all ids is on the list, it is the same id.
+A draw takes the id with the largest x_i / T + G_i of a list, with the noise of gumbel.py. If the
+winner among all ids is on the list, it is the same id.
 
 Shape letters: B batch rows, N draws; lists are CSR, row r's at offsets[r] .. offsets[r+1]-1.
 """

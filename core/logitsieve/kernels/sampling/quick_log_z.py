@@ -1,13 +1,11 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
 A row that may weigh more than e^-NEAR of the sum so far is computed by `dot64` and weighed in
-float64. All others are float32 dots, a chunk of rows at a time, relative to the largest logit so
-far, each within `slack` of the exact logit. If slack is too large, all rows use `dot64`. Results
-depend neither on the batch nor on how rows are stored: codes are not multiplied here.
+float64. All others are float32 dots, each within `slack` of the exact logit; if slack is too large,
+all rows use `dot64`. Results depend neither on the batch nor on how rows are stored.
 
-The error of an exponent is scale slack plus the rounding of the logit and of the largest one to
-float32 (ROUNDED of the largest and 90, as logits 87 below it count as e^-87); an exponential adds
-ROUGH. These errors are summed along with the sum.
+The error of an exponent is slack plus the rounding of the logit and of the largest one to float32
+(ROUNDED of the largest and 90, as logits 87 below it count as e^-87); an exponential adds ROUGH.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, Q queries answered together.
 """

@@ -1,15 +1,13 @@
 """Bounds from codes of one, two and four bits that refine each other: the levels of a sketch.
 
-docs/levels.md derives them. The first F of a row's P coordinates have eight-bit codes, as without
-levels. The other T, the tail x, are rotated at random and coded in four bits. A level reads the
-first 1, 2 or 4 bits of each: odd integers q, with a scale s and a norm n per row and level. For the
-tail y of a query
+docs/levels.md derives them. The first F of a row's P coordinates have eight-bit codes. The other T,
+the tail x, are rotated at random and coded in four bits. A level reads the first 1, 2 or 4 bits of
+each: odd integers q, with a scale s and a norm n. For the tail y of a query
 
     x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
 
-`reach` is 1 for certain bounds, and less if all bounds together may fail with a probability of
-`chance` over random rotations: `reach_of`. The tail of a query has eight-bit codes g, and sums are
-exact:
+`reach` is 1 for certain bounds, less if bounds may fail with a small probability: `reach_of`. The
+tail of a query has eight-bit codes g, and sums are exact:
 
     q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 2 L - 15 S
 

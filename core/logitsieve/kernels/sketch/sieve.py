@@ -1,9 +1,8 @@
 """The sieve: bound every row by the sketch, compute only rows that may be among the best.
 
-For each query: bound the rows that are often among the best, and compute those with the best
-estimates. Their k-th best exact logit is the threshold. Then bound all other rows, refine bounds
-that reach the threshold by the fine codes, and compute the rows that still reach it. A dropped row
-has a logit below k others.
+For each query, bound the rows that are often among the best and compute those with the best
+estimates: their k-th best exact logit is the threshold. Then bound all other rows, and compute
+those with refined bounds that reach it. A dropped row has a logit below k others.
 
 Shape letters: V vocabulary, K answers.
 """
@@ -246,7 +245,8 @@ def _stored_four(sieved, group, end):
 
 @inline
 def append_passed(sketch, places, passed, uppers, threshold, group, last):
-    """Append the places of a group before `last` that reach the threshold; return their number."""
+    """Append the places of a group before `last` that reach the threshold; return how many
+    passed."""
     mask = lanes_not_below(uppers, threshold)
     if mask != 0 and group < last:
         mask = first_lanes(mask, sketch.rows - group * LANES)

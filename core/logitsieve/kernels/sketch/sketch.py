@@ -1,19 +1,17 @@
 """The sketch of a matrix: an upper bound of every row's logit, from a few bytes of the row.
 
 docs/certified.md proves the bound. A context h has coordinates c = L U h, with U [P, D] and L [P,
-P] lower triangular. A row w has coordinates w' so that w.h is w'.c, up to the part outside the span
-of U. They are coded twice: the first F in `coarse`, the first M in `fine`, as codes q with a scale
-s and the norm n of the uncoded rest. A query has codes r, with g = s_h r near the first coordinates
-of c, and the norm rho of its rest. For either coding,
+P] lower triangular; a row w has w' with w.h = w'.c, up to the part outside the span of U. The first
+F are coded in `coarse`, the first M in `fine`: codes q, a scale s, and the norm n of the rest. A
+query has codes r, with g = s_h r near the first coordinates of c, and the norm rho of the rest. For
+either coding,
 
     |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q ||c - g||.
 
 Over all rows, kappa >= e / s and Q >= p / s, with e a row's coding error and p the norm of its
-coded coordinates. Outside the span of U only norms are needed, by Pythagoras: the rows of U, each
-coordinate over its `stretch`, are orthonormal up to `SKEW`.
+coded coordinates. The rows of U, each coordinate over its `stretch`, are orthonormal up to `SKEW`.
 
-Coarse codes are stored in their own order, rows that are often among the best first: they give a
-threshold that few other rows reach.
+Coarse codes are ordered by how often a row is among the best, so the first rows give a threshold.
 
 Shape letters: V vocabulary, D hidden size, P coordinates, M of them in `fine` and F in `coarse`, G
 groups of 16 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and
@@ -409,10 +407,8 @@ def _turn(descriptor, h, products, turned):
 
 @inline
 def _rounding(dim):
-    """Return the relative rounding error of a float32 dot product of `dim` terms.
-
-    Each product goes through D / 16 sums of its lane, then the sum of sixteen lanes.
-    """
+    """Return the relative error of a float32 dot product: D / 16 sums in a lane, then sixteen
+    lanes."""
     return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
 
 
