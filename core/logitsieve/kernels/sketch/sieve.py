@@ -245,8 +245,7 @@ def _stored_four(sieved, group, end):
 
 @inline
 def append_passed(sketch, places, passed, uppers, threshold, group, last):
-    """Append the places of a group before `last` that reach the threshold; return how many
-    passed."""
+    """Append the places of a group before `last` that pass; return how many have passed."""
     mask = lanes_not_below(uppers, threshold)
     if mask != 0 and group < last:
         mask = first_lanes(mask, sketch.rows - group * LANES)

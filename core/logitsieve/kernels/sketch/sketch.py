@@ -407,8 +407,7 @@ def _turn(descriptor, h, products, turned):
 
 @inline
 def _rounding(dim):
-    """Return the relative error of a float32 dot product: D / 16 sums in a lane, then sixteen
-    lanes."""
+    """Return the relative error of float32 dots: D / 16 sums in a lane, then sixteen lanes."""
     return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
 
 
