@@ -24,7 +24,7 @@ from logitsieve.index_builder.fitting import (
     NEAR,
     FitInputs,
     FitResult,
-    cheapest,
+    fastest,
     heads_of,
     sample_rows,
 )
@@ -158,7 +158,10 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
 
 
 def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
-    """Return the share that a screen leaves to `estimated` if that alone is cheaper, else None."""
+    """Return the share that a screen leaves to `estimated`, or None if the screen is worth having.
+
+    It is if it reads less, and takes less time.
+    """
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
     top = heads["screen"].topk(trial.hidden, trial.k)
@@ -167,6 +170,7 @@ def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | 
     clusters = len(screen.arrays["centroids"])
     left, read = dearest(parts, costs, clusters, top.scanned, top.fallback)
     us = None if inputs.config.reproducible else lambda name: trial.us(heads[name])
-    names = {inputs.fallback: costs.fallback, "screen": read}
-    lost = read >= costs.fallback or cheapest(names, us) == inputs.fallback
+    lost = read >= costs.fallback
+    if us is not None:
+        lost = lost or fastest((inputs.fallback, "screen"), us) == inputs.fallback
     return left if lost else None
