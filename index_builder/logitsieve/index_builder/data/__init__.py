@@ -1,0 +1,1 @@
+"""Matrices, contexts and GGUF files that a build reads."""
