@@ -61,11 +61,12 @@ def main() -> None:
     results = raw.read(options.out) if options.out.exists() else {}
     ours = results.setdefault(options.name, {})
     ours |= facts(index)
-    if options.judge or options.judge_captured:
-        if options.judge_captured:
-            judged = judge_captured(gguf, index, max(options.threads))
-        else:
-            judged = judge(gguf, index, options.judge, options.kinds, max(options.threads))
+    judged = {}
+    if options.judge_captured:
+        judged = judge_captured(gguf, index, max(options.threads))
+    elif options.judge:
+        judged = judge(gguf, index, options.judge, options.kinds, max(options.threads))
+    if judged:
         ours["judged"] = ours.get("judged", {}) | judged
         raw.write(options.out, results)
         return

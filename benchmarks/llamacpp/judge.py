@@ -6,7 +6,7 @@ output layer, whose product rounds h.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +32,7 @@ def judge(
     judged: dict[str, dict[str, dict[str, int]]] = {}
     with LlamaContext(gguf, positions=512, threads=threads) as context:
         for kind in kinds:
-            found = judged[kind] = {
-                name: dict.fromkeys(("tokens", "wrong", "proven"), 0) for name in (PEER, *heads)
-            }
+            found = judged[kind] = zeros((PEER, *heads))
             texts = stretches(context, kind, gguf.parents[1], tokens)
             for start in range(0, len(texts), AT_ONCE):
                 part = texts[start : start + AT_ONCE]
@@ -50,9 +48,9 @@ def judge(
 
 
 def judge_captured(gguf: Path, index: Path, threads: int) -> dict[str, dict[str, dict[str, int]]]:
-    """The same of our heads alone, for every context that was captured, those of the fit too."""
+    """Judge our heads on every captured context, also those of the fit; llama.cpp is left out."""
     decoder, matrix = LocalDecoder(open_index(index, threads=threads)), GgufModel(gguf).matrix
-    found = {name: dict.fromkeys(("tokens", "wrong", "proven"), 0) for name in heads_of(decoder)}
+    found = zeros(heads_of(decoder))
     for file in sorted(gguf.parent.glob("*.npy")):
         contexts = np.load(file).astype(np.float32)
         best = argmax(matrix, contexts)
@@ -61,6 +59,10 @@ def judge_captured(gguf: Path, index: Path, threads: int) -> dict[str, dict[str,
             count_heads(found, decoder, contexts[part], best[part])
             print(file.stem, found, flush=True)
     return {"captured contexts": found}
+
+
+def zeros(names: Iterable[str]) -> dict[str, dict[str, int]]:
+    return {name: dict.fromkeys(("tokens", "wrong", "proven"), 0) for name in names}
 
 
 def count_heads(
