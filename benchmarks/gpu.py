@@ -96,11 +96,7 @@ def lists(exact: Any, fit: Tensor, clusters: int) -> Arrays:
     pairs = torch.stack([owners[:, None].expand_as(labels).flatten(), labels.flatten()])
     own, ids = np.unique(pairs.cpu().numpy(), axis=1)
     offsets = np.searchsorted(own, np.arange(len(centroids) + 1)).astype(np.int32)
-    return {
-        "centroids": centroids.cpu().numpy(),
-        "offsets": offsets,
-        "ids": ids.astype(np.int32),
-    }
+    return {"centroids": centroids.cpu().numpy(), "offsets": offsets, "ids": ids.astype(np.int32)}
 
 
 def measure(

@@ -20,12 +20,7 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
-from logitsieve.index_builder.fit.certified import (
-    Widths,
-    code,
-    narrow_rotation,
-    second_moments,
-)
+from logitsieve.index_builder.fit.certified import Widths, code, narrow_rotation, second_moments
 from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.kernels.topk.exact_topk import csr_logits

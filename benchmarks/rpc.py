@@ -45,10 +45,7 @@ LOOPS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {
     "asyncio": asyncio.run,
     "uvloop": uvloop.run,
 }
-ASKED = {
-    "alone": pb.NORMALIZER_UNSPECIFIED,
-    "with log Z over candidates": pb.NORMALIZER_CANDIDATES,
-}
+ASKED = {"alone": pb.NORMALIZER_UNSPECIFIED, "with log Z over candidates": pb.NORMALIZER_CANDIDATES}
 
 
 def main() -> None:

@@ -52,9 +52,7 @@ KERNEL_ROOMS = [
     )
 ]
 # The rooms of `server`, each of which may import those before it and files beside them.
-SERVER_ROOMS = [
-    *("scheduling", "security", "models", "precision", "rpc", "kserve", "http", "app"),
-]
+SERVER_ROOMS = [*("scheduling", "security", "models", "precision", "rpc", "kserve", "http", "app")]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels", "llamacpp", "training"},

@@ -96,10 +96,7 @@ def indexes_of(
 
 
 def index_path(
-    data: Dataset,
-    cache: Path,
-    heads: Sequence[str],
-    progress: Callable[[str, int, int], None],
+    data: Dataset, cache: Path, heads: Sequence[str], progress: Callable[[str, int, int], None]
 ) -> Path:
     """An index with these heads and the screen of the last target."""
     return _built(data, cache, len(TARGETS), tuple(heads), TARGETS[-1], progress)[0]

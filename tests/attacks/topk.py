@@ -16,13 +16,7 @@ from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.utils.stored import KINDS
 from tests.attacks.judge import best, exact_logits
-from tests.attacks.matrices import (
-    DIMS,
-    Sketched,
-    contexts_of,
-    sketched,
-    softmax_of,
-)
+from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
 from tests.stored import BLOCKS, random_blocks
 from tests.synthetic import basis_of

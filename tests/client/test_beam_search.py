@@ -202,8 +202,7 @@ class Translating:
     @torch.inference_mode()
     def hidden(self) -> np.ndarray:
         read = self._model.model(
-            input_ids=self._source[self._sentence],
-            decoder_input_ids=torch.from_numpy(self._prefix),
+            input_ids=self._source[self._sentence], decoder_input_ids=torch.from_numpy(self._prefix)
         )
         found: np.ndarray = read.last_hidden_state[:, -1].numpy()
         return found

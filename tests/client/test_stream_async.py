@@ -10,23 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import (
-    DeadlineExceeded,
-    InvalidRequest,
-    RequestTooLarge,
-    Unavailable,
-)
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge, Unavailable
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.client.test_stream import (
-    ROW,
-    WAIT_S,
-    Script,
-    answered,
-    breaking,
-    in_order,
-    scripted,
-)
+from tests.client.test_stream import ROW, WAIT_S, Script, answered, breaking, in_order, scripted
 
 Play = Callable[[AsyncDecoderClient], Coroutine[Any, Any, None]]
 

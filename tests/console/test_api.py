@@ -15,11 +15,7 @@ from tests.synthetic import make_hidden
 
 DOCS = Path(__file__).parents[2] / "docs" / "console.md"
 
-GETS = {
-    "overview": "",
-    "points": "?model=demo",
-    "chosen": "?model=demo&min_precision=0.9&k=5",
-}
+GETS = {"overview": "", "points": "?model=demo", "chosen": "?model=demo&min_precision=0.9&k=5"}
 POSTS: dict[str, Any] = {
     "top": {"model": "demo", "kept": 1, "k": 3, "head": "screen"},
     "draws": {"model": "demo", "kept": 1, "samples": 3},

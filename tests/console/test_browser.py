@@ -142,11 +142,7 @@ def test_every_page_at_both_sizes(opened: Opened, path: str, width: int, scheme:
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("/playground", "keeps none"),
-        ("/points", "was not calibrated"),
-    ],
+    ("path", "text"), [("/playground", "keeps none"), ("/points", "was not calibrated")]
 )
 def test_an_index_that_has_little_says_what_to_do(opened: Opened, path: str, text: str) -> None:
     tab = opened(400, "light")

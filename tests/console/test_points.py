@@ -10,7 +10,7 @@ from logitsieve.decoding import LocalDecoder
 def test_points_and_their_frontier(demo: LocalDecoder) -> None:
     facts = points_facts(demo)
     assert [point["head"] for point in facts["points"]] == [
-        *("exact", "certified", "screen", "screen", "screen"),
+        *("exact", "certified", "screen", "screen", "screen")
     ]
     assert facts["batches"] == [1, 8, 64]
     # Fastest first; the one with five probes is slower and less precise than another.

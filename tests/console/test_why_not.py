@@ -71,11 +71,7 @@ def test_constraints(demo: LocalDecoder) -> None:
     best = int(demo.topk(HIDDEN, 1, head="exact").ids[0, 0])
     banned = reasons(demo, word=best, head="exact", banned=[best])
     assert not banned["answered"]
-    assert banned["stages"][0] == {
-        "stage": "constraint",
-        "passed": False,
-        "constraint": "banned",
-    }
+    assert banned["stages"][0] == {"stage": "constraint", "passed": False, "constraint": "banned"}
     other = reasons(demo, word=best, head="exact", allowed=[*range(best), *range(best + 1, 300)])
     assert other["stages"][0]["constraint"] == "allowed"
     assert reasons(demo, word=best, head="exact", banned=[(best + 1) % 300])["stages"][0]["passed"]

@@ -16,14 +16,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.logit_edits import BestLogits, best_edited, edits_of, wanted_of
 from logitsieve.heads import Head, Softmax
 from logitsieve.index import open_index
-from tests.decoding.drawn import (
-    SIZES,
-    constraints_of,
-    edited_logits,
-    head_of,
-    of_row,
-    softmax_of,
-)
+from tests.decoding.drawn import SIZES, constraints_of, edited_logits, head_of, of_row, softmax_of
 from tests.oracle import best
 from tests.server.running import write_model
 from tests.synthetic import make_hidden
@@ -40,12 +33,7 @@ def answer(
 
 @EVERY_HEAD
 @settings(max_examples=150, deadline=None)
-@given(
-    data=st.data(),
-    size=st.sampled_from(SIZES),
-    tied=st.booleans(),
-    rows=st.integers(1, 5),
-)
+@given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans(), rows=st.integers(1, 5))
 def test_the_answer_is_the_full_softmaxs_over_what_remains(
     name: str, data: st.DataObject, size: int, tied: bool, rows: int
 ) -> None:

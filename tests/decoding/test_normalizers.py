@@ -19,14 +19,7 @@ from logitsieve.decoding.normalizers import EXACT, LogZ, Query
 from logitsieve.index import open_index
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.decoding.drawn import edited_logits
-from tests.decoding.normalized import (
-    CONSTRAINTS,
-    HIDDEN,
-    SCALES,
-    SOFTMAX,
-    normalized,
-    truth,
-)
+from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SCALES, SOFTMAX, normalized, truth
 from tests.oracle import log_sum_exp, logits64
 from tests.server.running import write_model
 from tests.synthetic import make_hidden

@@ -5,14 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from demo.excerpt import (
-    EXCERPT,
-    excerpt,
-    read_paragraphs,
-    split,
-    write_paragraphs,
-    write_training,
-)
+from demo.excerpt import EXCERPT, excerpt, read_paragraphs, split, write_paragraphs, write_training
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 
 DEMO = EXCERPT.parent.parent

@@ -57,8 +57,7 @@ def some_edits() -> Edits:
 
 @pytest.mark.parametrize(("top_p", "min_p"), FILTERS)
 @pytest.mark.parametrize(
-    ("scale", "edits"),
-    [(1.0, None), (1000.0, None), (0.25, some_edits()), (1.0, some_edits())],
+    ("scale", "edits"), [(1.0, None), (1000.0, None), (0.25, some_edits()), (1.0, some_edits())]
 )
 def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: Any) -> None:
     asked = DrawOptions(40, SEEDS, 3, scale, edits, top_p, min_p)

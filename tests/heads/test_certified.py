@@ -257,9 +257,7 @@ def test_few_rows_are_computed_where_the_spectrum_decays(
 
 
 @pytest.mark.parametrize("widths", [Widths(32, 64), 32])
-def test_candidates_are_the_rows_computed_and_upper_bounds_the_others(
-    widths: Widths | int,
-) -> None:
+def test_candidates_are_the_rows_computed_and_upper_bounds_the_others(widths: Widths | int) -> None:
     softmax, hidden = decaying(2000, 96)
     head = certified(softmax, widths, hidden)
     true = logits64(softmax.weight, softmax.bias, hidden)

@@ -138,10 +138,7 @@ def all_zero(softmax: Softmax) -> Softmax:
 ATTACKS = (ties, huge_bias, one_bit_apart, denormal, one_giant, all_zero)
 
 
-@every_kind(
-    "attack,scale",
-    list(product(ATTACKS, [1.0, 1e-13, 1e-40, 1e10, 0.0])),
-)
+@every_kind("attack,scale", list(product(ATTACKS, [1.0, 1e-13, 1e-40, 1e10, 0.0])))
 def test_adversarial_matrices(
     kind: Kind, attack: Callable[[Softmax], Softmax], scale: float
 ) -> None:

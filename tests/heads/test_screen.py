@@ -13,13 +13,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import HEADS, ExactHead, Head, ScreenHead, Softmax, make_heads
 from logitsieve.heads.certified import GRADES
 from tests.oracle import best, dot64, logits64
-from tests.synthetic import (
-    certified_arrays,
-    make_head,
-    make_hidden,
-    make_softmax,
-    screen_arrays,
-)
+from tests.synthetic import certified_arrays, make_head, make_hidden, make_softmax, screen_arrays
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)

@@ -132,10 +132,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "spaces": (MANIFEST.file_bytes() + b" ", "canonical"),
     "no line end": (MANIFEST.file_bytes()[:-1], "canonical"),
     "a key twice": (MANIFEST.file_bytes().replace(b"{", b'{"dim":3,', 1), "canonical"),
-    "another dtype": (
-        edited(put("dtype", to="F64")),
-        "dtype: got 'F64', allowed: F32, F16, BF16",
-    ),
+    "another dtype": (edited(put("dtype", to="F64")), "dtype: got 'F64', allowed: F32, F16, BF16"),
     "a dtype list": (edited(put("dtype", to=["F16"])), "dtype: got ['F16'], allowed"),
     "no dtype": (edited(lambda fields: fields.pop("dtype")), "missing or unknown: dtype"),
     "a field more": (edited(put("colour", to="red")), "unknown: colour"),

@@ -62,11 +62,7 @@ SPOILED: dict[str, tuple[str, Callable[[Arrays], object], str]] = {
     "int64 ids": ("screen", array("ids", np.zeros(5, np.int64)), "ids is int64"),
     "id of V": ("screen", cell("ids", 4, to=V), "ids reach 0 .. 7, allowed: 0 .. 6"),
     "id of -1": ("screen", cell("ids", 4, to=-1), "ids reach -1"),
-    "an id too many": (
-        "screen",
-        array("ids", np.zeros(6, INT32)),
-        "do not rise from 0 to 6",
-    ),
+    "an id too many": ("screen", array("ids", np.zeros(6, INT32)), "do not rise from 0 to 6"),
     "offsets from 1": ("screen", cell("offsets", 0, to=1), "offsets do not rise from 0 to 5"),
     "an empty list": ("screen", cell("offsets", 1, to=0), "a list would be empty"),
     "falling offsets": ("screen", cell("offsets", 1, to=6), "offsets do not rise from 0"),

@@ -81,10 +81,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "nested deeply": (tensor_bytes(b"[" * 200_000), "nested too deeply"),
     "a number of 5,000 digits": (tensor_bytes(b'{"a": ' + b"9" * 5000 + b"}"), "integer string"),
     "a list": (tensor_bytes([]), "not a JSON object"),
-    "a key twice": (
-        tensor_bytes(b'{"a": {"dtype": "U8", "dtype": "U8"}}'),
-        "'dtype' occurs twice",
-    ),
+    "a key twice": (tensor_bytes(b'{"a": {"dtype": "U8", "dtype": "U8"}}'), "'dtype' occurs twice"),
     "a tensor twice": (tensor_bytes(b'{"a": 1, "a": 2}'), "'a' occurs twice"),
     "a name without end": (tensor_bytes({"a" * 65: entry(0, 1)}, b"x"), "65 characters"),
     "metadata of numbers": (tensor_bytes({"__metadata__": {"a": 1}}), "strings to strings"),
@@ -120,10 +117,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "data without tensors": (tensor_bytes({}, b"x"), "the file has"),
     "a hole": (tensor_bytes({"a": entry(0, 64), "b": entry(128, 129)}, b"x" * 129), "a hole"),
     "a hole in front": (tensor_bytes({"a": entry(64, 65)}, b"x" * 65), "a hole"),
-    "an overlap": (
-        tensor_bytes({"a": entry(0, 128), "b": entry(64, 128)}, b"x" * 128),
-        "overlaps",
-    ),
+    "an overlap": (tensor_bytes({"a": entry(0, 128), "b": entry(64, 128)}, b"x" * 128), "overlaps"),
     "not at a multiple of 64": (
         tensor_bytes({"_pad_0": entry(0, 8), "a": entry(8, 9)}, b"x" * 9),
         "'a' does not begin",

@@ -30,15 +30,7 @@ from tests.index.samples import (
 from tests.synthetic import certified_arrays, make_softmax
 
 GOLDEN = Path(__file__).parent / "golden" / "1"
-STEPS = [
-    "folder",
-    "part screen",
-    "part softmax",
-    "vocabulary",
-    "calibration",
-    "manifest",
-    "named",
-]
+STEPS = ["folder", "part screen", "part softmax", "vocabulary", "calibration", "manifest", "named"]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

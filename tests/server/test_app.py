@@ -190,10 +190,7 @@ def test_a_request_whose_deadline_passes_in_the_queue_is_never_computed(
     gate.shut()
     first = send(tight)
     gate.wait_entered()
-    with (
-        DecoderClient(tight.address, timeout_s=0.2) as hasty,
-        pytest.raises(DeadlineExceeded),
-    ):
+    with DecoderClient(tight.address, timeout_s=0.2) as hasty, pytest.raises(DeadlineExceeded):
         hasty.topk(LARGE, 3, model="demo")
     gate.open()
     assert first.result(WAIT_S)

@@ -30,10 +30,7 @@ from tests.synthetic import make_hidden
 # Debian's package `faketime`. The one for threads; what is monotonic stays as it is.
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.skipif(LIBRARY is None, reason="no libfaketime here")]
 
 OLD, NEW = "a-token-of-readers", "another-one-of-readers"
 HIDDEN = make_hidden(4)

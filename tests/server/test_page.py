@@ -23,11 +23,7 @@ EXAMPLES = [code for code in FOUND if "AdminClient" not in code]  # of a version
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_runs(measured: Running, number: int) -> None:
-    names = {
-        "client": measured.client,
-        "decoder": measured.client,
-        "hidden": make_hidden(10),
-    }
+    names = {"client": measured.client, "decoder": measured.client, "hidden": make_hidden(10)}
     code = EXAMPLES[number].replace("localhost:50051", measured.address)
     exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
 

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.training import LOSSES, FrequencyProposal, Proposal, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.autograd.batch import (
-    Candidates,
-    SharedCandidates,
-    Targets,
-    read_batch,
-)
+from logitsieve.training.autograd.batch import Candidates, SharedCandidates, Targets, read_batch
 from logitsieve.training.autograd.rng import StepRng
 
 EVERY_CLASS = ("full", "chunked", "d-softmax", "exp")  # these look at every class in every step

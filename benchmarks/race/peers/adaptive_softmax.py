@@ -34,11 +34,7 @@ class AdaptiveSoftmax(Peer):
     name = "adaptive softmax"
 
     def __init__(
-        self,
-        softmax: Softmax,
-        labels: tuple[np.ndarray, np.ndarray],
-        contexts: Float32,
-        first: int,
+        self, softmax: Softmax, labels: tuple[np.ndarray, np.ndarray], contexts: Float32, first: int
     ) -> None:
         words, dim = softmax.vocab_size, softmax.dim + 1
         middle = min(5 * first, (first + words) // 2)

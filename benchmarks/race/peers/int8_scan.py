@@ -58,13 +58,7 @@ class Int8Scan(SlicedPeer):
 
 @fast
 def search(
-    codes: Any,
-    scales_V: Any,
-    bias_V: Any,
-    rows_VD: Any,
-    hidden_BD: Any,
-    rescored: int,
-    ids_BK: Any,
+    codes: Any, scales_V: Any, bias_V: Any, rows_VD: Any, hidden_BD: Any, rescored: int, ids_BK: Any
 ) -> None:
     """The K best of each query's `rescored` best words; codes uint8 [G, D/4, 16, 4]."""
     groups, quads = codes.shape[:2]

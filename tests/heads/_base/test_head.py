@@ -40,8 +40,7 @@ def test_anything_else_is_made_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    "hidden",
-    [np.ones((3, 8), np.float32)[:, ::2], np.ones((3, 4)), np.ones(4, np.float32)],
+    "hidden", [np.ones((3, 8), np.float32)[:, ::2], np.ones((3, 4)), np.ones(4, np.float32)]
 )
 def test_arrays_of_another_layout_or_type_are_copied(hidden: np.ndarray) -> None:
     ready, rows, k = ready_request(hidden, 2, 4, 10)

@@ -87,10 +87,7 @@ def test_windows_are_no_longer_than_the_model_can_read(
 
 
 def test_the_weights_are_those_of_the_model(
-    folder: Path,
-    text: tuple[Path, list[int]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, text: tuple[Path, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture(*open_folder(folder, text[0], window=64), tmp_path / "out", progress=None)
     assert capsys.readouterr() == ("", "")  # no bars of transformers either
@@ -117,11 +114,7 @@ def test_the_bias_of_translation_models_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(
-    folder: Path,
-    text: tuple[Path, list[int]],
-    tmp_path: Path,
-    options: dict[str, Any],
-    field: str,
+    folder: Path, text: tuple[Path, list[int]], tmp_path: Path, options: dict[str, Any], field: str
 ) -> None:
     chosen = {"folder": folder, "text": text[0]} | options
     paths = [tmp_path / chosen.pop(name) for name in ("folder", "text")]

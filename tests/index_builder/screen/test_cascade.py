@@ -19,12 +19,7 @@ from logitsieve.index_builder.screen.cascade import (
 )
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import UNREACHED, plain_centroids
-from tests.index_builder.clustered import (
-    escalated_hits,
-    lowest,
-    make_exact,
-    make_inputs,
-)
+from tests.index_builder.clustered import escalated_hits, lowest, make_exact, make_inputs
 
 SOFTMAX, MATERIAL = make_inputs(rows=3000, heldout=1000, depth=10)
 REACHABLE = {"p1": 0.97, "p5": 0.95}

@@ -22,13 +22,7 @@ from logitsieve.kernels.intervals.intervals import (
     intervals_scratch_size,
     refine_batch,
 )
-from logitsieve.kernels.intervals.sums import (
-    LIFTED,
-    scale_of,
-    split_sums,
-    sum_all,
-    write_interval,
-)
+from logitsieve.kernels.intervals.sums import LIFTED, scale_of, split_sums, sum_all, write_interval
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden

@@ -56,10 +56,7 @@ def scores(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    vocab_size=st.integers(1, 400),
-    dim=st.integers(1, 40),
-    rows=st.integers(1, 9),
-    data=st.data(),
+    vocab_size=st.integers(1, 400), dim=st.integers(1, 40), rows=st.integers(1, 9), data=st.data()
 )
 def test_the_best_scores_are_selected(
     vocab_size: int, dim: int, rows: int, data: st.DataObject

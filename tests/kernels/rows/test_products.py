@@ -12,12 +12,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.functions import (
-    CODED_DOTS,
-    CODED_FOURS,
-    addresses,
-    call_dots,
-)
+from logitsieve.kernels.rows.functions import CODED_DOTS, CODED_FOURS, addresses, call_dots
 from logitsieve.kernels.rows.products import code_header, code_room, encode_words, sums_of_pairs
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift

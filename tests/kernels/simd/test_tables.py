@@ -54,11 +54,7 @@ SUMS = [sums_by(way) for way in WAYS]
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    chunks=st.integers(1, CHUNKS_AT_ONCE),
-    largest=st.booleans(),
-    seed=st.integers(0, 1000),
-)
+@given(chunks=st.integers(1, CHUNKS_AT_ONCE), largest=st.booleans(), seed=st.integers(0, 1000))
 def test_sums_of_bits_are_exact(chunks: int, largest: bool, seed: int) -> None:
     """Up to the most chunks of the largest sums, which fit a word just so."""
     random = np.random.default_rng(seed)

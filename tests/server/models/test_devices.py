@@ -36,14 +36,7 @@ from tests.deploy.dockerfile import REPOSITORY
 from tests.server.materials import Gate, gated
 from tests.server.messages import TARGET
 from tests.server.rpc.test_stream import LARGE_REQUEST
-from tests.server.running import (
-    START_S,
-    WAIT_S,
-    Loop,
-    Running,
-    config_for,
-    running,
-)
+from tests.server.running import START_S, WAIT_S, Loop, Running, config_for, running
 from tests.server.test_app import LARGE, get, value
 from tests.synthetic import make_hidden, make_softmax
 

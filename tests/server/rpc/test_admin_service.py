@@ -152,14 +152,7 @@ def spoil_manifest(models: Path) -> str:
 
 @pytest.mark.parametrize(
     "spoil",
-    [
-        spoil_damaged,
-        spoil_swapped,
-        spoil_vocabulary,
-        spoil_matrix,
-        spoil_dims,
-        spoil_manifest,
-    ],
+    [spoil_damaged, spoil_swapped, spoil_vocabulary, spoil_matrix, spoil_dims, spoil_manifest],
 )
 def test_what_cannot_be_loaded_leaves_the_old_one(
     served: Administered, models: Path, spoil: object
@@ -266,10 +259,7 @@ def test_a_load_that_nobody_waits_for_is_finished(
     write_model(models, version=2)
     door.shut()
     address = served.admin.address
-    with (
-        AdminClient(address, timeout_s=0.5) as hasty,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with AdminClient(address, timeout_s=0.5) as hasty, ThreadPoolExecutor(1) as pool:
         loading = pool.submit(hasty.load, "demo", 2, "stable")
         door.wait_entered()
         with pytest.raises(DeadlineExceeded):

@@ -209,10 +209,7 @@ def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
         return "found"
 
     work = executor(
-        threads=1,
-        max_in_flight=9,
-        max_queue_rows=9,
-        device_ns=lambda: getattr(worked, "ns", 0),
+        threads=1, max_in_flight=9, max_queue_rows=9, device_ns=lambda: getattr(worked, "ns", 0)
     )
     for _ in range(2):
         reply, _, device_ns = asyncio.run(run(work, compute, SMALL, offloaded=True))

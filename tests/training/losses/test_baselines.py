@@ -148,13 +148,7 @@ NCE_COUNTS = torch.arange(NCE_V, 0, -1.0)
 )
 def test_each_term_is_a_binary_choice(target: Tensor) -> None:
     criterion = NCE(
-        D,
-        NCE_V,
-        NCE_COUNTS,
-        n_sampled=NCE_M,
-        dtype=torch.float64,
-        reduction="none",
-        sparse=False,
+        D, NCE_V, NCE_COUNTS, n_sampled=NCE_M, dtype=torch.float64, reduction="none", sparse=False
     )
     hidden = doubles(2, D, seed=1).requires_grad_()
     noise = criterion.proposal.shared(criterion.random.next()).ids

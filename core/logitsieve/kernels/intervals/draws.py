@@ -61,12 +61,7 @@ from logitsieve.kernels.intervals.sums import (
     with_known,
     write_interval,
 )
-from logitsieve.kernels.sampling.gumbel import (
-    SPARE,
-    find_heaviest,
-    list_candidates,
-    noise_of,
-)
+from logitsieve.kernels.sampling.gumbel import SPARE, find_heaviest, list_candidates, noise_of
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -77,13 +72,7 @@ from logitsieve.kernels.simd.lanes import (
     widen,
     zeros64,
 )
-from logitsieve.kernels.simd.pointers import (
-    as_float32,
-    int64_pointer,
-    keep_alive,
-    pointer,
-    shift,
-)
+from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS

@@ -23,12 +23,7 @@ from logitsieve.kernels.simd.lanes import (
     splat32,
     store,
 )
-from logitsieve.kernels.simd.masks import (
-    append_lanes,
-    first_lanes,
-    lanes_not_below,
-    lowest_bit,
-)
+from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, as_uint8, shift
 from logitsieve.kernels.sketch.bounds import (
     FOUR,

@@ -16,13 +16,7 @@ from logitsieve.kernels.intervals.intervals import (
     places_of,
     refine_batch,
 )
-from logitsieve.kernels.intervals.sums import (
-    UNSURE,
-    exponentials_at,
-    limits_of,
-    on_side,
-    sum_all,
-)
+from logitsieve.kernels.intervals.sums import UNSURE, exponentials_at, limits_of, on_side, sum_all
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,

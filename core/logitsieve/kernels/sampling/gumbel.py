@@ -44,11 +44,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import (
-    append_lanes,
-    lanes_not_below,
-    lanes_within,
-)
+from logitsieve.kernels.simd.masks import append_lanes, lanes_not_below, lanes_within
 from logitsieve.kernels.simd.pointers import (
     as_float32,
     as_int32,

@@ -31,9 +31,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.byte_lanes import (
-    OFFSET,
-)
+from logitsieve.kernels.simd.byte_lanes import OFFSET
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -344,10 +342,7 @@ def _encode_levels(descriptor, h, norm, rotated, planes, factors, rows):
     chance = float64_of_bits(descriptor[CHANCE]) if rows > 0 else 0.0
     least = reach_of(chance, rows, descriptor[TAIL])
     rest = far + far / APART
-    middle_q, last_q = (
-        float64_of_bits(descriptor[MIDDLE_Q]),
-        float64_of_bits(descriptor[LAST_Q]),
-    )
+    middle_q, last_q = (float64_of_bits(descriptor[MIDDLE_Q]), float64_of_bits(descriptor[LAST_Q]))
     factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, OFFSET * first[0], total
     factors[TAIL_SCALE], factors[TAIL_ADDED] = tail_scale, added
     factors[ERROR], factors[REST] = error + NORMAL, least * far + far / APART + NORMAL

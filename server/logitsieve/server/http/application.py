@@ -77,7 +77,7 @@ def application(
         return PlainTextResponse("ready\n") if ready() else PlainTextResponse("not ready\n", 503)
 
     routes: list[Route | Mount] = [
-        *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True)),
+        *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True))
     ]
     if console is not None:
         routes.append(Mount("/", console))

@@ -82,12 +82,7 @@ class ShardedModel:
 
 class ShardedPoint(ShardedEngine):
     def __init__(
-        self,
-        model: ShardedModel,
-        head: str,
-        knobs: KnobValues,
-        normalizer: str,
-        width: float = inf,
+        self, model: ShardedModel, head: str, knobs: KnobValues, normalizer: str, width: float = inf
     ) -> None:
         self.model, self.version, self.digest = model.name, model.version, model.index.digest
         self.head, self.knobs = head or model.index.default_head, dict(knobs)
