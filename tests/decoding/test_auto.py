@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def choose(
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 22, 23, 64, 10**6])
 def test_the_batch_of_a_request_is_the_nearest_measured_one(rows: int) -> None:
     assert auto(POINTS).batch(rows) == nearest([1, 8, 64], max(rows, 1))
+    assert auto([replace(EXACT, us_per_row={1: 1.0, 2: 1.0})]).batch(rows) == min(max(rows, 1), 2)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,7 @@ def test_without_a_target_the_default_head_answers_unless_a_proof_is_faster() ->
     assert choose(auto([EXACT, CERTIFIED], stored=CERTIFIED), 64, 1, None) is EXACT
     assert auto([EXACT, slow]).drawing_head == "exact"
     assert auto([EXACT, CERTIFIED]).drawing_head == "certified"
+    assert auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})]).drawing_head == "exact"
 
 
 def test_a_target_that_no_point_meets_is_met_by_the_fastest_proof() -> None:
@@ -107,6 +110,7 @@ def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> Non
 def test_what_was_not_measured() -> None:
     assert auto([]).choose(auto([]).batch(100), 1, 0.5) == ("exact", ())
     assert auto([]).choose(1, 0, None) == FAST.setting
+    assert auto([]).batches == (1,)
 
 
 def test_luck_is_no_proof() -> None:

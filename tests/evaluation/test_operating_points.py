@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_entries_of_one_setting_become_one_point() -> None:
         ({"target_precision": {}}, {}),
         ({"target_precision": None}, {}),
         ({"target_precision": {"p1": 0.998, "p10": 1, "p7": 0.1}}, {1: 0.998, 10: 1.0}),
-        ({"target_precision": {"p1": "high", "p5": 2.0}}, {}),
+        ({"target_precision": {"p1": "high", "p5": 2.0, "p10": 0}}, {}),
     ],
 )
 def test_the_target_of_an_index(config: dict[str, Any], target: dict[int, float]) -> None:
@@ -92,12 +93,25 @@ def test_an_asked_k_is_rounded_up(k: int, expected: int) -> None:
 )
 def test_the_nearest_batch_is_nearest_in_ratio(rows: int, expected: int) -> None:
     assert nearest([1, 8, 64], rows) == expected
+    assert nearest([4, 16], 8) == 4
 
 
 def test_dominated_points_are_dropped() -> None:
     worse = make_point("screen", (2, 1, 1.5), (0.97, 0.95, 0.9), probes=2)
     twin = make_point("screen", (2, 1, 1), (0.98, 0.95, 0.9), probes=3)
     assert undominated([worse, *POINTS, twin]) == POINTS
+    elsewhere = replace(FAST, us_per_row={8: 0.5})  # not measured at all batch sizes,
+    unknown = replace(FAST, us_per_row={1: 0.5, 8: 0.5, 64: 0.5}, low={1: 1.0})  # nor at all k
+    assert undominated([elsewhere, unknown, FAST]) == [elsewhere, unknown, FAST]
+
+
+@pytest.mark.parametrize(
+    ("point", "precision", "k", "met"),
+    [(FAST, 0.95, 5, True), (FAST, 0.951, 5, False), (FAST, 0.1, BEYOND, False),
+     (make_point(low=(1, 1, 1)), 1.0, 1, False), (EXACT, 1.0, BEYOND, True)],
+)  # fmt: skip
+def test_what_meets_a_precision(point: OperatingPoint, precision: float, k: int, met: bool) -> None:
+    assert point.meets(precision, k) == met
 
 
 def test_a_proven_point_stays_however_slow() -> None:

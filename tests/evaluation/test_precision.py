@@ -11,6 +11,7 @@ from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, TopK
 from logitsieve.evaluation import Judge, evaluate, precision
 from logitsieve.evaluation.precision import (
     MASS_STRIDE,
+    Precision,
     block_means,
     hits,
     log_mass,
@@ -60,6 +61,8 @@ def test_the_exact_head_is_always_right() -> None:
     assert {k: precision.mean for k, precision in found.precision.items()} == {1: 1, 5: 1, 10: 1}
     assert found.scanned == {1: 300, 5: 300, 10: 300}
     assert found.mass_kept == pytest.approx(1)
+    low = Counting(-1e-6)  # log Z, as rounding may leave it
+    assert evaluate(exact, low, [make_hidden(50)]).mass_kept == 1
 
 
 def test_precision_and_candidates_of_a_screen() -> None:
@@ -120,6 +123,10 @@ def test_memory_does_not_change_the_mass(monkeypatch: pytest.MonkeyPatch) -> Non
     whole = log_mass(screen, hidden, 1, 300)
     monkeypatch.setattr(precision, "MASS_LOGITS", 600)  # two rows at once
     np.testing.assert_array_equal(log_mass(screen, hidden, 1, 300), whole)
+    exact = Counting()
+    log_mass(exact, hidden, 1, 300)
+    log_mass(exact, hidden[:2], 1, 601)
+    assert exact.listed == [2, 2, 2, 2, 1, 1, 1]
 
 
 class Counting:
@@ -127,8 +134,10 @@ class Counting:
 
     proves: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, lift: float = 0.0) -> None:
         self.answered = self.summed = 0
+        self.listed: list[int] = []
+        self._lift = lift  # of its log Z
         self._head = cast(ExactHead, make_head("exact", make_softmax()))
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
@@ -136,11 +145,12 @@ class Counting:
         return self._head.topk(hidden, k)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        self.listed.append(len(np.asarray(hidden)))
         return self._head.candidates(hidden, k)
 
     def quick_log_z(self, hidden: Float32) -> Float64:
         self.summed += len(hidden)
-        return self._head.quick_log_z(hidden)
+        return self._head.quick_log_z(hidden) + self._lift
 
 
 def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
@@ -157,7 +167,8 @@ def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
 def test_a_proof_needs_no_judge() -> None:
     exact = make_head("exact", make_softmax())
     found = evaluate(exact, exact, [make_hidden(20)])
-    assert {precision.low for precision in found.precision.values()} == {1.0}
+    proven = Precision(mean=1.0, low=1.0, worst=1.0, best=1.0, uneven=False)
+    assert set(found.precision.values()) == {proven}
 
 
 def test_no_blocks_is_an_error() -> None:
@@ -172,11 +183,25 @@ def test_student_s_points(freedom: int, expected: float) -> None:
     assert student95(freedom) == pytest.approx(expected, abs=0.003)
 
 
+def test_all_terms_of_the_expansion_count() -> None:
+    """At one degree of freedom, at which it is not used, they are of a size."""
+    assert student95(1) == pytest.approx(1.6449 + 1.5238 + 1.4203 + 0.9828, abs=5e-4)
+
+
+@pytest.mark.parametrize(("mean", "rows"), [(0.9, 100), (0.5, 7)])
+def test_wilson_s_bound_is_the_least_mean_that_the_rows_do_not_refute(
+    mean: float, rows: int
+) -> None:
+    low = wilson(mean, rows)
+    assert mean - low == pytest.approx(1.6448536 * np.sqrt(low * (1 - low) / rows), rel=1e-6)
+
+
 def test_five_blocks_leave_four_degrees_of_freedom() -> None:
     """Against the printed t of 2.132; five would have 2.015."""
     means = np.array([1.0, 0.9, 0.8, 1.0, 0.5])
     bound = means.mean() - 2.132 * means.std(ddof=1) / np.sqrt(5)
     assert lower_bound(np.repeat(means, 10)) == pytest.approx(bound, abs=0.001)
+    assert lower_bound(np.repeat(means[1:], 10)) == wilson(0.8, 40)  # of four no spread is known
 
 
 def test_no_miss_is_not_certainty() -> None:
@@ -223,3 +248,18 @@ def test_a_block_far_below_the_others_is_reported() -> None:
     found = summarize(share)
     assert found.uneven
     assert found.worst < 0.92 < found.mean < found.best
+
+
+@pytest.mark.parametrize(
+    ("rows", "misses", "worst", "uneven"),
+    [  # of blocks
+        (5000, 0, 40, False),  # less than 0.01 below
+        (5000, 0, 60, True),
+        (500, 50, 75, False),  # 0.0475 below, 3.5 standard deviations
+        (500, 50, 82, True),  # 4.5 of them
+    ],
+)
+def test_how_far_below_a_block_has_to_be(rows: int, misses: int, worst: int, uneven: bool) -> None:
+    counts = [misses] * 19 + [worst]
+    share = np.concatenate([np.arange(rows) >= count for count in counts]).astype(float)
+    assert summarize(share).uneven == uneven

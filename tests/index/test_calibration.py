@@ -44,6 +44,11 @@ def measured(index: Path, calibration: object) -> Any:
 
 def test_what_the_builder_writes_is_given_as_it_is(tiny: Path) -> None:
     assert measured(tiny, whole()) == whole()
+    extreme = whole()
+    extreme["points"][1].update(us_per_row=9e14, rows=9 * 10**14, candidates=-9e14, mass_kept=0)
+    extreme["points"][1]["head"]["name"] = "a" * 200
+    extreme["points"][1]["precision"]["1"]["low"] = 0
+    assert measured(tiny, extreme) == extreme
 
 
 def test_contexts_are_what_they_were() -> None:
@@ -82,6 +87,13 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
         knobs={"probes": "x"}
     ),
     "points[1].head.name: got 'aaa": lambda c: c["points"][1]["head"].update(name="a" * 1000),
+    "points[1].head.name: got 'bbb": lambda c: c["points"][1]["head"].update(name="b" * 201),
+    "points[1].rows: got 10": lambda c: c["points"][1].update(rows=10**15),
+    "points[1].us_per_row: got 10": lambda c: c["points"][1].update(us_per_row=1e15),
+    "points[1].candidates: got -10": lambda c: c["points"][1].update(candidates=-1e15),
+    "points[1].precision.1.low: got -0.1": lambda c: c["points"][1]["precision"]["1"].update(
+        low=-0.1
+    ),
     "points[0].rows: got 0": lambda c: c["points"][0].update(rows=0),
     "points[1].us_per_row: got nan": lambda c: c["points"][1].update(us_per_row=math.nan),
     "points[1].us_per_row: got 0": lambda c: c["points"][1].update(us_per_row=0),
@@ -103,6 +115,9 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "calibration.contexts.rows: missing": lambda c: c.update(contexts={}),
     "calibration.contexts.float32: needed: rows": lambda c: c.update(
         contexts={"rows": 1, "dim": 1, "float32": "####"}
+    ),
+    "calibration.contexts.float32: needed: rows x dim": lambda c: c["contexts"].update(
+        float32="#" + c["contexts"]["float32"]
     ),
     "contexts.float32: needed: rows x": lambda c: c["contexts"].update(rows=10**14),
     "contexts.float32: needed: finite": lambda c: c.update(

@@ -27,11 +27,12 @@ MANIFEST = Manifest(
 )
 
 
-SHARD = ShardOf(first=256, vocab_size=300, softmax_sha256=SHA)
+SHARD = ShardOf(first=256, vocab_size=263, softmax_sha256=SHA)
 
 
-def test_reads_what_it_wrote_of_a_shard() -> None:
-    manifest = replace(MANIFEST, shard=SHARD)
+@pytest.mark.parametrize("first", [0, 256])
+def test_reads_what_it_wrote_of_a_shard(first: int) -> None:
+    manifest = replace(MANIFEST, shard=replace(SHARD, first=first))
     assert Manifest.from_json(manifest.file_bytes()) == manifest
 
 
@@ -40,7 +41,8 @@ def test_reads_what_it_wrote_of_a_shard() -> None:
     [
         (replace(SHARD, first=-256), "shard.first: got -256"),
         (replace(SHARD, first=16), "shard.first: got 16, allowed: 0 or a multiple of 256"),
-        (replace(SHARD, first=512), "ends beyond 300 rows"),
+        (replace(SHARD, first=512), "ends beyond 263 rows"),
+        (replace(SHARD, vocab_size=262), "ends beyond 262 rows"),
         (replace(SHARD, vocab_size=0), "shard.vocab_size"),
         (replace(SHARD, softmax_sha256=""), "shard.softmax_sha256"),
     ],
@@ -59,6 +61,8 @@ def test_reads_what_it_wrote() -> None:
     read = Manifest.from_json(MANIFEST.file_bytes())
     assert read == MANIFEST
     assert read.digest == MANIFEST.digest
+    largest = replace(MANIFEST, dim=2**31 - 1, vocabulary=FileEntry("words", 2**63 - 1, SHA))
+    assert Manifest.from_json(largest.file_bytes()) == largest
 
 
 def test_the_digest_is_that_of_the_canonical_json() -> None:
@@ -156,6 +160,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "share a file",
     ),
     "a negative size": (edited(put("parts", "softmax", "size", to=-1)), "size: got -1"),
+    "a size of 2^63": (edited(put("parts", "softmax", "size", to=2**63)), "size: got 9223"),
     "a part without size": (
         edited(put("parts", "softmax", to={"file": "a", "sha256": SHA})),
         "needs exactly file, sha256, size",

@@ -51,7 +51,7 @@ class Auto:
             batch: sorted(points, key=lambda point: (point.us_at(batch), not point.proven))
             for batch in batches
         }
-        self._batch_of = tuple(nearest(batches, max(1, rows)) for rows in range(batches[-1] + 1))
+        self._batch_of = tuple(nearest(batches, rows) for rows in range(batches[-1] + 1))
 
     @property
     def batches(self) -> tuple[int, ...]:

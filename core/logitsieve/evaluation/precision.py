@@ -50,7 +50,7 @@ def summarize(share_N: Float64) -> Precision:
     """Return the precision of N >= 1 rows in their order; `share_N` is the share right in each."""
     blocks = block_means(share_N)
     mean, worst = float(share_N.mean()), float(blocks.min())
-    sigma = math.sqrt(max(mean * (1 - mean), 0.0) * len(blocks) / len(share_N))
+    sigma = math.sqrt(mean * (1 - mean) * len(blocks) / len(share_N))
     return Precision(
         mean=mean,
         low=lower_bound(share_N),
@@ -86,7 +86,7 @@ def lower_bound(share_N: Float64) -> float:
 def wilson(mean: float, rows: int) -> float:
     """Return Wilson's lower bound for `rows` independent rows."""
     z2 = Z95 * Z95
-    spread = Z95 * math.sqrt(max(mean * (1 - mean), 0.0) / rows + z2 / (4 * rows * rows))
+    spread = Z95 * math.sqrt(mean * (1 - mean) / rows + z2 / (4 * rows * rows))
     return max(0.0, (mean + z2 / (2 * rows) - spread) / (1 + z2 / rows))
 
 

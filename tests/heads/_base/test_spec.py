@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads._base.spec import (
+    CHECKED_AT_ONCE,
     PartSpec,
     TensorSpec,
     all_different,
@@ -16,6 +17,7 @@ from logitsieve.heads._base.spec import (
 )
 
 PART = lists_part("lists", {"centroids": TensorSpec("float32", ("C", "D"))})
+FACTORS = PartSpec("factors", {"factors": TensorSpec("float32", ("N",), "factors")})
 BLOCKS = PartSpec("blocks", {"blocks": TensorSpec("float32", ("V/16", 16))})
 
 
@@ -29,6 +31,8 @@ def arrays() -> dict[str, np.ndarray]:
 
 def test_letters_take_the_sizes_of_the_arrays() -> None:
     check_structure(PART, arrays(), 4, 3)
+    check_structure(lists_part("alone", {}), arrays(), 4, 3)
+    check_structure(FACTORS, {"factors": np.full(2, 0.5, np.float32)}, 4, 3)
     check_structure(BLOCKS, {"blocks": np.zeros((2, 16), np.float32)}, 17, 1)
 
 
@@ -37,6 +41,7 @@ def test_letters_take_the_sizes_of_the_arrays() -> None:
     [
         ("centroids", np.zeros((2, 4), np.float32), "needed: float32"),
         ("centroids", np.zeros((2, 3)), "needed: float32"),
+        ("centroids", np.zeros((0, 3), np.float32), r"needed: float32 \[1, 3\]"),
         ("offsets", np.array([0, 4, 2], np.int32), "do not rise"),
         ("offsets", np.array([0, 0, 5], np.int32), "a list would be empty"),
         ("ids", np.array([1, 0, 4, 2, 1], np.int32), "allowed: 0 .. 3"),
@@ -48,6 +53,12 @@ def test_what_a_kernel_could_not_follow_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=match):
         check_structure(PART, arrays() | {name: value}, 4, 3)
+
+
+@pytest.mark.parametrize("factor", [0, -1, np.inf, np.nan])
+def test_factors_are_finite_and_positive(factor: float) -> None:
+    with pytest.raises(ValueError, match="factors are not all finite and above 0"):
+        check_structure(FACTORS, {"factors": np.array([1, factor], np.float32)}, 4, 3)
 
 
 def test_a_missing_array_is_named() -> None:
@@ -63,7 +74,13 @@ def test_values_are_finite_and_ids_occur_once() -> None:
     broken["centroids"][1, 2] = np.nan
     with pytest.raises(ValueError, match="not finite in row 1"):
         check_values(PART, broken, seen.append)
+    long = np.zeros((CHECKED_AT_ONCE + 5, 1), np.float32)
+    long[CHECKED_AT_ONCE + 2] = np.inf
+    reals = PartSpec("reals", {"reals": TensorSpec("float32", ("N", 1))})
+    with pytest.raises(ValueError, match=f"not finite in row {CHECKED_AT_ONCE + 2}"):
+        check_values(reals, {"reals": long}, seen.append)
     with pytest.raises(ValueError, match="list 1 holds an id twice"):
         no_id_twice(arrays() | {"ids": np.array([1, 0, 3, 3, 1], np.int32)})
     with pytest.raises(ValueError, match="1"):
         all_different(arrays())
+    all_different({"ids": np.array([2, 0, 1], np.int32)})
