@@ -37,4 +37,6 @@ def main(arrays: Path, out: Path, config: BuildConfig | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -32,4 +32,6 @@ def main(folder: str, path: str, prompt: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     main(sys.argv[1], sys.argv[2], sys.argv[3])

@@ -53,4 +53,6 @@ async def main(models: Path, model: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -149,4 +149,6 @@ def main(corpus: str, out: str, steps: str = "1500", head: str = "Q8_0") -> None
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.index.samples import write_tiny
@@ -162,6 +163,26 @@ def test_the_command_loads_no_package_for_its_help() -> None:
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0"
     )
     assert not loaded & {"torch", "numba", "faiss", "grpc", "numpy", "logitsieve.index"}
+
+
+def test_wrong_arguments_are_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "W.npy", np.ones((8, 4), np.float32))
+    build = ["build", "--weight", f"{tmp_path}/W.npy", "--contexts", "none.npy", "--out"]
+    capture = ["capture", "--out", f"{tmp_path}/out", "--text", f"{tmp_path}/W.npy"]
+    commands = [
+        [*build, "models/lm"],
+        [*build, "models/lm/1", "--heads", "other"],
+        [*build, "models/lm/1"],
+        [*capture, "--huggingface", "none"],
+        [*capture, "--module", "none.py:load"],
+    ]
+    loaded = modules_after(
+        "from typer.testing import CliRunner\n"
+        "from logitsieve.cli.app import app\n"
+        f"codes = [CliRunner().invoke(app, each).exit_code for each in {commands!r}]\n"
+        "assert codes == [2] * len(codes), codes"
+    )
+    assert not loaded & {"torch", "faiss", "transformers"}
 
 
 @pytest.mark.parametrize("package", ["server.app", "index", "decoding", "evaluation"])

@@ -55,7 +55,7 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
 
 def test_build_prints_what_it_measured(run: Run, inputs: dict[str, Any]) -> None:
     shown = run("build", *flat(inputs), *QUICK, "--heads", "exact").stdout
-    for text in ("B=64", "P@5", "softmax.safetensors", "default head exact"):
+    for text in ("B=64", "P@5", "softmax.safetensors", "requests without a head: exact (AUTO)"):
         assert text in shown
 
 
@@ -114,7 +114,7 @@ def test_many_rows_left_to_the_fallback_are_warned_of(
         ({"--out": "models/LM/1"}, "out: got"),
         ({"--out": "models/lm/zero"}, "out: got"),
         ({"--heads": "screen,telepathy"}, "heads: got"),
-        ({"--target-precision": "p1"}, "target_precision: got"),
+        ({"--target-precision": "p1"}, "target_precision: got 'p1', allowed: p1=0.998 or p1="),
         ({"--target-precision": "p2=0.9"}, "target_precision: got"),
         ({"--clusters": "0"}, "--clusters"),
         ({"--dtype": "float64"}, "--dtype"),

@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.cli import background
 from logitsieve.llamacpp import GgufModel
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, write_demo
 from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import CHAT, Make
 
@@ -157,6 +157,13 @@ def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, index: Path)
     assert made[0]["logprobs"][0] == pytest.approx(made[1]["logprobs"][0], abs=1e-4)
     assert len(made[0]["logprobs"][0]) == 5
     assert max(made[0]["logprobs"][0]) < 0
+
+
+def test_an_index_of_another_shape(run: Run, make_gguf: Make, tmp_path: Path) -> None:
+    other = write_demo(tmp_path)
+    result = run("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--index", other)
+    assert result.exit_code == 2
+    assert f"index: got {other}: V = 300, D = 24, allowed: the model's, V = " in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,14 @@ def test_a_point_below_the_target_is_shown_with_its_bound(
     assert taken.startswith(" exact ")
 
 
+def test_points_are_in_the_order_of_their_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_points(make(tmp_path / "m" / "1", 0.9981))
+    heads = [line.split()[0] for line in capsys.readouterr().out.splitlines()[4:6]]
+    assert heads == ["screen", "exact"]
+
+
 def test_times_of_another_machine_are_said_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,14 @@ def test_every_example_is_tested_and_listed() -> None:
     assert all(f"({name}.py)" in listed for name in TESTED)
 
 
+@pytest.mark.parametrize("name", sorted(TESTED - {"nano", "train_gguf"}))
+def test_without_arguments_it_prints_its_usage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(EXAMPLES / f"{name}.py")
+    monkeypatch.setattr("sys.argv", [path])
+    with pytest.raises(SystemExit, match=f"python examples/{name}.py"):
+        runpy.run_path(path, run_name="__main__")
+
+
 def test_arrays_to_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     softmax = make_softmax()
     arrays = tmp_path / "softmax.npz"

@@ -77,7 +77,7 @@ def warm_decoder(index: Path, threads: int) -> LocalDecoder:
 class BackgroundIndex:
     """The index `out` of the model `gguf`, made by a process of low priority.
 
-    `decoder` is None until it can answer; `error` tells why it never will. The end of `with` ends
+    `decoder` is None until it can answer, `error` the reason if it cannot. The end of `with` ends
     the process; the cache then has a complete index or none.
     """
 

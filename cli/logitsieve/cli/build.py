@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from logitsieve.api.errors import MissingExtra
 from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json
-from logitsieve.cli.points import print_points, without_contexts
+from logitsieve.cli.points import auto_of, print_points, without_contexts
+from logitsieve.evaluation.operating_points import BEYOND
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.data.gguf import is_gguf
 from logitsieve.utils.environment import require
@@ -26,7 +27,7 @@ ANY_DIRECTION = (
     " wider than for a model's own."
 )
 PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
-LEFT_SHARE = 0.5  # of rows left to the fallback: a screen then saves little
+LEFT_SHARE = 0.5  # of rows left to the fallback, or computed: a head then saves little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ def command(
 
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
-    target = numbers("target_precision", options.target_precision)
+    target = numbers("target_precision", options.target_precision, "p1=0.998 or p1=0.998,p5=0.99")
     heads = None
     if options.heads is not None:
         heads = [name.strip() for name in options.heads.split(",")]
@@ -138,5 +139,15 @@ def show(index: Index) -> None:
         print(
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
         )
-    made = f"W as {index.manifest.dtype}, default head {index.default_head}"
+    if (read := certified_share(index)) > LEFT_SHARE:
+        print(f"Warning: certified computes {read:.0%} of the rows; exact is likely as fast.")
+    auto = auto_of(index)
+    heads = dict.fromkeys(auto.choose(batch, BEYOND, None)[0] for batch in auto.batches)
+    made = f"W as {index.manifest.dtype}, requests without a head: {' or '.join(heads)} (AUTO)"
     print(f"{index.path}: {made}, digest {index.digest}")
+
+
+def certified_share(index: Index) -> float:
+    points = (index.calibration or {}).get("points", ())
+    read = [each["candidates"] for each in points if each["head"]["name"] == "certified"]
+    return max(read, default=0.0) / index.vocab_size

@@ -71,10 +71,22 @@ class CaptureOptions:
         if len(given) != 1:
             names = ", ".join(f"--{name}" for name in sources)
             raise InvalidRequest("module", " and ".join(given) or "nothing", f"one of {names}")
-        if self.huggingface is not None and self.text is None:
-            raise InvalidRequest("text", "nothing", "a text file for --huggingface")
         if self.chat and self.gguf is None:
             raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
+        if self.huggingface is not None:
+            if self.text is None:
+                raise InvalidRequest("text", "nothing", "a text file for --huggingface")
+            if not (self.huggingface / "config.json").is_file():
+                raise InvalidRequest("huggingface", self.huggingface, "a folder with config.json")
+        if self.text is not None and not self.text.is_file():
+            raise InvalidRequest("text", self.text, "a text file")
+        if self.module is not None:
+            file, _, _ = self.module.rpartition(":")
+            if not Path(file).is_file() or not file.endswith(".py"):
+                allowed = "FILE.py:FUNCTION with an existing file"
+                raise InvalidRequest("module", self.module, allowed)
+        if self.out.exists():
+            raise InvalidRequest("out", self.out, "a path that does not exist")
 
     def run(self, config: CaptureConfig) -> dict[str, Any]:
         with executor_at(self.ray) as executor, bars("capture") as progress:
@@ -109,7 +121,7 @@ class CaptureOptions:
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
     """Run a model over data; keep the inputs of its output layer.
 
-    --module, --huggingface with --text, or --gguf with or without; nothing is downloaded.
+    --module, --huggingface with --text, or --gguf with or without. It downloads no file.
 
     FUNCTION is yours: it loads the model (torch.load only with weights_only=True), and returns it
     with an iterable of batches: the model's argument, a tuple of its arguments, or a dict of
@@ -140,8 +152,6 @@ def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:
     from torch import nn
 
     file, _, function = module.rpartition(":")
-    if not Path(file).is_file() or not file.endswith(".py"):
-        raise InvalidRequest("module", module, "FILE.py:FUNCTION with an existing file")
     spec = spec_from_file_location("logitsieve_capture_source", file)
     assert spec is not None
     assert spec.loader is not None

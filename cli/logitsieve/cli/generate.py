@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from logitsieve.client.llamacpp import Generation, LlamaAttachment, LlamaContext
     from logitsieve.client.llamacpp_generation import GenerationCost
     from logitsieve.decoding import LocalDecoder
+    from logitsieve.llamacpp import GgufModel
 
 DENSE, CERTIFIED = "dense", "certified"
 DENSE_ANSWERS = "llama.cpp's own head answers."
@@ -139,7 +140,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import LlamaContext, attach
     from logitsieve.heads.certified import GRADES
-    from logitsieve.llamacpp import chat_prompt
+    from logitsieve.llamacpp import GgufModel, chat_prompt
 
     settings, given = options.settings(), options.prompts()
     if options.logprobs and not as_json:
@@ -150,7 +151,10 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
-    with LlamaContext(options.gguf, sequences=len(given), **size) as context:
+    gguf = GgufModel(options.gguf)
+    if options.index is not None:
+        _refuse_another_shape(options.index, gguf)
+    with LlamaContext(gguf, sequences=len(given), **size) as context:
         prompts = given
         if options.chat:
             prompts = tuple(chat_prompt(context, each, options.system) for each in given)
@@ -167,6 +171,16 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             if making is not None and options.threads is None:
                 context.use_threads(max(1, threads - 1))  # a core for the index
             _show(attached.generate(prompts, **settings), given, handover, options, as_json)
+
+
+def _refuse_another_shape(index: Path, gguf: GgufModel) -> None:
+    """InvalidRequest unless V and D are the model's, before either is opened."""
+    from logitsieve.index.reader import read_contents
+
+    made, model = read_contents(index).manifest, gguf.matrix.shape
+    if (made.vocab_size, made.dim) != model:
+        got = f"{index}: V = {made.vocab_size}, D = {made.dim}"
+        raise InvalidRequest("index", got, f"the model's, V = {model[0]}, D = {model[1]}")
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:

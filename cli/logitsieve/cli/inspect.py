@@ -28,7 +28,7 @@ class InspectOptions:
 
 
 def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
-    """Show what an index holds: heads and knobs, sizes of files, operating points and AUTO.
+    """Show an index: heads and knobs, sizes of files, operating points and AUTO.
 
     Sizes and headers are checked, digests are not: that is `logitsieve verify`.
 

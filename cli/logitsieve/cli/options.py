@@ -124,18 +124,17 @@ def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]
         )
 
 
-def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
+def numbers(field: str, pairs: Sequence[str], like: str = "name=number") -> dict[str, float]:
     """Read ["probes=2", "p1=0.99,p5=0.9"]; InvalidRequest names `field`."""
     values: dict[str, float] = {}
     for pair in ",".join(pairs).split(",") if pairs else []:
         name, _, value = (part.strip() for part in pair.partition("="))
         try:
-            number = float(value)
+            values[name] = float(value)
         except ValueError as error:
-            raise InvalidRequest(field, repr(pair), "name=number") from error
+            raise InvalidRequest(field, repr(pair), like) from error
         if not name:
-            raise InvalidRequest(field, repr(pair), "name=number")
-        values[name] = number
+            raise InvalidRequest(field, repr(pair), like)
     return values
 
 

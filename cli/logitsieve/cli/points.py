@@ -46,13 +46,13 @@ def print_points(index: Index, bounds: bool = False) -> None:
             "yes" if point.proven else "no",
             marks.get(point.setting, ""),
         ]
-        for point in auto.points
+        for point in sorted(auto.points, key=lambda each: each.us_at(auto.batches[0]))
     ]
     columns = ["head", *(f"P@{k}" for k in KS), "mass", "rows"]
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
         "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
-        f"{'in brackets: lower 95 % bounds; ' if bounds else ''}"
+        f"{'in brackets: the lower 95 % bound, which counts; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,

@@ -34,6 +34,6 @@ def command(index: IndexFolder, all_rows: AllRows = False, as_json: AsJson = Fal
         facts = {"index": str(index), "dtype": dtype, "checked": files, "rows": rows, "ok": True}
         print_json(facts)
         return
-    sketch = f", {rows:,} of {V:,} rows of its sketch bound theirs" if rows else ""
+    sketch = f"; {rows:,} rows checked (of {V:,}), all bounds hold" if rows else ""
     sizes = [(file, (index / file).stat().st_size) for file in files]
     print_table(f"{index}: no damage, W is {dtype}{sketch}", ["checked", "bytes"], sizes)

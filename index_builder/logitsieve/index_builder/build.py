@@ -73,7 +73,7 @@ def build(
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.index import new_path
-    from logitsieve.index_builder import pipeline  # loads torch and faiss
+    from logitsieve.index_builder import pipeline  # torch is loaded by the fits, after all checks
 
     config, target = config or BuildConfig(), target_precision
     names = pipeline.check_heads(heads, target is not None, contexts is not None)

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import faiss
-import torch
 from threadpoolctl import threadpool_limits
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
@@ -204,6 +202,9 @@ def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Limit torch, faiss and BLAS to `count` threads, so that sums are equal everywhere."""
+    import faiss
+    import torch
+
     before = torch.get_num_threads(), faiss.omp_get_max_threads()
     torch.set_num_threads(count)
     faiss.omp_set_num_threads(count)

@@ -130,6 +130,12 @@ def test_a_folder_without_its_weights(folder: Path, tmp_path: Path) -> None:
         open_folder(tmp_path, tmp_path / "text.txt")
 
 
+def test_a_model_with_an_encoder_is_named(text: tuple[Path, list[int]], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(InvalidRequest, match=r"t5, with an encoder.*--module"):
+        open_folder(tmp_path, text[0])
+
+
 def test_without_transformers_the_pip_line_is_shown(
     folder: Path, text: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,10 +24,12 @@ from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require
 
+MOST = 200  # characters of transformers' errors
 BATCH = 2  # windows: their logits of 250,000 words take half a gigabyte
 logger = logging.getLogger(__name__)
 
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
+WITHOUT_ENCODER = "a model without one; write a FUNCTION for --module (docs/capture.md)"
 
 
 def open_folder(
@@ -39,7 +41,7 @@ def open_folder(
     tokenizer's first token. MissingExtra without transformers; InvalidRequest names the argument.
     """
     require("huggingface", "transformers")
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     folder, text = Path(folder), Path(text)
     window = whole("window", window, 2, LONGEST_WINDOW)
@@ -48,6 +50,10 @@ def open_folder(
     if not text.is_file():
         raise InvalidRequest("text", text, TEXT)
     with _named(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if config.is_encoder_decoder:
+            got = f"{folder} ({config.model_type}, with an encoder)"
+            raise InvalidRequest("huggingface", got, WITHOUT_ENCODER)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = load_model(folder)
     positions = getattr(model.config, "max_position_embeddings", None) or LONGEST_WINDOW
@@ -74,7 +80,7 @@ def _named(folder: Path) -> Iterator[None]:
         with _without_bars():
             yield
     except (OSError, ValueError) as error:
-        raise InvalidRequest("huggingface", f"{folder} ({error})", NEEDED) from error
+        raise InvalidRequest("huggingface", f"{folder} ({str(error)[:MOST]})", NEEDED) from error
 
 
 @contextmanager

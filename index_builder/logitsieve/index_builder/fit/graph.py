@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import faiss
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64
@@ -55,6 +54,8 @@ def graph_arrays(
     softmax: Softmax, unit_rows: Callable[[Softmax], Float32], config: BuildConfig
 ) -> dict[str, np.ndarray]:
     """Return the `graph` part, faiss's bytes; one thread links the rows in order, reproducibly."""
+    import faiss
+
     rows = unit_rows(softmax)
     padded_VE = np.zeros((len(rows), width(softmax.dim)), np.float32)
     padded_VE[:, : rows.shape[1]] = rows

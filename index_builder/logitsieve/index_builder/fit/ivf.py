@@ -10,7 +10,6 @@ labels.
 
 from __future__ import annotations
 
-import faiss
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64
@@ -57,6 +56,8 @@ def cluster_arrays(
     softmax: Softmax, clusters: int, iterations: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Return the `ivf` part: `centroids` [C, D], `biases` [C] and no empty list."""
+    import faiss
+
     rows_VE = augmented(softmax)
     clusters = min(clusters, len(rows_VE))
     kmeans = faiss.Kmeans(

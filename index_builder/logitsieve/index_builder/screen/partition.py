@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.data.contexts import Contexts
@@ -225,6 +224,8 @@ class Partition:
 
 def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
     """([H, R] the best clusters of each context, [H] its cosine to the first; 1 for zeros)."""
+    import torch
+
     centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
     lengths_C = torch.linalg.vector_norm(centroids_DC, dim=0)
     probes = min(MOST_PROBES, len(centroids_CD))

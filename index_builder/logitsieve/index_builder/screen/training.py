@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from logitsieve.api.results import Float32
 from logitsieve.index_builder.fitting import FitInputs, FitResult
-from logitsieve.index_builder.screen.centroids import train_centroids, trainable_scale
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
@@ -88,6 +86,8 @@ def train_fixed(inputs: FitInputs) -> FittedScreen:
 
 def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
     """Line 3: spherical k-means over the sample, [C, D], at one trainable scale."""
+    from logitsieve.index_builder.screen.centroids import trainable_scale
+
     config = inputs.config
     unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
     return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
@@ -100,6 +100,10 @@ def train_screen(
     progress: Progress = no_progress,
 ) -> FittedScreen:
     """Lines 5-8 from a plain partition, lists first; return the round with the cheapest plan."""
+    import torch
+
+    from logitsieve.index_builder.screen.centroids import train_centroids
+
     config = inputs.config
     hidden_SD = torch.from_numpy(inputs.sample)
     labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
