@@ -53,7 +53,7 @@ class Target(TypedDict, total=False):
 
 
 class SampleOptions(Target, total=False):
-    """Keywords of `sample`: those of `Target`, and how to draw.
+    """Keywords of `sample`: `Target`'s, and how to draw.
 
     Without a head and a precision the draws are proven: by `certified` if the index has it and it
     was not measured slower than `exact`, else by `exact`.
@@ -76,7 +76,7 @@ class SampleOptions(Target, total=False):
 
 
 class BeamOptions(Target, total=False):
-    """Keywords of `beam_step`: those of `Target`, and the state of the hypotheses, [B] each.
+    """Keywords of `beam_step`: `Target`'s, and the state of the hypotheses, [B] each.
 
     `lengths` are in tokens (None: 0), `finished` None is false for all. A finished hypothesis
     continues only as itself, with the first of `eos_ids`. Pairs are ranked by score / ((5 + length)

@@ -7,14 +7,14 @@ LogitsieveError
 ├── IndexUnreadable                  an index was refused: .file and the reason
 ├── BuildFailed                      the builder could not finish
 │   └── TargetNotReached             no setting meets the target precision; .best is the nearest
-├── TrainingFailed                   the training could not go on; what it had saved is whole
+├── TrainingFailed                   the training could not go on; saved files are complete
 ├── DeviceExhausted                  a GPU has too little memory left for the request; .device
 ├── DeviceLost                       a GPU has failed, for the life of the process; .device
 ├── ServiceError                     the server answered with an error
 │   ├── ModelNotFound                no such model, version or alias
 │   ├── Unauthenticated              no token that the server knows
 │   ├── PermissionDenied             the token, or the port, is not for this
-│   ├── Unavailable                  loading, draining, or nothing listens at the address
+│   ├── Unavailable                  loading, draining, or no server at the address
 │   │   └── ShardUnavailable         a shard of W cannot be asked; .first and .rows
 │   ├── Overloaded                   too much work in flight; .retry_after_s
 │   ├── DeadlineExceeded (TimeoutError)

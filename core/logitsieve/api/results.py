@@ -96,7 +96,7 @@ class Answer(NamedTuple):
         return ~self.exact * np.float64(self.chance)  # tensors on a GPU, too
 
 
-# The fields of an Answer that have a value for each row; those of log Z are often not set.
+# The fields of an Answer that have a value for each row; log Z's are often not set.
 ANSWER_COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 
 
@@ -118,7 +118,7 @@ class TopKReply(NamedTuple):
     def log_probs(self) -> Float32:
         """[B, K] logits - log Z under `answer.normalizer`, rounded down; ValueError without one.
 
-        Log Z is at least that of the K ids, so that their probabilities add up to 1 at most.
+        Log Z is at least the K ids' own, so that their probabilities add up to at most 1.
         """
         if self.answer.log_z is None:
             raise ValueError("no log Z in this reply: ask topk for a normalizer")

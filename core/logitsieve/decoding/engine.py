@@ -45,7 +45,7 @@ class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
     A `width` limits the interval of log Z, and needs a normalizer that proves one (default: that of
-    `score`). InvalidRequest for one that proves nothing. Immutable; any number of threads may call
+    `score`). InvalidRequest for one without a proof. Immutable; any number of threads may call
     it.
     """
 

@@ -1,4 +1,4 @@
-"""Constraints as edits, and the best of what they leave, as exact as the head's own answer.
+"""Constraints as edits, and the best of the remaining ids, as exact as the head's own answer.
 
 Edits are the logits of a row that constraints replace, and the new values. Sets of (row, id) are
 vectors of keys, row x V + id, to avoid loops over rows.
@@ -28,7 +28,7 @@ LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to float3
 
 
 class Edits(NamedTuple):
-    """Replaced logits: row r's are those of ids[offsets[r]:offsets[r+1]]."""
+    """Replaced logits of row r: ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Int64  # [B+1]
     ids: Int32  # distinct and ascending within a row

@@ -1,6 +1,6 @@
 """Normalizers: log Z per row, which turns exact logits into log-probabilities.
 
-log Z is the logarithm of the sum of e^{scale x} over all logits x, or those that edits leave;
+log Z is the logarithm of the sum of e^{scale x} over all logits x, or the ones that edits leave;
 `scale` is 1 / temperature.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, T targets, S rows of W that a head scans.
@@ -89,7 +89,7 @@ class LogZ(NamedTuple):
         return LogZ32(rounded[0], low, high, error)
 
     def raised(self, logits: Float64, ids: Int32) -> LogZ:
-        """Raise log Z to at least that of the row's distinct `ids` [B, M] with these logits."""
+        """Raise log Z to at least the one of the row's distinct `ids` [B, M] with these logits."""
         raise_log_z(logits, ids, self.fields, self.scale)
         return self
 

@@ -4,7 +4,7 @@ With `top_k`, an allow list or `min_p` the remaining ids are listed first, and d
 Gumbel's trick.
 Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all logits that filters
 leave (`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads; not
-exact, and without filters, for which `certified` or `exact` draws instead).
+exact, and without filters: for these `certified` or `exact` draws instead).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
 """

@@ -147,7 +147,7 @@ class Part(NamedTuple):
     ) -> Found:
         """Return replies to `question`(rows, count, constraints and `target` as keywords).
 
-        Rows with equal counts [B] share a call; those with 0 are not asked. K is `width`.
+        Rows with equal counts [B] share a call; rows with 0 are not asked. K is `width`.
         """
         rows = len(counts)
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)

@@ -144,7 +144,7 @@ SKETCH = PartSpec(
 
 
 class CertifiedHead(Head):
-    """Bounds every row of W, and computes those that may be among the best.
+    """Bounds every row of W, and computes the rows that may be among the best.
 
     The arrays are trusted to be a sketch of this softmax: index/verify.py has compared them.
     """
@@ -278,7 +278,7 @@ class AssuredHead(CertifiedHead):
     """Like `certified` with bounds that may fail: a top k is wrong with a chance of at most 1e-15.
 
     The chance is over the random rotation of the index, for contexts that do not depend on it:
-    docs/levels.md. Draws, bounds and log Z are those of `certified`.
+    docs/levels.md. Draws, bounds and log Z are `certified`'s.
     """
 
     name: ClassVar[str] = "assured"

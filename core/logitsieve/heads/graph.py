@@ -25,7 +25,7 @@ from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
-VECTOR_MULTIPLE = 16  # for which faiss vectorises distances
+VECTOR_MULTIPLE = 16  # faiss vectorises distances of such sizes
 
 
 class GraphHead(SelectingHead):

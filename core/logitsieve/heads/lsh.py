@@ -100,7 +100,7 @@ class LshHead(SelectingHead):
         self._most = int(self.knobs["candidates"]) or self._softmax.vocab_size
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return the ids of the probed buckets, or those that collided most often."""
+        """Return the ids of the probed buckets, or the ones that collided most often."""
         scratch = self._scratch.__dict__
         if not scratch:
             vocab_size = self._softmax.vocab_size

@@ -176,7 +176,7 @@ def open_index(
 def verify_index(
     path: Path | str, progress: Progress | None = None, all_rows: bool = False
 ) -> list[str]:
-    """Check everything, remember nothing, and return the names of the checked files.
+    """Check everything, without the cache of checks, and return the names of the checked files.
 
     `all_rows` compares every row of the sketch with the matrix, in time O(V D^2). Raises like
     `open_index`.

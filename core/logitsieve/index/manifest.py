@@ -123,7 +123,7 @@ class Manifest:
     shard: ShardOf | None = None  # absent from the manifest of an index that is no shard
 
     def to_json(self) -> bytes:
-        """Return the canonical JSON from which the digest is computed."""
+        """Return the canonical JSON under the digest."""
         return canonical(self._fields())
 
     @property

@@ -113,7 +113,7 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
     arrays = dict(part.tensors)
     for key, tensor in PARTS[name].tensors.items():
         if tensor.holds in ADDRESSES and key in arrays:
-            arrays[key] = arrays[key].copy()  # so that a later write to the file changes nothing
+            arrays[key] = arrays[key].copy()  # a later write to the file has no effect
             arrays[key].flags.writeable = False  # like mapped ones: kernels are compiled for one
     with as_unreadable(file):
         check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)

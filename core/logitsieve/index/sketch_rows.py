@@ -1,4 +1,4 @@
-"""The check that rows of a sketch are those of its matrix: `certified`'s proofs rest on it.
+"""The check that a sketch belongs to its matrix: `certified`'s proofs rest on it.
 
 docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' for
 which they hold proves the bound of its row, however the sketch was made. The same w' prove its
@@ -79,7 +79,7 @@ class Solver(NamedTuple):
     """Coordinates of rows over their stretch, and their residuals; with levels L U is U."""
 
     basis: Float64  # L U [P, D], over the stretch
-    inverse: Float64  # [D, P], by which rows become coordinates
+    inverse: Float64  # [D, P], makes coordinates of rows
     span: SpanNorms
     rounding: float  # of a residual in float64, for coordinates of norm 1
     square: bool = False  # with levels
@@ -207,7 +207,7 @@ class Grams:
     def norms(self, roundings: float = 1) -> Float64:
         """Bound the spectral norms NORMS, [6]: of each coding's errors, coordinates and rest."""
         norms, turned_PP = [], self._turned_PP
-        # Each residual is off by so much of the norm of its coordinates.
+        # Error of each residual, relative to the norm of its coordinates.
         outside = _spectral_norm(self._others_DD) + roundings * self._rounding * self.length
         for errors_FF in self._errors.values():
             coded = len(errors_FF)

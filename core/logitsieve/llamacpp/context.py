@@ -1,4 +1,4 @@
-"""A llama.cpp model with its key-value cache, whose output layer a decoder can replace.
+"""A llama.cpp model with its key-value cache and an output layer that a decoder can replace.
 
 Each decode either computes logits or stops before the output layer with the rows of hidden. A batch
 is of one sequence, or one token of each of several, so outputs keep the order of the inputs.
@@ -75,7 +75,7 @@ class LlamaContext(LlamaModel):
 
     @property
     def free(self) -> int:
-        """The number of tokens for which the cache has space."""
+        """The number of tokens that still fit into the cache."""
         return self.positions - sum(self._lengths)
 
     def use_threads(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Heads on a GPU: those of the host by the same names, with answers that a device finds."""
+"""Heads on a GPU, by the names of the host's, with answers that a device finds."""
 
 from __future__ import annotations
 

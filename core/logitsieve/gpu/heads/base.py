@@ -36,7 +36,7 @@ class Ranked(NamedTuple):
     scanned: Tensor  # int32 [B] rows of W scanned; -1 for an open row
 
     def replace(self, chosen: Tensor, other: Ranked) -> None:
-        """Replace the chosen rows by those of `other`."""
+        """Replace the chosen rows by `other`'s."""
         for mine, theirs in zip(self, other, strict=True):
             mine[chosen] = theirs
 

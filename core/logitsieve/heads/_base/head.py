@@ -36,7 +36,7 @@ class Softmax:
     """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
 
     `matrix` is W in a float type or in blocks; floats may be given as an array, bfloat16 as its
-    bits, uint16. Logits are those of its float32 values, which kernels compute row by row.
+    bits, uint16. Logits belong to its float32 values, which kernels compute row by row.
     """
 
     def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:

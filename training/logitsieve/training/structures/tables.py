@@ -134,7 +134,7 @@ class HashTables(Buckets):
         self._fill()
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash rows [U] again and move those with other buckets; a row longer than M: rebuild."""
+        """Hash rows [U] again and move them to other buckets; a row longer than M: rebuild."""
         rows_U = rows.cpu().numpy()
         for start in range(0, len(rows_U), AT_ONCE):
             part = rows_U[start : start + AT_ONCE]
