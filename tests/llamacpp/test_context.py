@@ -135,7 +135,7 @@ def test_what_cannot_be_decoded_is_refused_and_nothing_changes(make_gguf: Make) 
 def test_a_full_cache_is_refused(make_gguf: Make) -> None:
     with LlamaContext(make_gguf(), sequences=2, positions=256) as context:
         context.read([5] * 256)
-        with pytest.raises(InvalidRequest, match="0 at most, the room of the cache"):
+        with pytest.raises(InvalidRequest, match="at most 0, the space in the cache"):
             context.step({0: 5})
         context.forget()
         assert context.free == 256

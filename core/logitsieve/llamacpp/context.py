@@ -110,7 +110,7 @@ class LlamaContext(LlamaModel):
         for sequence, token in tokens.items():
             self._check([token], sequence)
         if len(tokens) > self.free:
-            allowed = f"{self.free} at most, the room of the cache"
+            allowed = f"at most {self.free}, the space in the cache"
             raise InvalidRequest("tokens", f"{len(tokens)} tokens", allowed)
         return self._decode(list(tokens.items()), [True] * len(tokens))
 
@@ -160,7 +160,7 @@ class LlamaContext(LlamaModel):
             raise InvalidRequest("tokens", f"{low} .. {high}", f"0 .. {self.gguf.vocab_size - 1}")
         if len(tokens) > self.free:
             got = f"{len(tokens)} tokens"
-            raise InvalidRequest("tokens", got, f"{self.free} at most, the room of the cache")
+            raise InvalidRequest("tokens", got, f"at most {self.free}, the space in the cache")
 
     def _sequence(self, sequence: int) -> int:
         return whole("sequence", sequence, 0, self.sequences - 1)

@@ -72,10 +72,10 @@ class HiddenHook:
 
     def __init__(self, layout: TensorLayout, rows: int, dim: int) -> None:
         self.address = int(callback().address)
-        self._room = np.zeros((rows, dim), np.float32)
+        self._copied = np.zeros((rows, dim), np.float32)
         self._state = np.zeros(STATE_WORDS, np.int64)
         self._state[[COLUMNS, DATA, NAME_AT]] = layout.columns, layout.data, layout.name
-        self._state[[BUFFER, FULL, DIM]] = self._room.ctypes.data, rows, dim
+        self._state[[BUFFER, FULL, DIM]] = self._copied.ctypes.data, rows, dim
 
     @property
     def argument(self) -> int:
@@ -92,4 +92,4 @@ class HiddenHook:
 
     def rows(self) -> Float32:
         """A copy of the last decode's rows, float32 [rows, D]."""
-        return self._room[: self._state[ROWS]].copy()
+        return self._copied[: self._state[ROWS]].copy()

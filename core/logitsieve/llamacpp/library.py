@@ -140,7 +140,7 @@ class LlamaBatch(ctypes.Structure):
 
 
 class _Arena(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_size_t), ("room", ctypes.c_void_p), ("bare", ctypes.c_bool))
+    _fields_ = (("bytes", ctypes.c_size_t), ("memory", ctypes.c_void_p), ("bare", ctypes.c_bool))
 
 
 _P, _I, _L, _S = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_size_t
@@ -238,8 +238,8 @@ def _unfit(name: str, reason: str) -> InvalidRequest:
 
 def _tensor_layout(functions: Any) -> TensorLayout:
     """Find the fields of a ggml_tensor of 3 columns and 5 rows, allocated in zeros."""
-    room = np.zeros(ARENA_BYTES + ARENA_ALIGNED, np.uint8)
-    start = room.ctypes.data + -room.ctypes.data % ARENA_ALIGNED
+    memory = np.zeros(ARENA_BYTES + ARENA_ALIGNED, np.uint8)
+    start = memory.ctypes.data + -memory.ctypes.data % ARENA_ALIGNED
     arena = functions.ggml_init(_Arena(ARENA_BYTES, start, False))
     try:
         tensor = functions.ggml_new_tensor_2d(arena, FLOAT32, 3, 5)

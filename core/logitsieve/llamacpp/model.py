@@ -82,18 +82,20 @@ class LlamaModel:
             raw = text.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest("text", f"{text!r:.40}", "text that UTF-8 can hold") from error
-        room = (ctypes.c_int32 * (len(raw) + 8))()
-        arguments = raw, len(raw), ctypes.byref(room), len(room), begin, special
+        buffer = (ctypes.c_int32 * (len(raw) + 8))()
+        arguments = raw, len(raw), ctypes.byref(buffer), len(buffer), begin, special
         count = self._api.llama_tokenize(self._vocabulary, *arguments)
         if count <= 0:
             raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
-        return list(room[:count])
+        return list(buffer[:count])
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of a token: several tokens may make one character."""
-        room = ctypes.create_string_buffer(LONGEST_PIECE)
-        size = self._api.llama_token_to_piece(self._vocabulary, token, room, len(room), 0, False)
-        return room.raw[: max(size, 0)]
+        buffer = ctypes.create_string_buffer(LONGEST_PIECE)
+        size = self._api.llama_token_to_piece(
+            self._vocabulary, token, buffer, len(buffer), 0, False
+        )
+        return buffer.raw[: max(size, 0)]
 
     def ends(self, token: int) -> bool:
         """Check if a token ends a text."""

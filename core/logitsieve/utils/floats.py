@@ -64,9 +64,9 @@ def widened(half: np.ndarray) -> Float32:
 def aligned(shape: tuple[int, ...]) -> Float32:
     """Return an uninitialised float32 array aligned to 64 bytes."""
     size = math.prod(shape)
-    room = np.empty(size + CACHE_LINE // 4, np.float32)
-    skipped = -room.ctypes.data % CACHE_LINE // 4
-    return room[skipped : skipped + size].reshape(shape)
+    padded = np.empty(size + CACHE_LINE // 4, np.float32)
+    skipped = -padded.ctypes.data % CACHE_LINE // 4
+    return padded[skipped : skipped + size].reshape(shape)
 
 
 def finite(array: np.ndarray) -> Bool:

@@ -38,8 +38,8 @@ class GpuSvd(DeviceHead, SvdHead):
         scanned = torch.full((len(hidden),), count, dtype=torch.int32, device=hidden.device)
         exact = torch.zeros_like(scanned, dtype=torch.bool)
         if k > count:
-            room = hidden.new_empty(len(hidden), k)
-            return Ranked(room.int(), room.double(), exact, scanned.fill_(-1))
+            empty = hidden.new_empty(len(hidden), k)
+            return Ranked(empty.int(), empty.double(), exact, scanned.fill_(-1))
         return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), exact, scanned)
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
