@@ -47,9 +47,11 @@ class Script:
     def __init__(self, *failures: Any) -> None:
         self.failures = list(failures)
         self.calls = 0
+        self.metadata: dict[str, Any] = {}  # of the last call
 
     def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         self.calls += 1
+        self.metadata = dict(context.invocation_metadata())
         if self.failures:
             code, details, trailer = self.failures.pop(0)
             context.set_trailing_metadata(trailer)
@@ -134,6 +136,43 @@ def test_a_short_trouble_is_waited_out(error: LogitsieveError) -> None:
     with scripted(script) as client:
         assert client.model("demo").version == "7"
     assert script.calls == 3
+
+
+def test_large_requests_are_retried_too() -> None:
+    script = Script(to_status(Unavailable("draining")))
+    with scripted(script) as client:
+        assert client.model("x" * (1 << 20)).version == "7"
+    assert script.calls == 2
+
+
+def test_retries_do_not_multiply_an_outage() -> None:
+    script, calls = Script(*[to_status(Overloaded("full", 0.001))] * 1000), 130
+    with scripted(script) as client:
+        for _ in range(calls):
+            with pytest.raises(Overloaded):
+                client.model("demo")
+        before = script.calls
+        with pytest.raises(Overloaded):
+            client.model("demo")
+    assert 500 <= before < 3.9 * calls
+    assert script.calls == before + 1
+
+
+def test_a_proxy_of_the_environment_sees_no_call_to_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with scripted(Script()) as client:
+        assert client.model("demo").version == "7"
+
+
+def test_a_call_says_how_long_it_may_take_in_all() -> None:
+    script = Script()
+    with scripted(script) as client:
+        client.model("demo")
+    assert script.metadata["logitsieve-timeout-ms"] == "60000"
 
 
 def test_a_long_trouble_is_raised() -> None:

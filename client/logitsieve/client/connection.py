@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,8 @@ from logitsieve.utils.deadline import time_left
 from logitsieve.utils.environment import is_loopback
 
 MAX_TIMEOUT_S = 3600.0
+# A call's whole time in ms: with its deadline, a server sees how long the call has waited.
+TIMEOUT = "logitsieve-timeout-ms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +80,17 @@ class Connection:
         self._exception = partial(
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
+        if _is_this_machine(address):  # or a token for localhost would go to a proxy
+            options = [*options, ("grpc.enable_http_proxy", 0)]
         if tls is None:
             self._channel = self.api.insecure_channel(self.address, options=options)
         else:
             credentials = tls.credentials()
             self._channel = self.api.secure_channel(self.address, credentials, options=options)
+
+    def _timed(self, timeout_s: float) -> dict[str, Any]:
+        whole = (TIMEOUT, str(ceil(timeout_s * 1000)))
+        return {"timeout": timeout_s, "metadata": (*self._metadata, whole)}
 
 
 class BlockingConnection(Connection, Closing):
@@ -95,7 +104,7 @@ class BlockingConnection(Connection, Closing):
         try:
             left = time_left()  # of the computation around this call
             timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
-            return method(request, timeout=timeout, metadata=self._metadata)
+            return method(request, **self._timed(timeout))
         except grpc.RpcError as failure:
             raise self._exception(failure) from failure
 

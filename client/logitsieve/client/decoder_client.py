@@ -18,12 +18,15 @@ from logitsieve.v1.rpcs import Rpc
 
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
+METADATA_BYTES = 64 << 10
 
 # gRPC retries, waits for the server's grpc-retry-pushback-ms, and stops at the deadline; several
 # addresses ("ipv4:host:port,host:port") share the load. A call that reaches a stopping server gets
-# CANCELLED; one cancelled on this side is not retried.
+# CANCELLED; one cancelled on this side is not retried. After 500 failures more than a tenth of the
+# successes, retries stop until calls succeed again: they would multiply the load of an outage.
 SERVICE_CONFIG = json.dumps(
     {
+        "retryThrottling": {"maxTokens": 1000, "tokenRatio": 0.1},
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [
             {
@@ -49,6 +52,8 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
     """Let a channel retry, spread calls, reconnect and notice a dead server."""
     options = [
         ("grpc.service_config", SERVICE_CONFIG),
+        # gRPC retries no call that is larger than this: 256 KiB by default.
+        ("grpc.per_rpc_retry_buffer_size", max_message_bytes + METADATA_BYTES),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
         # Find a restarted server within two seconds, not two minutes.
@@ -152,6 +157,6 @@ class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
 
     async def _call(self, method: Any, request: Any) -> Any:
         try:
-            return await method(request, timeout=self.timeout_s, metadata=self._metadata)
+            return await method(request, **self._timed(self.timeout_s))
         except grpc.RpcError as failure:
             raise self._exception(failure) from failure
