@@ -6,6 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from logitsieve.api.results import Answer
 from logitsieve.server.metrics import BOUNDS_NS, SECONDS, Call, Metrics
+from logitsieve.server.models.routes import Version
+from logitsieve.server.rpc.handlers import SHED
+from logitsieve.version import __version__
 
 
 def finished(elapsed_ns: int, code: str = "OK", answer: Answer | None = None) -> Call:
@@ -66,3 +69,31 @@ def test_what_an_answer_adds() -> None:
         ("shed_total", ("deadline",), 1),
     ):
         assert samples(metrics, f"logitsieve_{name}")[labels] == value, name
+
+
+def test_series_go_with_their_version() -> None:
+    versions = [Version("demo", 1), Version("demo", 2), Version("other", 1)]
+    metrics = Metrics(lambda: versions)
+    labels = {"demo@1": ("demo", "1"), "demo@2": ("demo", "2"), "other": ("other", "1")}
+    for model, version in (*labels.values(), ("unknown", "")):
+        call = finished(5)
+        call.model, call.version = model, version
+        metrics.record(call)
+    found = samples(metrics, "logitsieve_requests_total")
+    assert {key[2:] for key in found} == {
+        (model, "TopK", version) for model, version in (*labels.values(), ("unknown", ""))
+    }
+    versions[:] = [Version("demo", 2)]
+    for name in ("requests_total", "request_seconds_count"):
+        left = {key[-3:] for key in samples(metrics, f"logitsieve_{name}")}
+        assert left == {("demo", "TopK", "2"), ("unknown", "TopK", "")}
+    assert set(samples(metrics, "logitsieve_reloads_total")) == {("demo", "failed"), ("demo", "ok")}
+
+
+def test_rates_see_the_first_refusal_and_operators_the_process() -> None:
+    metrics = Metrics()
+    assert samples(metrics, "logitsieve_shed_total") == {(each,): 0 for each in SHED.values()}
+    assert samples(metrics, "process_resident_memory_bytes")[()] > 1 << 20
+    ((_, _, version),) = samples(metrics, "logitsieve_build_info")
+    assert version == __version__
+    assert samples(metrics, "logitsieve_in_flight") == {(): 0}

@@ -12,10 +12,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
+from platform import python_version
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+import grpc
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,13 +35,30 @@ from prometheus_client.registry import Collector
 
 from logitsieve.api.results import Answer
 from logitsieve.gpu.open import gpu_memory
+from logitsieve.version import __version__
 
 if TYPE_CHECKING:
     from logitsieve.gpu.device import Memory
 
+T = TypeVar("T")
+
 MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 
 UNKNOWN = "unknown"
+
+
+class Version(Protocol):
+    """A version of a model, and its labels if it is loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def served(self) -> Any: ...
+
+
+SHED_REASONS = ("in_flight", "deadline", "device_memory")
 
 # From 10 us, about a screened row, to 5 s, the client's timeout.
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
@@ -68,25 +94,41 @@ class Call:
         self.elapsed_ns = perf_counter_ns() - self.arrived_ns
 
 
-class Counters(defaultdict[tuple[str, ...], float]):
+class Series(defaultdict[tuple[str, ...], T]):
+    """Values of one metric by its labels."""
+
+    def __init__(self, zero: Callable[[], T], name: str, help_text: str, *labels: str) -> None:
+        super().__init__(zero)
+        self._about = (f"logitsieve_{name}", help_text, labels)
+
+    def keep(self, versions: Iterable[Version]) -> None:
+        """Drop the values of other versions, or else series would grow by every deployment."""
+        known = {(v.name, number) for v in versions for number in ("", str(v.number))}
+        labels = self._about[2]
+        for values in list(self):
+            of = dict(zip(labels, values, strict=True))
+            model = of.get("model", UNKNOWN)
+            if model != UNKNOWN and (model, of.get("version", "")) not in known:
+                del self[values]
+
+
+class Counters(Series[float]):
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
-        super().__init__(int)
-        self._series = (f"logitsieve_{name}", help_text, labels)
+        super().__init__(int, name, help_text, *labels)
 
     def metric(self) -> Metric:
-        name, help_text, labels = self._series
+        name, help_text, labels = self._about
         family = CounterMetricFamily(name, help_text, labels=labels)
         for values, count in self.items():
             family.add_metric(values, count)
         return family
 
 
-class Histograms(defaultdict[tuple[str, ...], list[int]]):
+class Histograms(Series[list[int]]):
     """Durations by labels: counts by bucket, then the sum in nanoseconds."""
 
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
-        super().__init__(lambda: [0] * (len(UPPER_BOUNDS) + 1))
-        self._series = (f"logitsieve_{name}", help_text, labels)
+        super().__init__(lambda: [0] * (len(UPPER_BOUNDS) + 1), name, help_text, *labels)
 
     def add(self, values: tuple[str, ...], ns: int) -> None:
         counts = self[values]
@@ -94,7 +136,7 @@ class Histograms(defaultdict[tuple[str, ...], list[int]]):
         counts[-1] += ns
 
     def metric(self) -> Metric:
-        name, help_text, labels = self._series
+        name, help_text, labels = self._about
         family = HistogramMetricFamily(name, help_text, labels=labels)
         for values, (*counts, total_ns) in self.items():
             buckets = list(zip(UPPER_BOUNDS, accumulate(counts), strict=True))
@@ -103,7 +145,10 @@ class Histograms(defaultdict[tuple[str, ...], list[int]]):
 
 
 class Metrics(Collector):
-    def __init__(self) -> None:
+    """All counts of a server; `versions` None keeps those of every version ever loaded."""
+
+    def __init__(self, versions: Callable[[], Iterable[Version]] | None = None) -> None:
+        self._versions = versions
         self._finished: list[Call] = []
         routed = "version", "alias"
         self._requests = Counters("requests", "Requests answered", "rpc", "model", "code", *routed)
@@ -118,16 +163,15 @@ class Metrics(Collector):
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
         self.shed = Counters("shed", "Requests refused before computing", "reason")
+        for reason in SHED_REASONS:  # `rate` misses a series that begins with its first event
+            self.shed[reason,] = 0
         self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self._index_info = Gauge(
-            "logitsieve_index_info",
-            "Loaded indexes; always 1",
-            ("model", "version", "digest", "vocabulary", "dim", "device"),
-            registry=self.registry,
+        ProcessCollector(registry=self.registry)
+        Info("logitsieve_build", "Versions of the software", registry=self.registry).info(
+            {"version": __version__, "python": python_version(), "grpc": grpc.__version__}
         )
-
         self.batch_rows = Histogram(
             "logitsieve_batch_rows",
             "Rows of each batch that the pool computed",
@@ -137,20 +181,25 @@ class Metrics(Collector):
         self.queue_rows = Gauge(
             "logitsieve_queue_rows", "Rows that wait for the pool", registry=self.registry
         )
+        self.in_flight = Gauge(
+            "logitsieve_in_flight", "Requests that wait or compute", registry=self.registry
+        )
 
     def collect(self) -> Iterator[Metric]:
         self._count_finished()
+        versions = None if self._versions is None else list(self._versions())
+        for version in versions or ():
+            for result in ("ok", "failed"):
+                self.reloads[version.name, result] += 0
         for series in vars(self).values():
             if isinstance(series, Counters | Histograms):
+                if versions is not None:
+                    series.keep(versions)
                 yield series.metric()
+        yield index_info(versions or ())
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-    def loaded(self, labels: Iterable[tuple[str, ...]]) -> None:
-        self._index_info.clear()
-        for each in labels:
-            self._index_info.labels(*each).set(1)
 
     def record(self, call: Call) -> None:
         self._finished.append(call)
@@ -177,6 +226,15 @@ class Metrics(Collector):
             self._certified[by_head] += answer.exact.tobytes().count(1)
             if handed_over := answer.fallback.tobytes().count(1):
                 self._fallback[answer.model, "escalated"] += handed_over
+
+
+def index_info(versions: Iterable[Version]) -> Metric:
+    names = "model", "version", "digest", "vocabulary", "dim", "device"
+    info = GaugeMetricFamily("logitsieve_index_info", "Loaded indexes; always 1", labels=names)
+    for version in versions:
+        if version.served is not None:
+            info.add_metric(version.served.labels, 1)
+    return info
 
 
 class Devices(Collector):

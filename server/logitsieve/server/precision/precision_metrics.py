@@ -40,8 +40,10 @@ class PrecisionMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
+        versions = list(self._versions())
         for series in vars(self).values():
             if isinstance(series, Counters):
+                series.keep(versions)
                 yield series.metric()
         names = "model", "version"
         level = GaugeMetricFamily(
@@ -53,7 +55,7 @@ class PrecisionMetrics(Collector):
         failed = GaugeMetricFamily(
             "logitsieve_version_failed", "1 where the last load of a version failed", labels=names
         )
-        for version in self._versions():
+        for version in versions:
             labels = version.name, str(version.number)
             failed.add_metric(labels, float(bool(version.error)))
             if version.served is not None:

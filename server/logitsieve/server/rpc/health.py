@@ -5,27 +5,36 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from grpc_health.v1.health import aio
+import grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer
 
 from logitsieve.server.models.routes import Routes
 
 
-class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untyped
-    """NOT_SERVING until `publish`; `drain` ends watches, which would hold up the exit."""
+class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
+    """NOT_SERVING until `publish`; `drain` ends watches, which would hold up the exit.
+
+    The library's own servicer removes no service, and its watches end with no server.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._server_status: dict[str, int] = {"": HealthCheckResponse.NOT_SERVING}
+        self._states: dict[str, int] = {"": HealthCheckResponse.NOT_SERVING}
         self._changed = asyncio.Event()
         self._final = False
+
+    async def Check(self, request: Any, context: Any) -> HealthCheckResponse:
+        state = self._states.get(request.service)
+        if state is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return HealthCheckResponse(status=state)
 
     async def Watch(self, request: Any, context: Any) -> None:
         """Stream the states of a service, including its last one."""
         last = None
         while True:
             changed = self._changed
-            state = self._server_status.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
+            state = self._states.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
             if state != last:
                 await context.write(HealthCheckResponse(status=state))
                 last = state
@@ -40,19 +49,17 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
             states[name] = routes.get(name).served is not None
         states[""] = any(states.values())
         if not self._final:
-            # The base class's `set` removes no service, and does not wake our `Watch`.
-            self._server_status = {
-                service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
-                for service, ready in states.items()
-            }
-            self._announce()
+            self._announce(states)
         return states[""]
 
     async def drain(self) -> None:
-        await self.enter_graceful_shutdown()
         self._final = True
-        self._announce()
+        self._announce(dict.fromkeys(self._states, False))
 
-    def _announce(self) -> None:
+    def _announce(self, states: dict[str, bool]) -> None:
+        self._states = {
+            service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+            for service, ready in states.items()
+        }
         self._changed.set()
         self._changed = asyncio.Event()
