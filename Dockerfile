@@ -11,6 +11,12 @@ ARG PYTHON=3.11
 FROM python:${PYTHON}-slim AS builder
 ARG EXTRAS=""
 WORKDIR /src
+# Dependencies first: this layer stays while only sources change. Compiled to bytecode here: where
+# the root is read-only, no start could keep what it compiles.
+COPY deploy/image/requirements.txt deploy/image/requirements.txt
+RUN python3 -m venv --without-pip /opt/logitsieve \
+    && python3 -m pip --python /opt/logitsieve/bin/python install \
+        --compile --require-hashes --requirement deploy/image/requirements.txt
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY proto proto
 COPY core core
@@ -22,9 +28,7 @@ COPY client client
 COPY cluster cluster
 COPY cli cli
 RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
-# Compiled to bytecode here: where the root is read-only, no start could keep what it compiles.
-RUN python3 -m venv --without-pip /opt/logitsieve \
-    && python3 -m pip --python /opt/logitsieve/bin/python install \
+RUN python3 -m pip --python /opt/logitsieve/bin/python install \
         --compile --constraint constraints.txt "$(echo /dist/*.whl)[console${EXTRAS:+,$EXTRAS}]"
 COPY deploy/image/probe.py /opt/logitsieve/probe.py
 

@@ -88,6 +88,11 @@ VARIANTS: dict[str, str] = {
                     annotations: {summary: '{{ $labels.pod }} sheds'}
           dashboard: |
             {"title": "logitsieve", "legend": "{{model}} \\"p95\\""}
+        extraArgs: [--log-level, debug]
+        extraEnv:
+          - {name: LOGITSIEVE_SERVE_THREADS, value: "2"}
+          - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+        serviceAccount: {name: decoders}
         podAnnotations: {kept: "true"}
         podLabels: {decodes: "yes"}
         nodeSelector: {kubernetes.io/arch: amd64}

@@ -17,6 +17,7 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.utils.environment import is_loopback
 from tests.deploy.charts import CHART, VARIANTS, Rendered, render
 from tests.deploy.dockerfile import PROJECT, read
+from tests.deploy.monitoring import ALERTS
 
 USER = int(read()["runtime"].user.partition(":")[0])
 NEWEST = "1.37"
@@ -141,7 +142,7 @@ def test_the_files_of_the_options_are_mounted(rendered: Rendered) -> None:
     paths = {PurePosixPath(mount["mountPath"]) for mount in mounts}
     files = ("tls_cert", "tls_key", "tls_client_ca", "tokens", "models", "kernel_cache")
     named = [PurePosixPath(options[name]) for name in files if name in options]
-    [_, config] = rendered.container["args"]
+    [_, config, *_] = rendered.container["args"]
     for path in [PurePosixPath(config), *named]:
         assert paths & {path, path.parent}
 
@@ -167,6 +168,24 @@ def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> Non
     config = ServeConfig(**read_options(tmp_path / "serve.toml", ServeConfig))
     assert not is_loopback(config.host)
     assert config.models == Path("/models")
+
+
+def test_arguments_variables_and_an_account_can_be_added() -> None:
+    rendered, plain = render(VARIANTS["everything"]), render()
+    assert rendered.container["args"][2:] == ["--log-level", "debug"]
+    threads, node = rendered.container["env"]
+    assert threads == {"name": "LOGITSIEVE_SERVE_THREADS", "value": "2"}
+    assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert rendered.pod["spec"]["serviceAccountName"] == "decoders"
+    assert "env" not in plain.container
+    assert "serviceAccountName" not in plain.pod["spec"]
+
+
+def test_the_rules_find_the_servers_that_the_operator_scrapes() -> None:
+    rendered = render("serviceMonitor: {enabled: true}", name="anything")
+    label = rendered.one("ServiceMonitor")["spec"]["jobLabel"]
+    job = rendered.one("Service")["metadata"]["labels"][label]
+    assert f'up{{job="{job}"}} == 0' in ALERTS["LogitsieveInstanceDown"]["expr"]
 
 
 def test_a_changed_option_starts_new_pods() -> None:

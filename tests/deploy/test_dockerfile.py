@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatch
 
 import pytest
@@ -37,6 +38,26 @@ def test_what_is_copied_is_there_and_is_all_that_is_sent(builder: Stage) -> None
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert lines[1] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == copied
+
+
+def test_dependencies_come_before_the_sources_and_by_their_hashes(builder: Stage) -> None:
+    [file], install = builder.all("COPY")[0].split()[:-1], builder.all("RUN")[0]
+    assert install.endswith(f"--require-hashes --requirement {file}")
+    names = [name for name, _ in builder.steps]
+    assert names.index("RUN") < [i for i, name in enumerate(names) if name == "COPY"][1]
+    locked = {}
+    for line in re.sub(r"\\\n\s*", "", (REPOSITORY / file).read_text("utf-8")).splitlines():
+        if not line.startswith("#"):
+            found = re.fullmatch(r"([\w.-]+)==(\S+)(?: --hash=sha256:[0-9a-f]{64})+", line)
+            assert found, line
+            locked[found[1]] = found[2]
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    extras = PROJECT["project"]["optional-dependencies"]
+    needed = [*PROJECT["project"]["dependencies"], *extras["server"], *extras["console"]]
+    for name in (re.split(r"[\[<>=]", each)[0] for each in needed):
+        if name != "logitsieve":
+            assert locked[name] == pinned.get(name, locked[name])
 
 
 def test_the_runtime_takes_from_the_builder_only(runtime: Stage) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
 from tests.deploy.dockerfile import REPOSITORY
+from tests.server.materials import authority, signed_by
 
 PROBE = REPOSITORY / "deploy" / "image" / "probe.py"
 
@@ -26,14 +30,27 @@ class Pages(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+class Quiet(HTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that speaks no TLS."""
+
+
+@contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    with Quiet(("127.0.0.1", 0), Pages) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield server.server_port
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def probe(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +63,22 @@ def probe(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_it_succeeds_where_the_page_is_200(address: str) -> None:
     done = probe(f"{address}/healthz")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_it_succeeds_over_tls_too(address: str, tmp_path: Path) -> None:
+    pair = signed_by(authority())
+    (tmp_path / "pair").write_bytes(pair.key_pem + pair.cert_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pair")
+    with serving(context) as port:
+        assert probe(f"http://127.0.0.1:{port}/healthz").returncode == 0
+        assert probe(f"http://127.0.0.1:{port}/readyz").returncode == 1
+
+
+def test_a_port_of_the_environment_goes_first(address: str) -> None:
+    port = address.rpartition(":")[2]
+    done = probe("http://127.0.0.1:1/healthz", LOGITSIEVE_SERVE_METRICS_PORT=port)
+    assert done.returncode == 0
 
 
 def test_no_proxy_is_asked(address: str) -> None:
