@@ -121,7 +121,7 @@ def shown(
         secure=secure,
     )
     pages = Pages(view, answer_s=60)  # kernels may be compiled meanwhile
-    yield application(lambda: b"series 1\n", view.ready, pages)
+    yield application(lambda: b"series 1\n", view.ready, pages, local=tokens is None)
     pages.close()
 
 

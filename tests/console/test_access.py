@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from logitsieve.console import access
 from logitsieve.console.access import COOKIE
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
@@ -39,13 +40,32 @@ def test_a_token_becomes_a_cookie_that_other_sites_do_not_send(
 ) -> None:
     reply = guarded.post("/sign-in", data={"token": f" {token} "})
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
-    cookie = reply.headers["set-cookie"].lower()
-    assert all(part in cookie for part in ("httponly", "samesite=strict", "secure", "path=/"))
+    cookie = reply.headers["set-cookie"]
+    assert cookie.startswith(f"__Host-{COOKIE}=")
+    assert token not in cookie
+    parts = ("httponly", "samesite=strict", "secure", "path=/")
+    assert all(part in cookie.lower() for part in parts)
     assert guarded.get("/playground").status_code == 200
     assert guarded.get("/api/overview").status_code == 200
+    kept = dict(guarded.cookies)
     left = guarded.post("/sign-out")
     assert f'{COOKIE}=""' in left.headers["set-cookie"]
     assert guarded.get("/").status_code == 303
+    guarded.cookies.update(kept)  # the session is over, not forgotten by the browser alone
+    assert guarded.get("/").status_code == 303
+
+
+def test_old_sessions_make_room(guarded: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MOST_SESSIONS", 2)
+    sessions = []
+    for _ in range(3):
+        guarded.cookies.clear()
+        guarded.post("/sign-in", data={"token": SHOWN})
+        sessions.append(dict(guarded.cookies))
+    for cookies, status in zip(sessions, (401, 200, 200), strict=True):
+        guarded.cookies.clear()
+        guarded.cookies.update(cookies)
+        assert guarded.get("/api/overview").status_code == status
 
 
 @pytest.mark.parametrize(("token", "text"), [("wrong", "no token"), (READING, "scope"), ("", "no")])
@@ -81,9 +101,34 @@ def test_names_of_loopback(port: TestClient, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["attacker.example", "localhost.attacker.example:9090", ""])
 def test_a_name_that_another_site_lets_resolve_here(port: TestClient, host: str) -> None:
-    for path in ("/", "/api/overview"):
+    for path in ("/", "/api/overview", "/metrics", "/healthz"):
         assert port.get(path, headers={"Host": host}).status_code == 403
-    assert port.get("/metrics", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://attacker.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_another_sites_page_lets_no_browser_compute(
+    port: TestClient, guarded: TestClient, headers: dict[str, str]
+) -> None:
+    path = "/api/points?model=demo"
+    assert port.get(path, headers=headers).json()["error"]["field"] == "origin"
+    assert port.get("/", headers=headers).status_code == 200  # a link
+    bearing = headers | {"Authorization": f"Bearer {SHOWN}"}
+    assert guarded.get(path, headers=bearing).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}, {}]
+)
+def test_its_own_pages_ask(port: TestClient, headers: dict[str, str]) -> None:
+    assert port.get("/api/overview", headers=headers).status_code == 200
 
 
 def test_no_sign_in_where_none_is_needed(port: TestClient) -> None:

@@ -81,6 +81,20 @@ def test_no_question_is_a_defect(port: TestClient, name: str, field: str, value:
     assert reply.status_code in (200, 400, 404), reply.text
 
 
+@pytest.mark.parametrize("name", POSTS)
+def test_no_huge_number_is_a_defect(port: TestClient, name: str) -> None:
+    for field in FIELDS:
+        for value in (10**400, -(10**400), [10**400] * 24, {"probes": 10**400}):
+            reply = port.post(f"/api/{name}", json={**POSTS[name], field: value})
+            assert reply.status_code in (200, 400), (field, reply.text)
+
+
+def test_many_words_are_looked_up_at_once(port: TestClient) -> None:
+    """Each was searched in the whole vocabulary: seconds, at 100,000 words of either."""
+    reply = port.post("/api/top", json={**POSTS["top"], "banned": ["word299"] * 50_000})
+    assert reply.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("path", "status", "field"),
     [

@@ -84,7 +84,6 @@ def test_no_word(demo: LocalDecoder, value: object) -> None:
 
 def test_lists_of_words_and_ids(demo: LocalDecoder) -> None:
     assert read_ids(demo.index, "banned", ["word12", 9, 12]) == [9, 12]
-    for value in ("word12", ["unknown"]):
-        with pytest.raises(InvalidRequest) as caught:
-            read_ids(demo.index, "banned", value)
-        assert caught.value.field == "banned"
+    with pytest.raises(InvalidRequest) as caught:
+        read_ids(demo.index, "banned", ["unknown"])
+    assert caught.value.field == "banned"

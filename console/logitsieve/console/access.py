@@ -1,12 +1,14 @@
-"""The guard of the console: tokens of scope `console` in a cookie, and names of this machine.
+"""The guard of the console: who signed in by a token of scope `console`, and from which site.
 
-No other site's pages send the cookie (SameSite=Strict), and no script reads it. Without tokens, a
-console on loopback answers only to names of loopback, so no other site reaches it by a name that
-resolves there.
+The cookie names a session of this process and not the token: cookies ignore ports, so other
+servers of this machine get it, too. No other site's pages send it (SameSite=Strict), and no script
+reads it.
 """
 
 from __future__ import annotations
 
+from secrets import token_urlsafe
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import HTTPConnection
@@ -14,17 +16,21 @@ from starlette.responses import RedirectResponse, Response
 
 from logitsieve.api.errors import PermissionDenied, ServiceError
 from logitsieve.server.security.secrets import CONSOLE, HEADER, Tokens
-from logitsieve.utils.environment import is_loopback
 
 COOKIE = "logitsieve_console"
 MOST_FORM = 4 << 10  # bytes of the sign-in form
+MOST_SESSIONS = 1000  # then the oldest ends
 
 
 class ConsoleAccess:
     """`tokens` None: no sign-in. `secure`: the port speaks TLS."""
 
     def __init__(self, tokens: Tokens | None, secure: bool) -> None:
-        self._tokens, self._secure = tokens, secure
+        self._tokens = tokens
+        self._sessions: dict[str, str] = {}  # the header of each, the oldest first
+        # Browsers take this prefix from nobody else on the host, and over TLS alone.
+        self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
+        self._about: Any = {"httponly": True, "samesite": "strict", "secure": secure}
 
     @property
     def signs_in(self) -> bool:
@@ -32,13 +38,16 @@ class ConsoleAccess:
 
     def check(self, request: HTTPConnection) -> None:
         """Unauthenticated or PermissionDenied unless the request may see the console."""
-        if self._tokens is None:
-            host = request.headers.get("host", "")
-            if not is_loopback(_without_port(host)):
-                raise PermissionDenied(f"host: {host[:100]!r} is not a name of loopback", "host")
-            return
-        header = request.headers.get(HEADER) or f"Bearer {request.cookies.get(COOKIE, '')}"
-        self._tokens.check(header, CONSOLE)
+        headers = request.headers
+        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
+        foreign = foreign or site not in ("same-origin", "none")
+        # Links from elsewhere lead to pages, but no other site lets a browser compute.
+        if foreign and request.scope["path"].startswith("/api/"):
+            raise PermissionDenied("origin: the page of another site asks", "origin")
+        if self._tokens is not None:
+            session = self._sessions.get(request.cookies.get(self._cookie, ""), "Bearer ")
+            self._tokens.check(headers.get(HEADER) or session, CONSOLE)
 
     def sign_in(self, form: bytes) -> Response | str:
         """Answer a form with a token: a redirect with a cookie, or the complaint."""
@@ -49,17 +58,16 @@ class ConsoleAccess:
                 self._tokens.check(f"Bearer {token}", CONSOLE)
         except ServiceError as error:
             return "lacks the scope console" if isinstance(error, PermissionDenied) else "unknown"
+        if len(self._sessions) >= MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        session = token_urlsafe(32)
+        self._sessions[session] = f"Bearer {token}"
         reply = RedirectResponse("/", 303)
-        reply.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=self._secure)
+        reply.set_cookie(self._cookie, session, **self._about)
         return reply
 
-    def sign_out(self) -> Response:
+    def sign_out(self, request: HTTPConnection) -> Response:
+        self._sessions.pop(request.cookies.get(self._cookie, ""), None)
         reply = RedirectResponse("/sign-in", 303)
-        reply.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._secure)
+        reply.delete_cookie(self._cookie, **self._about)
         return reply
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]

@@ -127,7 +127,7 @@ class Pages:
         return HTMLResponse(text, HTTPStatus.FORBIDDEN if complaint else HTTPStatus.OK)
 
     async def _sign_out(self, request: Request) -> Response:
-        return self._access.sign_out()
+        return self._access.sign_out(request)
 
 
 def _failure(request: Request, error: Exception, signs_in: bool) -> Response:

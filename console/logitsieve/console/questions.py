@@ -45,7 +45,10 @@ def read_context(index: Index, question: Question) -> Float32:
             raise InvalidRequest("row", f"{row!r:.80}", f"{index.dim} numbers")
         if len(row) != index.dim:
             raise InvalidRequest("row", f"{len(row)} numbers", f"{index.dim}, the hidden size")
-        hidden = as_hidden(np.array(row, np.float64), index.dim)
+        try:
+            hidden = as_hidden(np.array(row, np.float64), index.dim)
+        except OverflowError:  # an integer beyond every float
+            hidden = np.full(1, np.inf)
         if not np.isfinite(hidden).all():
             raise InvalidRequest("row", "NaN or infinity", "finite float32 numbers")
         return hidden
@@ -84,41 +87,51 @@ def read_whole(question: Question, field: str, default: int, most: int) -> int:
 
 def read_number(question: Question, field: str, default: float) -> float:
     value = question.get(field, default)
-    if type(value) not in (int, float):
-        raise InvalidRequest(field, f"{value!r:.80}", "a number")
-    return float(value)
+    try:
+        if type(value) in (int, float):
+            return float(value)
+    except OverflowError:
+        pass
+    raise InvalidRequest(field, f"{value!r:.80}", "a number that a float can hold")
 
 
 def read_constraints(index: Index, question: Question, config: ServeConfig) -> Constraints | None:
-    sets: dict[str, Any] = {
-        field: read_ids(index, field, question[field])
-        for field in ("banned", "allowed")
-        if question.get(field)
-    }
-    if sum(map(len, sets.values())) > config.max_constraint_ids:
+    given = {field: question[field] for field in ("banned", "allowed") if question.get(field)}
+    for field, values in given.items():
+        if not isinstance(values, list):
+            raise InvalidRequest(field, f"{values!r:.80}", "a list of words and ids")
+    if sum(map(len, given.values())) > config.max_constraint_ids:
         raise InvalidRequest("banned", "too many ids", f"at most {config.max_constraint_ids}")
+    sets: Any = {field: read_ids(index, field, values) for field, values in given.items()}
     return Constraints(**sets) if sets else None
 
 
-def read_word(index: Index, value: object) -> int:
+def read_word(index: Index, value: object, ids: Mapping[str, int] | None = None) -> int:
+    """Return the id of a word, or the id itself; `ids` are those of `word_ids`."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < index.vocab_size:
             return value
-        raise InvalidRequest("word", value, f"an id, 0 to {index.vocab_size - 1}")
+        raise InvalidRequest("word", f"{value!r:.80}", f"an id, 0 to {index.vocab_size - 1}")
     if not isinstance(value, str) or index.vocabulary is None:
         allowed = "a word or an id" if index.vocabulary else "an id: the index has no vocabulary"
         raise InvalidRequest("word", f"{value!r:.80}", allowed)
-    if value in index.vocabulary:
-        return index.vocabulary.index(value)
+    number = (word_ids(index) if ids is None else ids).get(value)
+    if number is not None:
+        return number
     like = (word[:LONGEST] for word in index.vocabulary if value in word)
     allowed = ", ".join(["a word of the vocabulary", *map(repr, islice(like, LIKE))])
     raise InvalidRequest("word", f"{value!r:.80}", allowed)
 
 
-def read_ids(index: Index, field: str, value: object) -> list[int]:
-    if not isinstance(value, list):
-        raise InvalidRequest(field, f"{value!r:.80}", "a list of words and ids")
+def word_ids(index: Index) -> dict[str, int]:
+    """Return the first id of each word."""
+    words = index.vocabulary or ()
+    return dict(zip(reversed(words), range(len(words) - 1, -1, -1), strict=True))
+
+
+def read_ids(index: Index, field: str, values: list[object]) -> list[int]:
+    ids = word_ids(index)
     try:
-        return np.unique([read_word(index, each) for each in value]).tolist() if value else []
+        return sorted({read_word(index, each, ids) for each in values})
     except InvalidRequest as error:
         raise InvalidRequest(field, error.got, error.allowed) from error

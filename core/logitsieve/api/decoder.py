@@ -279,5 +279,5 @@ def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:
     """Sort knobs by name; InvalidRequest unless each is a number."""
     try:
         return tuple(sorted((str(name), float(value)) for name, value in (knobs or {}).items()))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidRequest("knobs", knobs, "a number for each knob's name") from error
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest("knobs", f"{knobs!r:.80}", "a number for each knob's name") from error

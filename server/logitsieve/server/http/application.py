@@ -9,16 +9,19 @@ from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logitsieve.api.errors import MissingExtra
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security.secrets import Tokens
+from logitsieve.utils.environment import is_loopback
 
 PLAIN = ("/metrics", "/healthz", "/readyz")
 
@@ -62,10 +65,33 @@ def open_console(view: ServerView) -> Console | None:
         return None
 
 
+class LocalNames:
+    """Answers to names of loopback alone: no other site's name that resolves there reads a page."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = self._app
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host", "")
+            name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+            if not is_loopback(name):
+                message = f"host: {host[:100]!r} is not a name of loopback\n"
+                reply = PlainTextResponse(message, 403)
+        await reply(scope, receive, send)
+
+
 def application(
-    metrics: Callable[[], bytes], ready: Callable[[], bool], console: Console | None = None
+    metrics: Callable[[], bytes],
+    ready: Callable[[], bool],
+    console: Console | None = None,
+    local: bool = False,
 ) -> Starlette:
-    """`metrics()` is the text of a scrape; `ready()` whether requests are answered."""
+    """`metrics()` is the text of a scrape; `ready()` whether requests are answered.
+
+    `local` refuses Host headers that are not names of loopback.
+    """
 
     async def scrape(request: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
@@ -81,7 +107,8 @@ def application(
     ]
     if console is not None:
         routes.append(Mount("/", console))
-    return Starlette(routes=routes, exception_handlers={Exception: _incident})
+    guard = [Middleware(LocalNames)] if local else []
+    return Starlette(routes=routes, exception_handlers={Exception: _incident}, middleware=guard)
 
 
 async def _incident(request: Request, error: Exception) -> Response:
