@@ -12,6 +12,8 @@ from tritonclient.grpc import service_pb2 as kserve
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.server.kserve.infer import to_request
 from tests.server.kserve.inputs import HIDDEN, SAMPLE, SEEDS, code_of, given, hidden, whole
 from tests.server.running import WAIT_S, Running
 
@@ -99,6 +101,29 @@ def test_typed_contents(server: Running) -> None:
     np.testing.assert_array_equal(ids, server.client.topk(HIDDEN, 2, model="demo").ids)
 
 
+def test_typed_contents_are_counted_before_they_are_read() -> None:
+    message = request()
+    message.inputs[0].contents.fp32_contents.extend([0.0] * 1000)
+    named = {"hidden.contents": message}
+    message = request()
+    message.inputs[0].shape[0] = 1 << 20
+    named["hidden"] = message
+    message = request(parameters={"method": {"string_param": "sample"}})
+    message.inputs[1].name, message.inputs[1].datatype = "seeds", "UINT64"
+    message.inputs[1].shape[0] = 1 << 20
+    named["seeds"] = message
+    for field, message in named.items():
+        with pytest.raises(InvalidRequest) as caught:
+            to_request(message, "demo", max_rows=256)
+        assert caught.value.field == field
+
+
+def test_fields_that_are_unknown_change_no_value(server: Running) -> None:
+    message = request()
+    message.inputs[0].contents.MergeFromString(b"\xf8\x07\x01")  # number 127
+    assert infer(server, message).outputs == infer(server, request()).outputs
+
+
 @pytest.mark.parametrize(
     ("inputs", "parameters", "named"),
     [
@@ -171,6 +196,7 @@ def test_a_declared_shape_is_that_of_the_bytes(server: Running) -> None:
         message = request()
         message.inputs[1].name = name
         message.inputs[1].shape[0] = size
+        message.inputs[1].contents.int_contents[:] = range(size)
         if name == "samples":
             message.parameters["method"].string_param = "sample"
         with pytest.raises(grpc.RpcError) as caught:

@@ -107,16 +107,17 @@ class Parameters:
             raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
 
 
-def to_request(message: Any, model: str) -> tuple[Method, Any, float, Write]:
+def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, float, Write]:
     """Translate a ModelInferRequest for `model`; InvalidRequest names the field at fault.
 
-    Returns the method, its request, its timeout in seconds or 0, and the writer of the response.
+    It costs little, whatever the message, as nothing has been admitted. Returns the method, its
+    request, its timeout in seconds or 0, and the writer of the response.
     """
     parameters = Parameters(message.parameters)
     kind = parameters.text("method") or TOP_K.method
     if kind not in KINDS:
         raise InvalidRequest("parameters.method", repr(kind[:100]), ", ".join(KINDS))
-    inputs, target = _inputs(message, kind), _target(parameters, model)
+    inputs, target = _inputs(message, kind, max_rows), _target(parameters, model)
     hidden = inputs.get("hidden")
     request: pb.TopKRequest | pb.SampleRequest
     if kind == TOP_K.method:
@@ -182,7 +183,7 @@ def _target(parameters: Parameters, model: str) -> pb.Target:
     return target
 
 
-def _inputs(message: Any, kind: str) -> dict[str, pb.Tensor]:
+def _inputs(message: Any, kind: str, max_rows: int) -> dict[str, pb.Tensor]:
     kinds = {one.name: one for one in TENSORS["inputs"] if kind in one.methods}
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -194,11 +195,12 @@ def _inputs(message: Any, kind: str) -> dict[str, pb.Tensor]:
             allowed = f"each once of {', '.join(kinds)}"
             raise InvalidRequest("inputs", repr(tensor.name[:100]), allowed)
         _require_plain(tensor)
-        inputs[tensor.name] = _tensor(tensor, kinds[tensor.name], raw[place] if raw else None)
+        data = raw[place] if raw else None
+        inputs[tensor.name] = _tensor(tensor, kinds[tensor.name], data, max_rows)
     return inputs
 
 
-def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
+def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None, max_rows: int) -> pb.Tensor:
     field = kind.name
     if tensor.datatype not in kind.datatypes:
         raise InvalidRequest(
@@ -207,6 +209,8 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
     if len(tensor.shape) != len(kind.shape):
         raise InvalidRequest(f"{field}.shape", f"{len(tensor.shape)} dimensions", f"[{kind.shape}]")
     rows, cols = (_within(f"{field}.shape", size, MOST) for size in (*tensor.shape, 1)[:2])
+    if rows > max_rows:
+        raise InvalidRequest(field, f"{rows} rows", f"1..{max_rows} rows")
     dtype, typed = DATATYPES[tensor.datatype]
     if raw is not None and tensor.HasField("contents"):
         raise InvalidRequest(f"{field}.contents", "both", "contents or raw_input_contents")
@@ -216,8 +220,18 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
         for other, _ in tensor.contents.ListFields():
             if other.name != typed:
                 raise InvalidRequest(f"{field}.contents", other.name, f"{typed} alone")
-        raw = np.asarray(getattr(tensor.contents, typed), NUMPY_TYPES[dtype]).tobytes()
+        raw = _typed_bytes(tensor.contents, typed, dtype, rows * cols, field)
     return pb.Tensor(dtype=cast(Any, int(dtype)), rows=rows, cols=cols, data=raw)
+
+
+def _typed_bytes(contents: Any, typed: str, dtype: DType, size: int, field: str) -> bytes:
+    values = getattr(contents, typed)
+    if len(values) != size:
+        raise InvalidRequest(f"{field}.contents", f"{len(values)} values", f"{size}, by its shape")
+    if dtype == DType.FLOAT32 and size:  # as they are on the wire; a list would take 20 times
+        contents.DiscardUnknownFields()  # they would come last
+        return cast(bytes, contents.SerializeToString()[-4 * size :])
+    return np.asarray(values, NUMPY_TYPES[dtype]).tobytes()
 
 
 def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:

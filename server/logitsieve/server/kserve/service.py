@@ -70,7 +70,8 @@ class KserveService:
 
     async def ModelInfer(self, request: Any, context: Context, call: Call) -> bytes:
         model = _label(request.model_name, request.model_version)
-        method, ours, timeout_s, write = to_request(request, model)
+        max_rows = self._decoder.config.max_rows
+        method, ours, timeout_s, write = to_request(request, model, max_rows)
         return await self._decoder.answer(method, ours, context, call, timeout_s, write)
 
     async def RepositoryIndex(self, request: Any, context: Context, call: Call) -> Any:
