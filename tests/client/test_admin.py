@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.client import AdminClient, ModelInfo
+from logitsieve.client import AdminClient, AsyncAdminClient, ModelInfo
 
 
 @pytest.mark.parametrize("drain_s", [-1.0, 3601.0, float("nan")])
@@ -13,6 +14,16 @@ def test_a_time_to_drain_has_its_range(drain_s: float) -> None:
     with AdminClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest) as caught:
         client.unload("demo", 1, drain_s)
     assert caught.value.field == "drain_s"
+
+
+def test_every_method_can_be_awaited() -> None:
+    async def scene() -> None:
+        async with AsyncAdminClient("127.0.0.1:1", timeout_s=60) as client:
+            for call in (client.load("a", 1), client.unload("a", 1), client.set_alias("a", "b", 1)):
+                with pytest.raises(Unavailable, match="nothing answers at 127"):
+                    await call
+
+    asyncio.run(scene())
 
 
 def test_without_a_server_every_method_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from logitsieve.api.errors import (
     RequestTooLarge,
     Unavailable,
 )
-from logitsieve.client import AdminClient, DecoderClient, Tls
+from logitsieve.client import AdminClient, AsyncDecoderClient, DecoderClient, Tls
 from logitsieve.client.errors import EXCEPTIONS, of_message
 from logitsieve.server.rpc.status import CODES
 from logitsieve.server.rpc.status import to_status as status_of
@@ -172,7 +173,66 @@ def test_a_call_says_how_long_it_may_take_in_all() -> None:
     script = Script()
     with scripted(script) as client:
         client.model("demo")
-    assert script.metadata["logitsieve-timeout-ms"] == "60000"
+        assert script.metadata["logitsieve-timeout-ms"] == "60000"
+        client.with_options(timeout_s=7.0001).model("demo")
+        assert script.metadata["logitsieve-timeout-ms"] == "7001"
+
+        async def awaited() -> None:
+            async with AsyncDecoderClient(client.address, timeout_s=8) as other:
+                await other.model("demo")
+
+        asyncio.run(awaited())
+    assert script.metadata["logitsieve-timeout-ms"] == "8000"
+
+
+def test_a_call_may_have_metadata_of_its_own() -> None:
+    script = Script()
+    with scripted(script) as client:
+        named = client.with_options(metadata=[("x-request-id", "one"), ("x-bin", b"\0")])
+        named.with_options(metadata=[("tenant", "a b")]).model("demo")
+        given = {"x-request-id": "one", "x-bin": b"\0", "tenant": "a b"}
+        assert given.items() <= script.metadata.items()
+        named.model("demo")
+        assert "tenant" not in script.metadata
+        client.model("demo")
+        assert "x-request-id" not in script.metadata
+
+
+@pytest.mark.parametrize(
+    "pair", [("Upper", "v"), ("grpc-x", "v"), ("", "v"), ("k", "\n"), ("k", b"v"), ("k-bin", "v")]
+)
+def test_no_metadata(pair: tuple[str, str | bytes]) -> None:
+    with DecoderClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest) as caught:
+        client.with_options(metadata=[pair])
+    assert caught.value.field == "metadata"
+
+
+def test_options_of_the_channel_go_before_ours() -> None:
+    script = Script(*[to_status(Unavailable("draining"))] * 4)
+    with scripted(script) as client:
+        alone = [("grpc.enable_retries", 0)]
+        with DecoderClient(client.address, options=alone) as other, pytest.raises(Unavailable):
+            other.model("demo")
+    assert script.calls == 1
+
+
+def test_address_and_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    with scripted(script) as client:
+        monkeypatch.setenv("LOGITSIEVE_ADDRESS", client.address)
+        monkeypatch.setenv("LOGITSIEVE_TOKEN", "of-the-environment")
+        with DecoderClient() as other:
+            other.model("demo")
+        assert script.metadata["authorization"] == "Bearer of-the-environment"
+        with DecoderClient(token="") as other:
+            other.model("demo")
+        assert "authorization" not in script.metadata
+    monkeypatch.delenv("LOGITSIEVE_ADDRESS")
+    with DecoderClient() as other:
+        assert other.address == "localhost:50051"
+    with pytest.raises(InvalidRequest) as caught:
+        AdminClient("decoder.example:1")
+    assert caught.value.field == "tls"
 
 
 def test_a_long_trouble_is_raised() -> None:

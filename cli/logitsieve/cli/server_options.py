@@ -9,6 +9,7 @@ from typing import TypeVar
 from logitsieve.cli.options import flag, read_text
 from logitsieve.client import AdminClient, DecoderClient, Tls
 from logitsieve.client.connection import seconds
+from logitsieve.client.decoder_client import ADDRESS
 
 Client = TypeVar("Client", AdminClient, DecoderClient)
 
@@ -17,7 +18,9 @@ TIMEOUT = "Seconds to wait for the answer: more than 0, at most 3600."
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    address: str = flag("localhost:50051", "host:port of the server.")
+    address: str = flag(
+        ADDRESS, "host:port of the server.", envvar="LOGITSIEVE_ADDRESS", show_envvar=False
+    )
     timeout_s: float = flag(5.0, TIMEOUT, callback=seconds)
     tls: bool = flag(False, "Connect with TLS.", "--tls")
     tls_ca: Path | None = flag(
@@ -31,7 +34,7 @@ class ServerOptions:
         """Return a client, with TLS if one of its options asks for it."""
         by_tls = self.tls or self.tls_ca or self.tls_cert or self.tls_key
         tls = Tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key) if by_tls else None
-        token = ""
+        token = None  # LOGITSIEVE_TOKEN
         if self.token_file is not None:
-            token = read_text("token_file", self.token_file, "a file with a token")
-        return client(self.address, timeout_s=self.timeout_s, tls=tls, token=token.strip())
+            token = read_text("token_file", self.token_file, "a file with a token").strip()
+        return client(self.address, timeout_s=self.timeout_s, tls=tls, token=token)

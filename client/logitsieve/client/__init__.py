@@ -1,6 +1,6 @@
 """The thin client: a Decoder over gRPC. Imports numpy, grpc and protobuf alone."""
 
-from logitsieve.client.admin import AdminClient
+from logitsieve.client.admin import AdminClient, AsyncAdminClient
 from logitsieve.client.connection import Tls
 from logitsieve.client.decoder_client import AsyncDecoderClient, DecoderClient
 from logitsieve.client.models import Limits, ModelInfo, PointInfo
@@ -8,6 +8,7 @@ from logitsieve.client.stream import AsyncDecodeStream, DecodeStream
 
 __all__ = [
     "AdminClient",
+    "AsyncAdminClient",
     "AsyncDecodeStream",
     "AsyncDecoderClient",
     "DecodeStream",

@@ -1,10 +1,14 @@
-"""AdminClient: loads, unloads and names versions of a running server."""
+"""Clients of the admin port: they load, unload and name versions of a running server."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.connection import BlockingConnection, Tls
+from logitsieve.client.connection import AsyncConnection, BlockingConnection, Connection, Tls
 from logitsieve.client.models import ModelInfo, model_info
+from logitsieve.client.remote_decoder import awaited
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import AdminStub
 
@@ -20,13 +24,11 @@ def drain_seconds(value: float) -> float:
     return value
 
 
-class AdminClient(BlockingConnection):
-    """The Admin service at `address`, the admin port, without retries.
-
-    A server finishes work that it has begun, even after a DeadlineExceeded.
-    """
+class AdminConnection(Connection):
+    """A connection with the stub of the admin port, without retries."""
 
     other_port = "public"
+    _call: Any  # blocking, or to be awaited
 
     def __init__(
         self,
@@ -34,10 +36,20 @@ class AdminClient(BlockingConnection):
         *,
         timeout_s: float = TIMEOUT_S,
         tls: Tls | None = None,
-        token: str = "",
+        token: str | None = None,
+        options: Sequence[tuple[str, Any]] = (),
     ) -> None:
-        super().__init__(address, timeout_s, tls, token, [("grpc.enable_retries", 0)])
+        options = [("grpc.enable_retries", 0), *options]
+        super().__init__(address, timeout_s, tls, token, options)
         self._admin = AdminStub(self._channel)
+
+
+class AdminClient(AdminConnection, BlockingConnection):
+    """The Admin service at `address`, the admin port, without retries.
+
+    A server finishes work that it has begun, even after a DeadlineExceeded. `token` and `options`
+    are those of a `DecoderClient`.
+    """
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
         """Open a version, and point `alias` at it once it answers.
@@ -46,7 +58,7 @@ class AdminClient(BlockingConnection):
         if the alias could not be written, without a change.
         """
         request = pb.LoadRequest(name=name, version=str(version), alias=alias)
-        return model_info(self._call(self._admin.Load, request))
+        return cast(ModelInfo, self._call(self._admin.Load, request, model_info))
 
     def unload(self, name: str, version: int, drain_s: float = DRAIN_S) -> ModelInfo:
         """Send no more requests to a version, and wait `drain_s` seconds for its current ones.
@@ -56,7 +68,7 @@ class AdminClient(BlockingConnection):
         """
         drain_ms = round(drain_seconds(drain_s) * 1000)
         request = pb.UnloadRequest(name=name, version=str(version), drain_ms=drain_ms)
-        return model_info(self._call(self._admin.Unload, request))
+        return cast(ModelInfo, self._call(self._admin.Unload, request, model_info))
 
     def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:
         """Point `alias` at a loaded version; None removes the alias.
@@ -65,4 +77,12 @@ class AdminClient(BlockingConnection):
         """
         number = "" if version is None else str(version)
         request = pb.SetAliasRequest(name=name, alias=alias, version=number)
-        return model_info(self._call(self._admin.SetAlias, request))
+        return cast(ModelInfo, self._call(self._admin.SetAlias, request, model_info))
+
+
+class AsyncAdminClient(AdminConnection, AsyncConnection):
+    """An `AdminClient`, with its arguments, for one event loop."""
+
+    load = awaited(AdminClient.load)
+    unload = awaited(AdminClient.unload)
+    set_alias = awaited(AdminClient.set_alias)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -20,6 +24,7 @@ from logitsieve.utils.environment import is_loopback
 MAX_TIMEOUT_S = 3600.0
 # A call's whole time in ms: with its deadline, a server sees how long the call has waited.
 TIMEOUT = "logitsieve-timeout-ms"
+Metadata = Sequence[tuple[str, str | bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,8 @@ class Closing(ABC):
 class Connection:
     """A channel of `grpc` or `grpc.aio`, which connects at the first call.
 
-    Each call, retries included, takes at most `timeout_s` seconds, up to an hour.
+    Each call, retries included, takes at most `timeout_s` seconds, up to an hour. `token` None is
+    LOGITSIEVE_TOKEN of the environment. `options` are channel arguments of gRPC.
     """
 
     other_port = "admin"  # that may be confused with this one
@@ -68,15 +74,17 @@ class Connection:
         address: str,
         timeout_s: float,
         tls: Tls | None,
-        token: str,
-        options: list[tuple[str, Any]],
+        token: str | None,
+        options: Sequence[tuple[str, Any]],
     ) -> None:
+        if token is None:
+            token = os.environ.get("LOGITSIEVE_TOKEN", "")
         if not isinstance(address, str):
             allowed = "host:port, or several as ipv4:host:port,host:port"
             raise InvalidRequest("address", repr(address), allowed)
         self.address = address
         self.timeout_s = seconds(timeout_s)
-        self._metadata = to_metadata(token, self.address, tls)
+        self._metadata: tuple[tuple[str, str | bytes], ...] = to_metadata(token, address, tls)
         self._exception = partial(
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
@@ -87,6 +95,17 @@ class Connection:
         else:
             credentials = tls.credentials()
             self._channel = self.api.secure_channel(self.address, credentials, options=options)
+
+    def with_options(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Self:
+        """Return this client with another timeout and more metadata; they share the connection.
+
+        InvalidRequest names `timeout_s` or `metadata`.
+        """
+        other = copy(self)
+        if timeout_s is not None:
+            other.timeout_s = seconds(timeout_s)
+        other._metadata += tuple(map(checked_metadata, metadata))
+        return other
 
     def _timed(self, timeout_s: float) -> dict[str, Any]:
         whole = (TIMEOUT, str(ceil(timeout_s * 1000)))
@@ -100,11 +119,33 @@ class BlockingConnection(Connection, Closing):
         """Close the channel; calls in flight fail."""
         self._channel.close()
 
-    def _call(self, method: Any, request: Any) -> Any:
+    def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
         try:
             left = time_left()  # of the computation around this call
             timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
-            return method(request, **self._timed(timeout))
+            return read(method(request, **self._timed(timeout)))
+        except grpc.RpcError as failure:
+            raise self._exception(failure) from failure
+
+
+class AsyncConnection(Connection):
+    """A connection for awaited calls of one event loop; `async with` closes it at its end."""
+
+    api = grpc.aio
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight fail."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
+        try:
+            return read(await method(request, **self._timed(self.timeout_s)))
         except grpc.RpcError as failure:
             raise self._exception(failure) from failure
 
@@ -117,15 +158,31 @@ def seconds(value: float) -> float:
     return float(value)
 
 
+def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
+    """Check a key and its value; InvalidRequest names `metadata`, without the value."""
+    key, value = pair
+    if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith(("grpc-", "logitsieve-")):
+        raise InvalidRequest("metadata", f"the key {key!r:.80}", "lower-case letters, digits, -_.")
+    kind = bytes if key.endswith("-bin") else str
+    if not isinstance(value, kind) or not (kind is bytes or _is_printable(str(value))):
+        allowed = "bytes for a key in -bin, else printable ASCII"
+        raise InvalidRequest("metadata", f"another value of {key}", allowed)
+    return key, value
+
+
 def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
     """Make the metadata of calls. InvalidRequest if a token would leave the machine unencrypted."""
     if not token:
         return ()
-    if not token.isascii() or not token.isprintable() or " " in token:
+    if not _is_printable(token) or " " in token:
         raise InvalidRequest("token", "other characters", "printable ASCII without spaces")
     if tls is None and not _is_this_machine(address):
         raise InvalidRequest("tls", "none", f"TLS, for a token that goes to {address}")
     return (("authorization", f"Bearer {token}"),)
+
+
+def _is_printable(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _is_this_machine(address: str) -> bool:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, cast
 
 import grpc
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.connection import BlockingConnection, Connection, Tls, seconds
+from logitsieve.client.connection import (
+    AsyncConnection,
+    BlockingConnection,
+    Connection,
+    Tls,
+    seconds,
+)
 from logitsieve.client.models import Listing, ModelInfo, model_info
-from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
+from logitsieve.client.readiness import POLL_S, Readiness
+from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder, awaited
 from logitsieve.client.stream import AsyncDecodeStream, DecodeStream, StreamOptions
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 from logitsieve.v1.rpcs import Rpc
 
+ADDRESS = "localhost:50051"
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
 METADATA_BYTES = 64 << 10
 
 # gRPC retries, waits for the server's grpc-retry-pushback-ms, and stops at the deadline; several
 # addresses ("ipv4:host:port,host:port") share the load. A call that reaches a stopping server gets
-# CANCELLED; one cancelled on this side is not retried. After 500 failures more than a tenth of the
-# successes, retries stop until calls succeed again: they would multiply the load of an outage.
+# CANCELLED; one cancelled on this side is not retried. Retries stop once failures outnumber
+# successes by 500, until calls succeed again: they would multiply the load of an outage.
 SERVICE_CONFIG = json.dumps(
     {
-        "retryThrottling": {"maxTokens": 1000, "tokenRatio": 0.1},
+        "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1},
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [
             {
@@ -80,16 +92,19 @@ class DecoderConnection(Connection):
 
     def __init__(
         self,
-        address: str,
+        address: str | None = None,
         *,
         timeout_s: float = TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         keepalive_s: float | None = KEEPALIVE_S,
         tls: Tls | None = None,
-        token: str = "",
+        token: str | None = None,
+        options: Sequence[tuple[str, Any]] = (),
     ) -> None:
-        options = channel_options(max_message_bytes, keepalive_s)
-        super().__init__(address, timeout_s, tls, token, options)
+        if address is None:
+            address = os.environ.get("LOGITSIEVE_ADDRESS") or ADDRESS
+        chosen = dict(channel_options(max_message_bytes, keepalive_s)) | dict(options)
+        super().__init__(address, timeout_s, tls, token, list(chosen.items()))
         self._max_message_bytes = max_message_bytes
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
@@ -99,18 +114,38 @@ class DecoderConnection(Connection):
         return StreamOptions(timeout_s, self._metadata, self._max_message_bytes, self._exception)
 
     def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
-        return self._call(getattr(self._decoder, rpc.name), request)
+        return self._call(getattr(self._decoder, rpc.name), request, lambda response: response)
+
+    def _readiness(self, timeout_s: float | None) -> Readiness:
+        timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
+        return Readiness(self._channel, self.address, timeout_s, self._exception)
 
 
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
-    """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
+    """A decoder at `address`, else LOGITSIEVE_ADDRESS, else localhost:50051; thread-safe.
 
     Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. During
     calls, a server that is silent for `keepalive_s` is pinged. Each call, retries included, takes
     at most `timeout_s` seconds, up to an hour. Messages over `max_message_bytes`, either way, raise
-    RequestTooLarge. `token` goes with every call; it needs `tls` unless the address is this
-    machine.
+    RequestTooLarge. `token`, by default LOGITSIEVE_TOKEN, goes with every call; it needs `tls`
+    unless the address is this machine. `options` are channel arguments of gRPC, such as
+    ("grpc.max_reconnect_backoff_ms", 500). `with_options` changes timeout and metadata by call.
     """
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until a model answers; DeadlineExceeded, with the reason, after `timeout_s` seconds.
+
+        The default is this client's timeout.
+        """
+        ready = self._readiness(timeout_s)
+        while True:
+            try:
+                reply = ready.ask()
+            except grpc.RpcError as failure:
+                reply = failure
+            if ready.settled(reply):
+                return
+            time.sleep(POLL_S)
 
     def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
         """Open a decoder with one stream for its calls; close it, or use it in a `with`.
@@ -123,18 +158,31 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
         """Return every version of the server, without operating points."""
         listing = Listing()
         while not listing.whole:
-            listing.add(self._call(self._models.List, listing.request))
+            self._call(self._models.List, listing.request, listing.add)
         return listing.models
 
     def model(self, name: str) -> ModelInfo:
         """Return the version for "name", "name@version" or "name:alias"; or ModelNotFound."""
-        return model_info(self._call(self._models.Get, pb.GetModelRequest(model=name)))
+        request = pb.GetModelRequest(model=name)
+        return cast(ModelInfo, self._call(self._models.Get, request, model_info))
 
 
-class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
+class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder):
     """A `DecoderClient`, with its arguments, for one event loop."""
 
-    api = grpc.aio
+    model = awaited(DecoderClient.model)
+
+    async def wait_until_ready(self, timeout_s: float | None = None) -> None:
+        """Wait like `DecoderClient.wait_until_ready`."""
+        ready = self._readiness(timeout_s)
+        while True:
+            try:
+                reply = await ready.ask()
+            except grpc.RpcError as failure:
+                reply = failure
+            if ready.settled(reply):
+                return
+            await asyncio.sleep(POLL_S)
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
         """Open a stream like `DecoderClient.stream`; close it, or use it in an `async with`."""
@@ -144,19 +192,5 @@ class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
         """Return every version of the server, without operating points."""
         listing = Listing()
         while not listing.whole:
-            listing.add(await self._call(self._models.List, listing.request))
+            await self._call(self._models.List, listing.request, listing.add)
         return listing.models
-
-    async def model(self, name: str) -> ModelInfo:
-        """Return a version like `DecoderClient.model`."""
-        return model_info(await self._call(self._models.Get, pb.GetModelRequest(model=name)))
-
-    async def close(self) -> None:
-        """Close the channel; calls in flight fail."""
-        await self._channel.close()
-
-    async def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return await method(request, **self._timed(self.timeout_s))
-        except grpc.RpcError as failure:
-            raise self._exception(failure) from failure

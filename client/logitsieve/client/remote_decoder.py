@@ -23,7 +23,7 @@ from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Rpc
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Awaited = Callable[Concatenate["AsyncRemoteDecoder", P], Coroutine[Any, Any, T]]
+Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 class RemoteDecoder(ABC):
@@ -134,8 +134,8 @@ class RemoteDecoder(ABC):
         return self._reply(BEAM_STEP, request)
 
 
-def awaited(method: Callable[Concatenate[RemoteDecoder, P], T]) -> Awaited[P, T]:
-    """Reuse a method that returns the value of `_reply`, a coroutine if `_ask` is one."""
+def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]:
+    """Reuse a method that returns the value of `_reply` or `_call`, if that is a coroutine."""
     return cast("Awaited[P, T]", method)
 
 

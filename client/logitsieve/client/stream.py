@@ -30,7 +30,7 @@ class StreamOptions(NamedTuple):
     """Options of a stream from its client."""
 
     timeout_s: float  # of each call
-    metadata: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str | bytes], ...]
     max_message_bytes: int
     to_exception: Callable[[grpc.RpcError], LogitsieveError]
 
