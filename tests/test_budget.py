@@ -9,9 +9,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 315,
-    "lines of source": 41_900,
+    "lines of source": 42_000,
     "lines of core/": 19_150,
-    "lines of tests/": 48_400,
+    "lines of tests/": 49_000,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source

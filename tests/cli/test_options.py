@@ -98,7 +98,7 @@ def invoke_with_file(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
     app = typer.Typer()
 
     @app.command()
-    @partial(with_options, from_file=True)
+    @partial(with_options, variables="SAMPLE_")
     def command(config: Sample) -> None:
         received.append(("", config))
 
@@ -116,6 +116,24 @@ def test_a_file_sets_options_and_the_command_line_counts_more(
     assert isinstance(received[0][1].scale, float)
     assert invoke_with_file("--port", 3).exit_code == 0
     assert received[1][1] == Sample(port=3)
+
+
+def test_the_environment_wins_over_the_file_and_the_command_line_over_both(
+    invoke_with_file: Callable[..., Any],
+    received: list[tuple[str, Sample]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "sample.toml"
+    file.write_text('models = "m"\nport = 7\nscale = 2\n')
+    for name, value in (("CONFIG", file), ("PORT", 5), ("SCALE", 3), ("LOUD", "true")):
+        monkeypatch.setenv(f"SAMPLE_{name}", str(value))
+    assert invoke_with_file("--scale", 4).exit_code == 0
+    assert received == [("", Sample(models=Path("m"), port=5, scale=4.0, loud=True))]
+    monkeypatch.setenv("SAMPLE_PORT", "10")
+    refused = invoke_with_file()
+    assert refused.exit_code == 2
+    assert "--port" in refused.stderr
 
 
 @pytest.mark.parametrize(

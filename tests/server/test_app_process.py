@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.client import DecoderClient
+from tests.server.materials import authority, signed_by
 from tests.server.running import WAIT_S, write_model
 from tests.synthetic import make_hidden
 
@@ -63,6 +67,47 @@ def test_it_leaves_with_0_when_told(
             rest = server.communicate(timeout=WAIT_S)[1]
     assert server.returncode == 0
     assert rest == "stopping: 10 s for what is in flight\nstopped\n"
+
+
+@pytest.mark.system
+def test_a_log_of_json_holds_nothing_else(tmp_path: Path, kernel_cache: Path) -> None:
+    """The options come from the environment; a client that speaks no TLS lets gRPC's core write."""
+    write_model(tmp_path)
+    pair = signed_by(authority())
+    (tmp_path / "key").write_bytes(pair.key_pem)
+    (tmp_path / "cert").write_bytes(pair.cert_pem)
+    given = {
+        "MODELS": tmp_path,
+        "KERNEL_CACHE": kernel_cache,
+        "LOG_FORMAT": "json",
+        "TLS_KEY": tmp_path / "key",
+        "TLS_CERT": tmp_path / "cert",
+        "ADMIN": 0,
+        "PORT": 0,
+        "METRICS_PORT": 0,
+    }
+    environment = {f"LOGITSIEVE_SERVE_{name}": str(value) for name, value in given.items()}
+    command = [sys.executable, "-m", "logitsieve", "serve"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    ) as server:
+        try:
+            assert server.stderr is not None
+            lines = []
+            for text in server.stderr:
+                lines.append(json.loads(text))
+                if lines[-1]["event"] == "start":
+                    break
+            host, _, port = lines[-1]["grpc"].rpartition(":")
+            with socket.create_connection((host, int(port)), WAIT_S) as client:
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                client.recv(1)
+            server.send_signal(signal.SIGTERM)
+            rest = server.communicate(timeout=WAIT_S)[1].splitlines()
+        finally:
+            server.kill()
+    lines += map(json.loads, rest)
+    assert [line["event"] for line in lines][-2:] == ["stopping", "stopped"]
 
 
 @pytest.mark.system

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -35,17 +36,18 @@ SOURCES = REPOSITORY / "server" / "logitsieve" / "server"
 CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_log\(|log_time\()\s*\"(\w+)\""
 
 log = logging.getLogger("logitsieve.tests")
-PACKAGE = logging.getLogger("logitsieve")
+ROOT, PACKAGE = logging.getLogger(), logging.getLogger("logitsieve")
 
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What is logged as JSON, with the package's logger as it was afterwards."""
-    before = PACKAGE.handlers[:], PACKAGE.level, PACKAGE.propagate
+    """What is logged as JSON, with the loggers as they were afterwards."""
+    before = ROOT.handlers[:], PACKAGE.handlers[:], PACKAGE.level, PACKAGE.propagate
     stream = io.StringIO()
     configure("json", stream=stream)
     yield stream
-    PACKAGE.handlers[:], PACKAGE.level, PACKAGE.propagate = before
+    ROOT.handlers[:], PACKAGE.handlers[:], PACKAGE.level, PACKAGE.propagate = before
+    logging.captureWarnings(False)
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -83,6 +85,20 @@ def test_lines_below_the_level_are_left_out(
     event(log, logging.INFO, "start", "started")
     event(log, logging.ERROR, "load_failed", "failed")
     assert len(written.getvalue().splitlines()) == lines
+
+
+def test_warnings_and_lines_of_libraries_are_json_too(written: io.StringIO) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)
+        logging.captureWarnings(True)  # within the block, which puts back what it found
+        warnings.warn("from a library", UserWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    logging.getLogger("asyncio").error("a task failed")
+    logging.getLogger("grpc._cython.cygrpc").error("so did a call")
+    warned, *others = [line["message"] for line in lines(written)]
+    assert "UserWarning: from a library" in warned
+    assert others == ["a task failed", "so did a call"]
 
 
 def test_text_is_the_message_alone(written: io.StringIO) -> None:

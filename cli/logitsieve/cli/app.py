@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     panel: str
     summary: str
     extra: str
-    from_file: bool = False  # a --config may hold its options
+    from_file: bool = False  # a --config and the environment may hold its options
 
 
 COMMANDS: dict[str, Entry] = {
@@ -70,9 +70,10 @@ class LazyCommand(TyperCommand):
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Return the context of the real command; --help works without its extra."""
         command = import_module(f"logitsieve.cli.{self.name}").command
+        variables = f"LOGITSIEVE_{str(self.name).upper()}_" if self._entry.from_file else ""
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         text = (getdoc(command) or "").replace("Example: ", "\b\nExample: ")
-        single.command(self.name, help=text)(with_options(command, self._entry.from_file))
+        single.command(self.name, help=text)(with_options(command, variables))
         context = get_command(single).make_context(*args, **kwargs)
         if not context.resilient_parsing:  # completing runs no command
             require(self._entry.extra, *MODULES[self._entry.extra])

@@ -36,20 +36,21 @@ def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
     return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
 
 
-def with_options(command: Callable[..., None], from_file: bool = False) -> Callable[..., None]:
+def with_options(command: Callable[..., None], variables: str = "") -> Callable[..., None]:
     """Return the command with one option for each field of its dataclass parameters.
 
     A field's metadata is from `flag` or holds "help" and, for numbers, "low" and "high". Fields of
     tuple[X, ...] become repeatable. A parameter's default overrides the fields' defaults.
-    `from_file` adds --config, a TOML file of fields; the command line wins.
+    `variables`, such as LOGITSIEVE_SERVE_, lets variables of the environment that begin so set
+    options, and adds --config, a TOML file of fields. The command line wins, then the environment.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}
     bundles: dict[str, Any] = {n: kind for n, kind in annotations.items() if is_dataclass(kind)}
-    parameters = [CONTEXT, FILE] * from_file
+    parameters = [CONTEXT, _file_parameter(variables)] if variables else []
     for name, p in declared.items():
         own = [p.replace(kind=KEYWORD)]
-        parameters += _parameters(bundles[name], p.default) if name in bundles else own
+        parameters += _parameters(bundles[name], p.default, variables) if name in bundles else own
 
     @wraps(command)
     def wrapped(**values: Any) -> None:
@@ -71,8 +72,13 @@ def with_options(command: Callable[..., None], from_file: bool = False) -> Calla
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 CONTEXT = inspect.Parameter("context", KEYWORD, annotation=typer.Context)
-CONFIG = typer.Option(help="TOML file of these options; options of the command line win.")
-FILE = inspect.Parameter("config", KEYWORD, default=None, annotation=Annotated[Path | None, CONFIG])
+
+
+def _file_parameter(variables: str) -> inspect.Parameter:
+    text = f"TOML file of these options; the command line wins, then {variables}<OPTION>."
+    option = typer.Option(help=text, envvar=f"{variables}CONFIG", show_envvar=False)
+    annotation = Annotated[Path | None, option]
+    return inspect.Parameter("config", KEYWORD, default=None, annotation=annotation)
 
 
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
@@ -88,8 +94,9 @@ def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[st
 
 
 def is_typed(option: str, context: typer.Context) -> bool:
+    """Tell options of the command line or the environment from defaults."""
     source = context.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
 def _of_type(key: str, value: Any, hint: Any) -> Any:
@@ -106,7 +113,7 @@ def _of_type(key: str, value: Any, hint: Any) -> Any:
     return target(value)
 
 
-def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]:
+def _parameters(bundle: type[Any], defaults: Any, variables: str) -> Iterator[inspect.Parameter]:
     hints = typing.get_type_hints(bundle)
     for of in fields(bundle):
         hint, default, facts = hints[of.name], getattr(defaults, of.name, of.default), of.metadata
@@ -114,7 +121,11 @@ def _parameters(bundle: type[Any], defaults: Any) -> Iterator[inspect.Parameter]
             hint = list[typing.get_args(hint)[0]]  # type: ignore[misc]
         high = facts.get("high", math.inf)
         option = facts.get("option") or typer.Option(
-            help=facts["help"], min=facts.get("low"), max=None if high == math.inf else high
+            help=facts["help"],
+            min=facts.get("low"),
+            max=None if high == math.inf else high,
+            envvar=f"{variables}{of.name.upper()}" if variables else None,
+            show_envvar=False,
         )
         yield inspect.Parameter(
             of.name,

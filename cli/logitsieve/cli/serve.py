@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
+
 from logitsieve.cli.output import bars
 from logitsieve.server.config import ServeConfig
+from logitsieve.utils.options import no_progress
 
 
 def command(config: ServeConfig) -> None:
@@ -11,6 +15,9 @@ def command(config: ServeConfig) -> None:
 
     Example: logitsieve serve --models models --port 50051
     """
+    as_json = config.log_format == "json"
+    if as_json:  # gRPC's core writes lines of its own, unless told so before it is imported
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from logitsieve.server.app import serve
 
-    serve(config, progress=bars)
+    serve(config, progress=(lambda: nullcontext(no_progress)) if as_json else bars)

@@ -48,7 +48,7 @@ class Server:
     def __init__(self, config: ServeConfig, repository: Repository) -> None:
         self.config = config
         self.repository = repository
-        self.metrics = Metrics()
+        self.metrics = Metrics(repository.versions)
         self.port = 0
         self.metrics_port = 0
         self.http_scheme = "http"
@@ -65,6 +65,7 @@ class Server:
             device_ns=None if config.device == "cpu" else gpu_ns,
         )
         self.metrics.queue_rows.set_function(lambda: self._work.batcher.rows)
+        self.metrics.in_flight.set_function(lambda: self._work.batcher.in_flight)
         precision = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
             config.shadow_share, config.shadow_cpu, judged=precision.judged, lost=precision.lost
@@ -136,7 +137,9 @@ class Server:
             secure=tls is not None,
         )
         self.console = open_console(view)
-        self._http = Listener(application(self.metrics.text, view.ready, self.console))
+        local = is_loopback(config.host) and tokens is None
+        pages = application(self.metrics.text, view.ready, self.console, local)
+        self._http = Listener(pages)
         return await self._http.start(config.host, config.metrics_port, tls)
 
     def _lose(self, error: DeviceLost) -> None:
@@ -147,8 +150,6 @@ class Server:
 
     def _publish(self) -> None:
         routes = self.repository.routes
-        served = [version.served for version in routes.by_key.values() if version.served]
-        self.metrics.loaded(one.labels for one in served)
         self._ready = self._health.publish(routes) and not self._stopping
 
     def _listen(self, ports: Ports) -> None:

@@ -35,13 +35,14 @@ def configure(
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
+    """Let all loggers and warnings of the process, those of libraries too, write such lines."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())
-    root = logging.getLogger("logitsieve")
-    root.handlers[:] = [handler]
-    root.setLevel(log_level.upper())
-    root.propagate = False
+    root, package = logging.getLogger(), logging.getLogger("logitsieve")
+    root.handlers[:], package.handlers[:], package.propagate = [handler], [], True
+    package.setLevel(log_level.upper())
+    logging.captureWarnings(True)
 
 
 class Stderr(logging.StreamHandler[TextIO]):
