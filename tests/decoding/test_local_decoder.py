@@ -13,7 +13,7 @@ from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.heads import HEADS
 from logitsieve.index import HeadEntry, open_index, write_index
-from tests.kernels.ready import ready
+from tests.kernels.ready import forget, ready
 from tests.server.running import write_model
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
@@ -114,7 +114,7 @@ def test_unknown_head(decoder: LocalDecoder) -> None:
         decoder.topk(make_hidden(1), 1, head="svd")
 
 
-def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
+def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache: Path) -> None:
     softmax, hidden = make_softmax(), make_hidden(2)
     heads = {name: HeadEntry() for name in HEADS}
     parts = {}
@@ -124,7 +124,8 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
         parts[part.name], heads[name] = arrays(softmax), HeadEntry(part.name)
     path = tmp_path / "demo" / "1"
     write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="screen")
-    decoder = LocalDecoder(open_index(path, kernel_cache=tmp_path / "kernels"))
+    forget()
+    decoder = LocalDecoder(open_index(path, kernel_cache=kernel_cache))
     decoder.warm()
     warm = ready()
     constraints = [None, Constraints(banned=[1]), Constraints(allowed=[1, 2, 3])]

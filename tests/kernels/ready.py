@@ -1,10 +1,12 @@
-"""Which entry kernels are ready to be called."""
+"""Entry kernels: which are ready to be called, and the compiling of some."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from logitsieve.kernels.compile import Kernel
+from logitsieve.kernels.rows.functions import STORED_TYPES, addresses
 
 
 def ready() -> set[str]:
@@ -16,6 +18,14 @@ def forget() -> None:
     """Let every entry kernel be asked for its machine code again, as in a new process."""
     for one in _kernels().values():
         one.entry.cache_clear()
+
+
+def compile_share(number: int, shares: int) -> None:
+    """Compile one of so many equal shares of all kernels that are imported."""
+    each = [one.entry for _, one in sorted(_kernels().items())]
+    each += [partial(addresses, kind) for kind in STORED_TYPES]
+    for compiled in each[number::shares]:
+        compiled()
 
 
 def _kernels() -> dict[str, Kernel]:
