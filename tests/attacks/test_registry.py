@@ -6,6 +6,7 @@ import pytest
 
 from tests.attacks.registry import ATTACKS
 from tests.attacks.tally import require_none_wrong
+from tests.attacks.tokens import granted
 
 # Of an attack whose name begins so.
 ROUNDS = {
@@ -19,3 +20,11 @@ ROUNDS = {
 def test_nothing_is_wrong(name: str) -> None:
     (rounds,) = (count for kind, count in ROUNDS.items() if name.startswith(f"{kind}-"))
     require_none_wrong(ATTACKS[name], rounds)
+
+
+def test_the_judge_knows_a_comment_from_a_token() -> None:
+    token = b"read:a-token-of-a-reader\n"
+    assert granted("# \u00c5 admin:a-token-of-an-admin\n".encode()) is None
+    assert list((granted(b"# \x85admin:a-token-of-an-admin\n" + token) or {}).values()) == [
+        {"read"}
+    ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
@@ -125,7 +125,6 @@ def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]]) -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     data=st.data(),
     size=st.sampled_from(SIZES),
@@ -148,7 +147,6 @@ def test_the_pairs_are_the_full_softmaxs(
     assert (answer.scanned[~live] == 0).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans())
 def test_an_interval_of_log_z_gives_the_pairs_of_the_exact_one(
     whole: Whole, data: st.DataObject, size: int, tied: bool
@@ -193,7 +191,6 @@ def test_only_groups_that_are_in_doubt_are_settled(whole: Whole) -> None:
     assert answer.exact.all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans())
 def test_exact_is_never_a_lie(whole: Whole, data: st.DataObject, size: int, tied: bool) -> None:
     asked = data.draw(requests(whole, size, tied))
@@ -208,7 +205,6 @@ def test_exact_is_never_a_lie(whole: Whole, data: st.DataObject, size: int, tied
             assert [pair for pair in found if pair[0] >= 0] == pairs
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), head=st.sampled_from(["exact", "certified", "screen"]))
 def test_a_group_is_answered_as_if_it_were_alone(
     whole: Whole, data: st.DataObject, head: str

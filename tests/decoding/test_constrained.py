@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
@@ -32,7 +32,6 @@ def answer(
 
 
 @EVERY_HEAD
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans(), rows=st.integers(1, 5))
 def test_the_answer_is_the_full_softmaxs_over_what_remains(
     name: str, data: st.DataObject, size: int, tied: bool, rows: int

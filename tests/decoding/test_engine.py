@@ -1,4 +1,4 @@
-"""An engine answers as the decoder that made it, and says what it is."""
+"""An engine answers as the decoder that made it; its log-probabilities are the full softmax's."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import BeamOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.normalizers import default_normalizer
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import HeadEntry, open_index, write_index
+from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
+from tests.oracle import log_probs, logits64, nearest_or_below
 from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
 
 Whole = Callable[[int, bool], LocalDecoder]
@@ -80,3 +86,161 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
     assert not near.fallback.any()
     assert near.chances.tolist() == [1.0] * 9
     assert decoder.topk(hidden, 5, exact=True).answer.exact.all()
+
+
+@given(
+    data=st.data(),
+    size=st.sampled_from(SIZES),
+    tied=st.booleans(),
+    rows=st.integers(1, 4),
+    normalizer=st.sampled_from(["exact", "certified", None]),
+)
+def test_scores_are_the_log_softmax_of_what_remains(
+    whole: Whole, data: st.DataObject, size: int, tied: bool, rows: int, normalizer: Any
+) -> None:
+    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(rows, 8), whole(size, tied)
+    constraints = data.draw(st.none() | constraints_of(size, rows))
+    ids = st.lists(st.integers(0, size - 1), min_size=3, max_size=3)
+    targets = np.array(data.draw(st.lists(ids, min_size=rows, max_size=rows)))
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    if constraints is not None:
+        logits = edited_logits(softmax, hidden, constraints)
+    if not np.isfinite(logits).any(axis=1).all():
+        with pytest.raises(InvalidRequest, match="constraints: got nothing left in row"):
+            decoder.score(hidden, targets, constraints=constraints, normalizer=normalizer)
+        return
+    reply = decoder.score(hidden, targets, constraints=constraints, normalizer=normalizer)
+    answer = reply.answer
+    assert answer.normalizer == (normalizer or default_normalizer(decoder.index))
+    assert answer.log_z is not None
+    true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
+    assert (reply.log_probs <= 0).all()
+    assert nearest_or_below(reply.log_probs, true)[answer.exact].all()
+    assert normalizer != "exact" or answer.exact.all()
+    assert answer.scanned.tolist() == [3] * rows
+    low, high = answer.log_z_low, answer.log_z_high
+    assert low is not None
+    assert high is not None
+    log_z = logits.max(axis=1) - np.array([log_probs(row).max() for row in logits])
+    assert (low <= log_z).all()
+    assert (log_z <= high).all()
+    assert ((low <= answer.log_z) & (answer.log_z <= high)).all()
+
+
+@given(
+    data=st.data(),
+    size=st.sampled_from(SIZES),
+    tied=st.booleans(),
+    width=st.sampled_from([1e-9, 1e-4, 0.05, 100.0]),
+    normalizer=st.sampled_from(["exact", "certified", None]),
+)
+def test_a_width_bounds_how_far_off_scores_are(
+    whole: Whole, data: st.DataObject, size: int, tied: bool, width: float, normalizer: Any
+) -> None:
+    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(3, 8), whole(size, tied)
+    constraints = data.draw(st.none() | constraints_of(size, 3))
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    if constraints is not None:
+        logits = edited_logits(softmax, hidden, constraints)
+    if not np.isfinite(logits).any(axis=1).all():
+        return  # refused
+    targets = logits.argsort(axis=1)[:, -4:]
+    true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
+    asked: Any = {"constraints": constraints, "normalizer": normalizer, "width": width}
+    reply = decoder.score(hidden, targets, **asked)
+    answer, possible = reply.answer, true >= -np.finfo(np.float32).max  # float32 holds no others
+    assert answer.normalizer == (normalizer or "certified")
+    printed = np.spacing(np.abs(reply.log_probs[possible]).astype(np.float32))
+    assert (np.abs(reply.log_probs[possible] - true[possible]) <= width + printed).all()
+    assert answer.log_z is not None
+    assert answer.log_z_low is not None
+    assert answer.log_z_high is not None
+    span = answer.log_z_high.astype(np.float64) - answer.log_z_low
+    assert (span <= width + 4 * np.spacing(np.abs(answer.log_z_high))).all()
+    assert (answer.log_z_low <= answer.log_z).all()
+    assert (answer.log_z <= answer.log_z_high).all()
+
+
+@pytest.mark.parametrize("width", [1e-6, 0.02])
+def test_a_width_is_kept_alike_in_any_batch(whole: Whole, width: float) -> None:
+    decoder, hidden = whole(300, False), make_hidden(20, 8)
+    targets = np.arange(60).reshape(20, 3)
+    together = decoder.score(hidden, targets, width=width)
+    for row in range(20):
+        part = slice(row, row + 1)
+        alone = decoder.score(hidden[part], targets[part], width=width)
+        np.testing.assert_array_equal(alone.log_probs, together.log_probs[part])
+
+
+def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
+    decoder, hidden = whole(300, False), make_hidden(4, 8)
+    wanted = decoder.score(hidden, [0] * 4, normalizer="exact").answer.log_z
+    assert wanted is not None
+    unbiased = Constraints(biased=[1], bias=[0.0])
+    answers = [
+        decoder.topk(hidden, 3, width=1e-5).answer,
+        decoder.sample(hidden, seeds=1, width=1e-5).answer,
+        decoder.sample(hidden, seeds=1, width=1e-5, head="screen").answer,
+        decoder.topk(hidden, 3, width=1e-5, constraints=unbiased).answer,
+    ]
+    for answer in answers:
+        assert answer.normalizer == "certified"
+        assert answer.log_z is not None
+        np.testing.assert_allclose(answer.log_z, wanted, atol=2e-5)
+    stepped = decoder.beam_step(hidden, beams_in=1, beams_out=2, width=1e-5).answer
+    assert stepped.normalizer == "exact"
+    np.testing.assert_array_equal(answers[0].exact, decoder.topk(hidden, 3).answer.exact)
+
+
+@pytest.mark.parametrize("normalizer", ["candidates", "sampled"])
+def test_a_width_needs_a_proof(whole: Whole, normalizer: Any) -> None:
+    with pytest.raises(InvalidRequest, match="certified or exact does") as refused:
+        whole(17, False).score(make_hidden(1, 8), [[0]], normalizer=normalizer, width=0.1)
+    assert refused.value.field == "width"
+
+
+def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole) -> None:
+    decoder, hidden, targets = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
+    reply = decoder.score(hidden, targets, head="screen", normalizer="candidates")
+    found = decoder.index.head("screen").candidates(hidden, 1)
+    for row in range(2):
+        inside = set(found.ids[found.offsets[row] : found.offsets[row + 1]].tolist())
+        assert set(np.flatnonzero(np.isfinite(reply.log_probs[row])).tolist()) == inside
+    np.testing.assert_allclose(np.exp(reply.log_probs).sum(axis=1), 1, rtol=1e-5)
+    assert not reply.answer.exact.any()
+
+
+def test_what_constraints_edit_is_a_candidate(whole: Whole) -> None:
+    decoder, hidden, targets = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
+    everything = Constraints(biased=list(range(300)), bias=[0.5] * 300, banned=[7])
+    options: Any = {"head": "screen", "normalizer": "candidates", "constraints": everything}
+    reply = decoder.score(hidden, targets, **options)
+    assert np.flatnonzero(~np.isfinite(reply.log_probs[0])).tolist() == [7]
+    np.testing.assert_allclose(np.exp(reply.log_probs).sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 5)])
+def test_targets_of_any_width(whole: Whole, shape: tuple[int, ...]) -> None:
+    targets = np.zeros(shape, np.int64)
+    reply = whole(17, False).score(make_hidden(2, 8), targets)
+    assert reply.log_probs.shape == (2, targets.size // 2)
+    assert reply.log_probs.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "field"),
+    [
+        ([[17]], {}, "targets"),
+        ([[-1]], {}, "targets"),
+        ([[0], [1]], {}, "targets"),
+        ([[0]], {"normalizer": "none"}, "normalizer"),
+        ([[0]], {"normalizer": "none", "width": 0.1}, "normalizer"),
+        *[([[0]], {"width": wrong}, "width") for wrong in (0, -1, np.nan, np.inf, True, "1")],
+        ([[0]], {"constraints": Constraints(allowed=[])}, "constraints"),
+        ([[0]], {"constraints": Constraints(allowed=[17])}, "constraints.allowed"),
+    ],
+)
+def test_refusals(whole: Whole, targets: Any, options: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        whole(17, False).score(make_hidden(1, 8), targets, **options)
+    assert refused.value.field == field

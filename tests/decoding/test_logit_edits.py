@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
@@ -28,7 +28,6 @@ def applied(edits: Edits, logits_BV: np.ndarray) -> np.ndarray:
     return found
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data(), size=st.sampled_from(SIZES), rows=st.integers(1, 4))
 def test_edits_are_what_the_words_say(data: st.DataObject, size: int, rows: int) -> None:
     constraints, hidden = data.draw(constraints_of(size, rows)), make_hidden(rows, 8)
@@ -45,7 +44,6 @@ def test_edits_are_what_the_words_say(data: st.DataObject, size: int, rows: int)
         assert not edits.allow_list or len(ids) == remaining[row]
 
 
-@settings(max_examples=50, deadline=None)
 @given(data=st.data(), rows=st.integers(2, 5))
 def test_a_row_is_edited_as_if_it_were_alone(data: st.DataObject, rows: int) -> None:
     softmax, hidden = softmax_of(17, False), make_hidden(rows, 8)
@@ -78,7 +76,6 @@ def test_a_row_of_hidden_that_is_not_finite_is_named() -> None:
     assert refused.value.field == "hidden[1]"
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     data=st.data(),
     size=st.sampled_from([1, 2, 17]),

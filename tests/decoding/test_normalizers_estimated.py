@@ -120,6 +120,7 @@ def test_sampled_errs_by_nothing_where_all_is_looked_at(
         found = normalized(decoder, "sampled", constraints=asked, head=head, scale=scale)
         assert found.value is not None
         assert found.error is not None
+        assert (found.low, found.high) == (None, None)
         sure = found.error == 0
         wanted = truth(asked, scale)
         np.testing.assert_allclose(found.value[sure], wanted[sure], rtol=3e-7, atol=3e-7)

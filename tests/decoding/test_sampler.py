@@ -131,7 +131,7 @@ def test_lazy_draws_follow_the_softmax_where_the_best_ids_were_found(
 ) -> None:
     """The svd head looks at 128 of 300 rows; the random lists of the screen miss good ones."""
     asked = CONSTRAINTS[constraints]
-    reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), constraints=asked, head=head)
+    reply = decoder.sample(HIDDEN, 6000, seeds=range(4), constraints=asked, head=head)
     assert not reply.answer.exact.any()
     assert reply.answer.normalizer == "sampled"
     good = decoder.topk(HIDDEN, TRUSTED, head=head).ids == ORDER[:, :TRUSTED]
@@ -147,7 +147,7 @@ def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None
     found = decoder.index.head("screen").candidates(HIDDEN, 5)
     lists = np.split(found.ids, found.offsets[1:-1])
     asked = Constraints(banned=[ids.tolist() for ids in lists])
-    reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), constraints=asked, head="screen")
+    reply = decoder.sample(HIDDEN, 6000, seeds=range(4), constraints=asked, head="screen")
     for ids, logits in zip(reply.ids, logits_of(asked), strict=True):
         assert chi_square_p(counts_of(ids), softmax(logits)) > 1e-3
 
@@ -358,7 +358,7 @@ def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str, filters:
 @pytest.mark.parametrize("temperature", [1e-5, 1e4])
 @pytest.mark.parametrize("head", ["certified", "exact", "screen"])
 def test_the_coldest_and_the_hottest(decoder: LocalDecoder, head: str, temperature: float) -> None:
-    reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), temperature=temperature, head=head)
+    reply = decoder.sample(HIDDEN, 6000, seeds=range(4), temperature=temperature, head=head)
     for ids, logits in zip(reply.ids, logits_of(None), strict=True):
         assert head == "screen" or chi_square_p(counts_of(ids), softmax(logits, temperature)) > 1e-3
     assert np.isfinite(reply.log_probs).all()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     MinPLogitsWarper,
@@ -103,7 +103,6 @@ def test_what_remains_is_what_hugging_face_leaves(
     assert lists.provenance.exact.all()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     data=st.data(),
     size=st.sampled_from(SIZES),

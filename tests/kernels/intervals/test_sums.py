@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.heads import Softmax
@@ -117,7 +117,6 @@ def sketch_with(softmax: Softmax, widths: Widths, share: float) -> dict[str, np.
     return encode(softmax, turning, widths, order, stretch)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     vocab_size=st.integers(1, 900),
     dim=st.integers(1, 70),

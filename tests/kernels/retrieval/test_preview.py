@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.index_builder.fit.svd import preview_arrays
@@ -20,7 +20,6 @@ def keep(keys, count):
     keep_alive(keys)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     size=st.integers(2, 300),
     order=st.sampled_from(["random", "rising", "falling", "extremes"]),
@@ -54,7 +53,6 @@ def scores(
     return np.asarray(turned @ columns[:, : len(bias)] + bias)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     vocab_size=st.integers(1, 400), dim=st.integers(1, 40), rows=st.integers(1, 9), data=st.data()
 )

@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.rows.functions import decoded
@@ -36,7 +36,6 @@ def test_blocks_of_extreme_scales(kind: str) -> None:
 
 
 @EVERY_BLOCK
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_bytes_with_finite_scales(kind: str, data: st.DataObject) -> None:
     block, blocks = KINDS[kind], data.draw(st.integers(1, 3))

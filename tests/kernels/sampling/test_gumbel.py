@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
@@ -105,7 +105,6 @@ def flat(logits: np.ndarray) -> tuple[Softmax, np.ndarray]:
     return Softmax(weight, logits.astype(np.float32)), np.zeros((1, 4), np.float32)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     size=st.sampled_from([1, 3, 16, 17, 100, 1000]),
     spread=st.sampled_from([0.0, 0.6, 2.0, 30.0]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -39,9 +41,10 @@ def test_logits_that_float32_rounds_by_much(size: float) -> None:
 def test_a_row_that_is_not_finite_is_refused() -> None:
     head, hidden, _ = made(gaussian, 50, 8)
     hidden[2, 0] = np.inf
-    with pytest.raises(InvalidRequest) as refused:
-        head.quick_log_z(hidden)
-    assert refused.value.field == "hidden[2]"
+    for ask in (head.quick_log_z, partial(head.log_z, scale=1.0)):
+        with pytest.raises(InvalidRequest) as refused:
+            ask(hidden)
+        assert refused.value.field == "hidden[2]"
 
 
 @pytest.mark.parametrize(("V", "D", "k"), [(1, 1, 1), (15, 3, 15), (257, 40, 5), (3000, 70, 100)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.heads import ScreenHead, Softmax
@@ -13,7 +13,6 @@ from tests.oracle import dot64
 from tests.synthetic import make_head, make_softmax, screen_arrays
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     clusters=st.integers(1, 70),
     dim=st.integers(1, 70),

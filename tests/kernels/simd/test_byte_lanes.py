@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 
@@ -74,7 +74,6 @@ def totals_by(form: Form) -> Callable[..., None]:
 TOTALS = [(form, totals_by(form)) for form in RUNNABLE]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     pieces=st.integers(1, MAX_CODE_BYTES // 64),
     code=st.sampled_from([0, 1, 128, 255, None]),
@@ -127,7 +126,6 @@ def sums_by(form: Form, planes: int) -> Callable[..., None]:
 SUMS = [(form, sums_by(form, 1), sums_by(form, 2)) for form in RUNNABLE]
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     quads=st.integers(1, 20),
     rows=st.sampled_from([0, 1, 127, 128, 255, None]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
@@ -67,7 +67,6 @@ def four_by_four(weight, hidden, blocked, single):
         blocked[6, q], blocked[7, q] = quarters[2][q], quarters[3][q]
 
 
-@settings(max_examples=60, deadline=None)
 @given(dim=st.integers(1, 130), exponent=st.integers(-30, 30), seed=st.integers(0, 2**32 - 1))
 def test_dot64_is_its_definition_bit_for_bit(dim: int, exponent: int, seed: int) -> None:
     random = np.random.default_rng(seed)

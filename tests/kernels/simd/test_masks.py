@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
@@ -40,7 +40,6 @@ def reaching(values, limit, count, out):
     store(pointer(values), 0, lanes_below(load(pointer(values), 0), np.float32(limit)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(masks=st.lists(st.integers(0, (1 << LANES) - 1), min_size=1, max_size=9))
 def test_lanes_are_appended_in_order_and_no_more_than_sixteen_are_touched(masks: list[int]) -> None:
     fast = np.full(LANES * len(masks) + 8, UNTOUCHED, np.int32)
@@ -59,7 +58,6 @@ def lanes_of(mask: int) -> list[int]:
     return [lane for lane in range(LANES) if mask >> lane & 1]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(st.sampled_from([-np.inf, -1, 0, 1, np.inf, np.nan]), min_size=16, max_size=16),
     limit=st.sampled_from([-1.0, 0.0, 1.0]),

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 from numba import types
@@ -53,7 +53,6 @@ def sums_by(way: tuple[str, int]) -> Callable[..., None]:
 SUMS = [sums_by(way) for way in WAYS]
 
 
-@settings(max_examples=40, deadline=None)
 @given(chunks=st.integers(1, CHUNKS_AT_ONCE), largest=st.booleans(), seed=st.integers(0, 1000))
 def test_sums_of_bits_are_exact(chunks: int, largest: bool, seed: int) -> None:
     """Up to the most chunks of the largest sums, which fit a word just so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
@@ -23,7 +23,6 @@ def seeds(estimates, uppers, ids, count, limit, chosen):
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     groups=st.integers(1, 9),
     exponent=st.integers(-6, 30),
@@ -40,7 +39,6 @@ def test_as_many_values_as_wanted_reach_a_threshold(
     assert wanted <= reached <= max(most, wanted)
 
 
-@settings(max_examples=50, deadline=None)
 @given(count=st.integers(1, 90), limit=st.integers(1, 9), seed=st.integers(0, 1000))
 def test_seeds_are_the_best_estimates_and_lose_their_bounds(
     count: int, limit: int, seed: int

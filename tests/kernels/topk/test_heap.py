@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
@@ -25,7 +25,6 @@ def holds(rows, size, row):
     return contains(pointer(rows), size, row)
 
 
-@settings(max_examples=200, deadline=None)
 @given(offered=st.lists(st.integers(-3, 3), min_size=1, max_size=40), limit=st.integers(1, 45))
 def test_the_k_best_come_out_best_first_and_ties_by_the_lower_row(
     offered: list[int], limit: int

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.topk.merge import best_pairs, merge_edited
@@ -55,7 +55,6 @@ class Group:
         return chosen + [(-1, 0)] * (self.most - len(chosen))
 
 
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_the_best_pairs_come_out_best_first_and_ties_by_parent(data: st.DataObject) -> None:
     group = Group(data)
@@ -64,7 +63,6 @@ def test_the_best_pairs_come_out_best_first_and_ties_by_parent(data: st.DataObje
     assert doubtful == _undecided(group, group.low - TOUCHING, group.low + TOUCHING)
 
 
-@settings(max_examples=500, deadline=None)
 @given(data=st.data())
 def test_a_group_is_doubtful_where_another_log_z_within_would_change_it(
     data: st.DataObject,

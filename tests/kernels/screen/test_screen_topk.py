@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
@@ -17,7 +17,6 @@ def united(offsets, ids, clusters, shared, out):
     return unite(lists, pointer(clusters), clusters.size, shared, pointer(out))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     lists=st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_size=1, max_size=6),
     data=st.data(),

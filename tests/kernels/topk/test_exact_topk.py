@@ -1,4 +1,4 @@
-"""Exact logits of CSR rows: bit for bit the definition."""
+"""Exact logits of listed ids: bit for bit the definition."""
 
 from __future__ import annotations
 
