@@ -13,16 +13,35 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each worker of pytest-xdist
 
 SLOWEST = 10  # files, at the end
+LARGE = 3000  # tests
+
+settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("exhaustive", max_examples=300, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    quick = "not exhaustive" in config.option.markexpr
+    settings.load_profile("quick" if quick else "exhaustive")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what waits for processes first."""
-    items.sort(key=lambda item: item.get_closest_marker("system") is None)
+    """Put other processes last, since they load kernels that tests before them compile."""
+    items.sort(key=lambda item: item.get_closest_marker("system") is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let each worker of a large run compile its share of the kernels, not all that it needs."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker and len(session.items) > LARGE:
+        from tests.kernels.ready import compile_share
+
+        compile_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -39,9 +58,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def drawing_by_bounds() -> Iterator[None]:
-    """Head `certified` draws by bounds, however small a softmax is."""
-    with patch("logitsieve.heads.certified.PRODUCTS_A_DRAW", 0):
+def constants() -> Iterator[None]:
+    """Head `certified` draws by bounds, however small a softmax is; builds time heads for 4 ms."""
+    from logitsieve.evaluation import us_per_row
+
+    with (
+        patch("logitsieve.heads.certified.PRODUCTS_A_DRAW", 0),
+        patch.object(us_per_row, "__defaults__", (60, 4_000_000)),
+    ):
         yield
 
 

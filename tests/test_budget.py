@@ -11,7 +11,7 @@ LIMITS = {
     "files of source": 315,
     "lines of source": 42_000,
     "lines of core/": 19_150,
-    "lines of tests/": 49_000,
+    "lines of tests/": 48_650,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source

@@ -153,7 +153,7 @@ def test_the_help_needs_no_extra(programs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["checkout", pytest.param("wheel", marks=pytest.mark.exhaustive)]
+    "source", ["wheel", pytest.param("checkout", marks=pytest.mark.exhaustive)]
 )
 def test_the_server_extra_opens_an_index(source: str, wheel: Path, tmp_path: Path) -> None:
     what = REPOSITORY if source == "checkout" else wheel

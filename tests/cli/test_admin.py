@@ -11,12 +11,12 @@ from tests.server.running import Administered, Loop, administered, config_of, wr
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Administered]:
+def served(tmp_path: Path, kernel_cache: Path) -> Iterator[Administered]:
     """demo@1, with demo@2 on disk."""
     loop, models = Loop(), tmp_path / "models"
     write_model(models, version=1)
     try:
-        with administered(loop, config_of(models, tmp_path / "kernels")) as found:
+        with administered(loop, config_of(models, kernel_cache)) as found:
             write_model(models, version=2)
             yield found
     finally:

@@ -32,6 +32,7 @@ FAILED = "import sys; sys.exit('error: out of luck')"
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(background, "default_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(background, "NICENESS", 0)
     return tmp_path / "cache"
 
 

@@ -91,7 +91,9 @@ def test_the_losses_are_listed(run: Run) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(
     run: Run, text: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

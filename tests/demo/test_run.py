@@ -105,13 +105,19 @@ def test_a_server_ends_with_its_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_server_that_does_not_serve(tmp_path: Path) -> None:
-    with pytest.raises(NotServing, match="models: got"), serving(tmp_path, "demo@1"):
-        pass
+@pytest.mark.parametrize(
+    ("models", "model", "within_s", "reason"),
+    [
+        ("", "demo@2", 240.0, "demo@2"),
+        ("", "demo@1", 0.01, r"within 0\.01 s"),
+        pytest.param("none", "demo@1", 240.0, "models: got", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_server_that_does_not_serve(
+    tmp_path: Path, models: str, model: str, within_s: float, reason: str
+) -> None:
     write_model(tmp_path)
-    with pytest.raises(NotServing, match="demo@2"), serving(tmp_path, "demo@2"):
-        pass
-    with pytest.raises(NotServing, match=r"within 0\.01 s"), serving(tmp_path, "demo@1", 0.01):
+    with pytest.raises(NotServing, match=reason), serving(tmp_path / models, model, within_s):
         pass
 
 
@@ -145,7 +151,9 @@ def test_the_whole_demo(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGTERM]
+)
 def test_stopping_it_stops_the_server(tmp_path: Path, number: signal.Signals) -> None:
     options = tiny_options(tmp_path, words=10**9)
     flags = [f"--{field.name}={getattr(options, field.name)}" for field in fields(options)]

@@ -1,6 +1,7 @@
 """The image's virtual environment, made by the Dockerfile's own commands, and a server run from it.
 
-Where a container engine answers, the image itself is built too.
+Where a container engine answers, the image itself is built too. `test_packaging` installs the same
+extra in every run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from logitsieve.index import HeadEntry, write_index
 from tests.deploy.dockerfile import REPOSITORY, Stage, assignments, read
 from tests.synthetic import make_softmax
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 INSTALLED, WHEELS = "/opt/logitsieve", "/dist"
 DOCKER = (
     shutil.which("docker") is not None

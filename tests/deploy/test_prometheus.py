@@ -25,6 +25,7 @@ from tests.server.running import Loop, config_for, running
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus here"),
 ]
 
@@ -106,12 +107,10 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-@pytest.mark.timeout(900)  # a first start compiles every kernel
-def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop) -> None:
+def test_queries_and_alerts_answer(tmp_path: Path, kernel_cache: Path, loop: Loop) -> None:
     write_domains(tmp_path / "models")
-    kernels = tmp_path / "kernels"
     shadow = {"shadow_share": 0.05, "shadow_cpu": 1.0}
-    config = config_for(tmp_path / "models", kernel_cache=kernels, **shadow)
+    config = config_for(tmp_path / "models", kernel_cache=kernel_cache, **shadow)
     with (
         running(loop, config) as run,
         prometheus(tmp_path, f"127.0.0.1:{run.server.metrics_port}") as address,

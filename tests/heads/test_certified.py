@@ -119,7 +119,7 @@ def attacks(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) 
 
 
 @pytest.mark.parametrize("matrix", MATRICES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     vocab_size=st.integers(97, 900),
     dim=st.integers(1, 90),
@@ -164,7 +164,6 @@ def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
         assert bounds.log_z_low <= log_z <= bounds.log_z_high
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     vocab_size=st.integers(1, 700),
     dim=st.integers(1, 70),

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
@@ -157,7 +157,6 @@ def test_rows_far_from_every_centroid_are_answered_by_the_fallback(
         np.testing.assert_array_equal(head.topk(HIDDEN[row], 5).ids[0], top.ids[row])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     vocab_size=st.integers(1, 900),
     dim=st.integers(1, 90),

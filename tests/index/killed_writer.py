@@ -1,10 +1,11 @@
-"""Run as a program: write the tiny index to argv[1] and die by SIGKILL after the step argv[2]."""
+"""Run as a program: write the tiny index to argv[1]/0/2 ...; each time die after a step."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.index.samples import write_tiny
@@ -16,8 +17,9 @@ def die_after(last: str, step: str) -> None:
 
 
 if __name__ == "__main__":
-    write_tiny(
-        Path(sys.argv[1]),
-        calibration={"us": 1.0},
-        checkpoint=lambda step: die_after(sys.argv[2], step),
-    )
+    for place, last in enumerate(sys.argv[2:]):
+        if not (child := os.fork()):
+            out = Path(sys.argv[1], str(place), "2")
+            write_tiny(out, calibration={"us": 1.0}, checkpoint=partial(die_after, last))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, last

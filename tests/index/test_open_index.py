@@ -16,6 +16,7 @@ from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import HeadEntry, open_index, verify_index, write_index
 from logitsieve.index.index import assemble
 from logitsieve.index.reader import PARTS, read_contents
+from logitsieve.kernels import compile as compile_module
 from tests.index.samples import (
     FAKES,
     WORDS,
@@ -205,7 +206,10 @@ def test_sizes_alone_trusts_numbers_but_no_address(tiny: Path, kernel_cache: Pat
         open_index(tiny, verify="sizes", kernel_cache=kernel_cache)
 
 
-def test_an_unwritable_memory_only_costs_time(tiny: Path, tmp_path: Path) -> None:
+def test_an_unwritable_memory_only_costs_time(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_module, "_cache", {})  # where kernels are kept, afterwards again
     (tmp_path / "file").write_bytes(b"")
     folder = tmp_path / "file" / "cache"
     calls: list[int] = []

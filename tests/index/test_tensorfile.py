@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
@@ -35,7 +35,6 @@ arrays = st.sampled_from(list(DTYPES.values())).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(tensors=st.dictionaries(st.from_regex("[a-z][a-z0-9_]{0,9}", fullmatch=True), arrays))
 def test_what_is_written_is_read_here_and_by_the_safetensors_library(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, np.ndarray]
@@ -137,7 +136,6 @@ def test_hostile_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
     assert len(refused.value.reason) < 400
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_header_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

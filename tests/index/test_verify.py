@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import logitsieve.index.verify
@@ -54,7 +54,6 @@ def copy_with(whole: Path, name: str, data: bytes) -> Path:
     return copy
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(FILES), data=st.data())
 def test_every_flipped_byte_is_refused(whole: Path, name: str, data: st.DataObject) -> None:
     content = bytearray((whole / name).read_bytes())
@@ -66,7 +65,6 @@ def test_every_flipped_byte_is_refused(whole: Path, name: str, data: st.DataObje
     assert refused.value.file.parent == index
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(FILES), data=st.data())
 def test_every_truncation_is_refused(whole: Path, name: str, data: st.DataObject) -> None:
     content = (whole / name).read_bytes()
@@ -125,7 +123,9 @@ def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     return out
 
 
-def test_a_sketch_of_another_matrix_is_refused_by_its_row(tmp_path: Path) -> None:
+def test_a_sketch_of_another_matrix_is_refused_by_its_row(
+    tmp_path: Path, kernel_cache: Path
+) -> None:
     softmax = make_softmax(vocab_size=3000)
     weight = softmax.weight.copy()
     weight[1500:] += 1  # a matrix that changed while an index was made of it
@@ -136,7 +136,7 @@ def test_a_sketch_of_another_matrix_is_refused_by_its_row(tmp_path: Path) -> Non
     assert refused.value.file == path / "sketch.safetensors"
     row = int(refused.value.reason.partition("row ")[2].partition(":")[0])
     assert 1500 <= row < 1510
-    for verify in (partial(open_index, kernel_cache=tmp_path / "cache"), verify_index):
+    for verify in (partial(open_index, kernel_cache=kernel_cache), verify_index):
         with pytest.raises(IndexUnreadable, match="not the sketch of this matrix: row 15"):
             verify(path)
     open_index(path, verify="sizes").close()

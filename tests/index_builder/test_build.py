@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from subprocess import run
 from typing import Any, Literal
@@ -246,8 +247,7 @@ SHARED: dict[str, Callable[[Path, np.ndarray], tuple[Any, Any]]] = {  # what is 
 }
 
 
-@pytest.mark.parametrize("form", SHARED)
-@pytest.mark.parametrize("stage", ["sketch", "write"])
+@pytest.mark.parametrize(("form", "stage"), list(zip(SHARED, cycle(["sketch", "write"]))))
 def test_a_matrix_that_changes_during_the_build_is_refused(
     softmax: Softmax, tmp_path: Path, form: str, stage: str
 ) -> None:

@@ -20,6 +20,7 @@ from tests.server.running import START_S, write_model, write_whole
 from tests.synthetic import make_hidden
 
 pytestmark = pytest.mark.system  # processes of their own
+EXHAUSTIVE = pytest.mark.exhaustive
 
 # What is done under the limit; `limit()` puts it in force.
 BEGINNING = """
@@ -103,7 +104,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "softmax.safetensors", "sketch.safetensors"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "softmax.safetensors",
+        *(pytest.param(name, marks=EXHAUSTIVE) for name in ("manifest.json", "sketch.safetensors")),
+    ],
+)
 def test_an_index_that_does_not_fit(folder: Path, tmp_path: Path, file: str) -> None:
     whole = write_whole(tmp_path, "whole")
     most = (whole / file).stat().st_size - 1
@@ -112,13 +119,13 @@ def test_an_index_that_does_not_fit(folder: Path, tmp_path: Path, file: str) -> 
     assert left(folder) == set()
 
 
-@pytest.mark.parametrize("most", [0, 2500])
+@pytest.mark.parametrize("most", [pytest.param(0, marks=EXHAUSTIVE), 2500])
 def test_a_build_that_does_not_fit(folder: Path, kernel_cache: Path, most: int) -> None:
     assert_refused(limited(BUILD, folder, most, kernel_cache), folder)
     assert left(folder) == set()
 
 
-@pytest.mark.parametrize("most", [0, 1300])
+@pytest.mark.parametrize("most", [pytest.param(0, marks=EXHAUSTIVE), 1300])
 def test_a_capture_that_does_not_fit(folder: Path, most: int) -> None:
     assert_refused(limited(CAPTURE, folder, most), folder)
     assert left(folder) == set()
@@ -132,7 +139,7 @@ def test_old_versions_are_removed_from_a_full_disk(folder: Path) -> None:
     assert verify_index(folder / "demo" / "2")
 
 
-@pytest.mark.parametrize("most", [pytest.param(0, marks=pytest.mark.exhaustive), 3000])
+@pytest.mark.parametrize("most", [pytest.param(0, marks=EXHAUSTIVE), 3000])
 def test_a_cache_that_does_not_fit_is_done_without(
     folder: Path, tmp_path: Path, kernel_cache: Path, most: int
 ) -> None:
