@@ -158,7 +158,7 @@ def test_a_large_vocabulary_of_rows_one_bit_apart(kind: Kind) -> None:
         assert_right(head, softmax, (2.0**exponent * factors).astype(np.float32), k)
 
 
-MISREAD = [
+MISREAD: list[tuple[np.ndarray, np.ndarray, str]] = [
     (np.ones((4, 3)), np.zeros(4, np.float32), "weight"),
     (np.ones((3, 4), np.float32).T, np.zeros(4, np.float32), "weight"),
     (np.ones((4, 3), np.int32), np.zeros(4, np.float32), "weight"),
