@@ -125,7 +125,8 @@ METHODS: dict[str, Method] = {
 def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constraints | None, int]:
     hidden = to_array(request.hidden, "hidden")
     if len(hidden) > config.max_rows:
-        raise InvalidRequest("hidden", f"{len(hidden)} rows", f"1..{config.max_rows} rows")
+        allowed = f"1..{config.max_rows} rows (serve --max-rows)"
+        raise InvalidRequest("hidden", f"{len(hidden)} rows", allowed)
     if not request.HasField("constraints"):
         return hidden, None, 0
     message = request.constraints
