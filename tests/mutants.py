@@ -176,7 +176,7 @@ class Judge:
         reached = json.loads(self.reached.read_text(encoding="utf-8"))
         session.items.sort(key=lambda item: reached[item.nodeid]["seconds"])
         functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
-        for mutant in self.mutants:
+        for mutant in sorted(self.mutants, key=lambda mutant: not mutant.in_function):
             lines = {*mutant.lines} if mutant.in_function else {0}
             items = [item for item in session.items if lines & {*reached[item.nodeid]["lines"]}]
             self.log.judge(mutant, partial(self._passes, mutant, items, functions))

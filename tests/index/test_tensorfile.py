@@ -39,6 +39,7 @@ arrays = st.sampled_from(list(DTYPES.values())).flatmap(
 def test_what_is_written_is_read_here_and_by_the_safetensors_library(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, np.ndarray]
 ) -> None:
+    tensors |= {"a" * 64: np.zeros(1, np.uint8)}
     path = write(tmp_path_factory.getbasetemp() / "some.safetensors", tensors, {"key": "value"})
     ours, theirs = map_tensors(path), load_file(path)
     assert ours.metadata == {"key": "value"}
@@ -68,6 +69,7 @@ def test_nothing_is_copied_to_be_written() -> None:
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "too short"),
+    "seven bytes": (bytes(7), "too short"),
     "only a length": (struct.pack("<Q", 56), "header of 56 bytes"),
     "length of 2^64 - 1": (b"\xff" * 8 + b" " * 64, "header of 18446744073709551615 bytes"),
     "header over the limit": (

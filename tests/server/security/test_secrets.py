@@ -113,8 +113,8 @@ def test_a_comment_holds_no_token(tmp_path: Path, comment: bytes) -> None:
 
 @pytest.mark.parametrize("end", NO_NEWLINES)
 def test_a_line_holds_one_token(tmp_path: Path, end: str) -> None:
-    with pytest.raises(InvalidRequest):
-        read_tokens(write(tmp_path, f"read:{FIRST}{end}admin:{ROOT}\n"))
+    with pytest.raises(InvalidRequest, match="tokens:2"):
+        read_tokens(write(tmp_path, f"#\nread:{FIRST}{end}admin:{ROOT}\n"))
 
 
 @pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
@@ -166,7 +166,9 @@ def test_a_broken_file_changes_nothing_and_is_logged_once(
     tokens.check(f"Bearer {SECOND}", READ)
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o600, False), (0o640, False), (0o644, True)])
+@pytest.mark.parametrize(
+    ("mode", "said"), [(0o600, False), (0o640, False), (0o644, True), (0o620, True), (0o601, True)]
+)
 def test_a_file_that_others_may_read(
     tmp_path: Path, mode: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
