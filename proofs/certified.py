@@ -13,9 +13,10 @@ from typing import Any
 from logitsieve.index.sketch_rows import COORDINATE_ROUNDING
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, SMALLEST, encode_planes
-from logitsieve.kernels.sketch import sketch
-from logitsieve.kernels.sketch.bounds import CoarseFactors, _bound_steep
-from logitsieve.kernels.sketch.certified import _above
+from logitsieve.kernels.sketch import encode_query, sketch
+from logitsieve.kernels.sketch.bounds import _bound_steep
+from logitsieve.kernels.sketch.certified_topk import _above
+from logitsieve.kernels.sketch.encode_query import CoarseFactors
 from logitsieve.kernels.sketch.thresholds import reached_by
 from proofs.expression import Symbol, assigned, traced
 from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, nearer_one, number
@@ -251,33 +252,30 @@ def left(spare: float) -> Checks:
 
 
 SKETCH, THRESHOLDS = "kernels.sketch.sketch", "kernels.sketch.thresholds"
-STEPS, SPARE = sketch.ROTATION_STEPS, sketch.ROTATION_SPARE
+QUERY = "kernels.sketch.encode_query"
+STEPS, SPARE = encode_query.ROTATION_STEPS, encode_query.ROTATION_SPARE
 
 THEOREMS = [
     Theorem("one step", "kernels.topk.descriptor.UNIT32", one_step, 1.01),
-    Theorem("coordinates", f"{SKETCH}.ROTATION_STEPS", partial(coordinate, spare=SPARE), 1.3),
+    Theorem("coordinates", f"{QUERY}.ROTATION_STEPS", partial(coordinate, spare=SPARE), 1.3),
     Theorem(
-        "coordinates, growth",
-        f"{SKETCH}.ROTATION_SPARE",
-        partial(coordinate, STEPS),
-        20,
-        nearer_one,
+        "coordinates, growth", f"{QUERY}.ROTATION_SPARE", partial(coordinate, STEPS), 20, nearer_one
     ),
-    Theorem("coordinates, underflow", f"{SKETCH}.ROTATION_UNDERFLOW", coordinate_underflow, 3),
-    Theorem("outside", f"{SKETCH}.CANCELLED", cancelled, 3),
+    Theorem("coordinates, underflow", f"{QUERY}.ROTATION_UNDERFLOW", coordinate_underflow, 3),
+    Theorem("outside", f"{QUERY}.CANCELLED", cancelled, 3),
     Theorem("norms of U and L", f"{SKETCH}.SUMMED", summed, 40, nearer_one),
     Theorem("skew", f"{SKETCH}.EXACT_STEPS", partial(skew, unit=sketch.UNIT64), inf),
-    Theorem("norms", f"{SKETCH}.NORM_SPARE", norm, 1e6, nearer_one),
+    Theorem("norms", f"{QUERY}.NORM_SPARE", norm, 1e6, nearer_one),
     Theorem("stored norms", "kernels.sketch.encode.ROUNDED", stored, 1e5, nearer_one),
     Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
     Theorem("sums of codes", "heads.certified.MAX_CODE_BYTES", whole_sums, 1.02, mul),
-    Theorem("factors", f"{SKETCH}.NORMAL", normal, 8.6),
-    Theorem("bound", f"{SKETCH}.BOUND_MARGIN", margin, 2),
-    Theorem("bound, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 3),
+    Theorem("factors", f"{QUERY}.NORMAL", normal, 8.6),
+    Theorem("bound", f"{QUERY}.BOUND_MARGIN", margin, 2),
+    Theorem("bound, underflow", f"{QUERY}.LEAST_MARGIN", underflow, 3),
     Theorem("bound, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
     Theorem("dot64", f"{SKETCH}.EXACT_STEPS", partial(exact_steps, unit=sketch.UNIT64), 32),
     Theorem("dot64, unit", f"{SKETCH}.UNIT64", partial(exact_steps, sketch.EXACT_STEPS), 16),
-    Theorem("left", f"{SKETCH}.LEFT_SPARE", left, 2e4, nearer_one),
+    Theorem("left", f"{QUERY}.LEFT_SPARE", left, 2e4, nearer_one),
     Theorem("threshold", f"{THRESHOLDS}.SPARE", rounded_below, 2),
     Theorem("bounds of a logit", f"{THRESHOLDS}.SPARE", rounded_above, 2),
 ]

@@ -85,7 +85,7 @@ def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
         names = lanes.traced(fused).locals
         product = f"x * {log2_e}" if fused else f"{rounding}(x * {log2_e})"
         steps = f"steps = {names['steps']};" if lanes.whole else ""
-        hint = f"""n - x * {log2_e} -> (n - (steps + (-{number(lanes.whole)})))
+        hint = f"""n - x * {log2_e} -> (n - (steps - {number(lanes.whole)}))
         + (steps - ({number(lanes.whole)} + {product})) + ({product} - x * {log2_e});"""
         yield f"""x = {rounding}(x_); {steps} n = {names["n"]};
         {{ x in [{number(lanes.lowest)}, {lanes.highest}]

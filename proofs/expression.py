@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ def _kind(*values: Any) -> str:
 
 
 def _rounded(operator: str, one: Any, other: Any) -> Symbol:
+    if operator == "*" and other == 1:
+        return one
     kind, text = _kind(one, other), f"{text_of(one)} {operator} {text_of(other)}"
     exact = operator == "*" and 2 in (one, other)
     return Symbol(f"({text})" if exact else f"{kind}({text})", kind)
@@ -98,6 +101,7 @@ def _lanes(fused: bool) -> dict[str, Any]:
         "zeros32": lambda: np.float32(0),
         "zeros64": lambda: 0.0,
         "multiply_add": lambda x, y, z: _multiply_add(fused, x, y, z),
+        "polynomial": lambda series, x: reduce(lambda p, c: _multiply_add(fused, p, x, c), series),
         "magnitude": abs,
         "widen": lambda x: x,
         "rounded": lambda x: Symbol(f"int<ne>({x})", x.kind),

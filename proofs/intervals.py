@@ -25,10 +25,11 @@ from logitsieve.kernels.intervals.intervals import BOUND_SPARE, MARGIN_SPARE
 from logitsieve.kernels.sampling.gumbel import SPARE
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import MARGIN, UNIT64
+from logitsieve.kernels.sketch.encode_query import MARGIN
+from logitsieve.kernels.sketch.sketch import UNIT64
 from proofs.certified import CUT, float32_cuts
 from proofs.exponential import exponential_below
-from proofs.expression import Symbol, assigned, traced
+from proofs.expression import Symbol, traced
 from proofs.log_z import COMPUTED, DEEPEST, LIBM, ROWS
 from proofs.theorem import U32, U64, Checks, Theorem, growth, nearer_one, number
 
@@ -66,16 +67,14 @@ def with_margin(share: float, spare: float) -> Checks:
     """A bound with its share of itself and the margin, in float32, is at least both."""
     of_bound, of_margin = number(share), number(spare)
     each: dict[str, Any] = {"MARGIN_SPARE": spare, "BOUND_SPARE": share}
-    query = SimpleNamespace(factors={MARGIN: CUT[1]})
-    for function in (intervals.bound_all, intervals.refine_batch):
-        stands = {"intervals": query, "factors": query.factors, **each}
-        margin = assigned(function, "margin", **stands)
-        for fused in (True, False):
-            bound = traced(
-                intervals.raised, Symbol("w", "f", "a"), margin, fused=fused, BOUND_SPARE=share
-            ).returned
-            off = f"{bound} - (w + a * {of_bound} + m * {of_margin})"
-            yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
+    query = SimpleNamespace(coded=SimpleNamespace(factors={MARGIN: CUT[1]}))
+    margin = traced(intervals.margin_of, query, **each).returned
+    for fused in (True, False):
+        bound = traced(
+            intervals.raised, Symbol("w", "f", "a"), margin, fused=fused, BOUND_SPARE=share
+        ).returned
+        off = f"{bound} - (w + a * {of_bound} + m * {of_margin})"
+        yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
 
 
 def lift(share: float, flat: float) -> Checks:
@@ -90,7 +89,7 @@ def lift(share: float, flat: float) -> Checks:
         size = high + NATS + 2
         allowance = Fraction(share) * (low + Fraction(flat))
         yield from exponents(high, SHARE * allowance - 2 * Fraction(ERROR32))
-        yield f"""x = f(x_); u = f(u_); y = 2b0 * x + (-1b0) * u;
+        yield f"""x = f(x_); u = f(u_); y = x * 2b0 - u;
         {{ |y * i| <= {number(size)} /\\ i in [1b-20, 1b20]
         -> |{lower} * i - y * i| <= {number((1 - SHARE) * allowance)} }}"""
 
@@ -172,7 +171,7 @@ THEOREMS = [
     Theorem("intervals, known logits", f"{KERNELS}.sums.KNOWN_SPARE", known_sums, 8),
     Theorem("intervals, logarithm", f"{KERNELS}.sums.LOG_SPARE", logarithms, 2),
     Theorem("intervals, limits", "kernels.sketch.thresholds.SPARE", limits, 4),
-    Theorem("intervals, nucleus", f"{KERNELS}.nucleus.CLOSE", close, 8),
-    Theorem("intervals, min-p", f"{KERNELS}.nucleus.EDGE", edge, 4),
+    Theorem("intervals, nucleus", f"{KERNELS}.filters.CLOSE", close, 8),
+    Theorem("intervals, min-p", f"{KERNELS}.filters.EDGE", edge, 4),
     Theorem("draws, passed over", "kernels.sampling.gumbel.SPARE", passed_over, 5, nearer_one),
 ]

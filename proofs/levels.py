@@ -12,12 +12,12 @@ import numpy as np
 
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
 from logitsieve.kernels.simd.tables import LARGEST_SUM
-from logitsieve.kernels.sketch.bounds import CoarseFactors, base_bounds
+from logitsieve.kernels.sketch.bounds import base_bounds
+from logitsieve.kernels.sketch.encode_query import CoarseFactors, encode_tail
 from logitsieve.kernels.sketch.levels import (
     FIRST_NORM,
     FIRST_SCALE,
-    encode_tail,
-    first_level,
+    first_upper,
     last_bounds,
     middle_estimate,
     middle_upper,
@@ -140,17 +140,14 @@ def same() -> Checks:
         **dict.fromkeys(("first", "middle", "scale")), first_error=error, middle_error=error,
         rest=Symbol("f(R)", "f"),
     )  # fmt: skip
-    sketch = SimpleNamespace(coarse=None, group_bytes=0, coarse_width=0, tail_width=0)
-    here: dict[str, Any] = {"scale_sums": lambda *_: tail}
-    here |= dict.fromkeys(("shift", "tables_of", "_bits", "combine_sums"), lambda *_: None)
-    here["as_uint16"] = lambda _: None
+    here: dict[str, Any] = {"scale_sums": lambda *_: tail, "coarse_numbers": lambda *_: None}
     here["number_lanes"] = lambda _, __, ___, kind: {FIRST_SCALE: t, FIRST_NORM: n}[kind]
     for fused in (True, False):
         estimate, upper = _last(fused)
-        one = traced(first_level, sketch, None, query, above, 0, fused=fused, **here)
+        one = traced(first_upper, None, query, None, above, 0, fused=fused, **here)
         two = traced(middle_upper, query, (None, t, n), above, fused=fused, **here)
         middle = traced(middle_estimate, query, (None, t, n), base, fused=fused, **here)
-        yield str(one.returned[1]) == str(two.returned) == upper
+        yield str(one.returned) == str(two.returned) == upper
         yield str(middle.returned) == estimate
 
 
@@ -173,14 +170,14 @@ def finite(largest: float) -> Checks:
         yield bounds(fused, Fraction(largest), f"|t * f(error + tail)| <= {number(MOST32)}")
 
 
-SKETCH, LEVELS = "kernels.sketch.sketch", "kernels.sketch.levels"
+QUERY = "kernels.sketch.encode_query"
 
 THEOREMS = [
-    Theorem("codes of a tail", f"{LEVELS}.LARGEST_TAIL_CODE", codes, 1.02, mul),
-    Theorem("four codes of a tail", f"{LEVELS}.LARGEST_FOUR", fours, 1.005, mul),
+    Theorem("codes of a tail", f"{QUERY}.LARGEST_TAIL_CODE", codes, 1.02, mul),
+    Theorem("four codes of a tail", f"{QUERY}.LARGEST_FOUR", fours, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
     Theorem("sums of a tail", "heads.certified.MAX_TAIL", whole_tails, 1.08, mul),
-    Theorem("bound by levels", f"{SKETCH}.LEVELS_MARGIN", margin, 3),
-    Theorem("bound by levels, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 30),
+    Theorem("bound by levels", f"{QUERY}.LEVELS_MARGIN", margin, 3),
+    Theorem("bound by levels, underflow", f"{QUERY}.LEAST_MARGIN", underflow, 30),
     Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
 ]

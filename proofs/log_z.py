@@ -29,13 +29,11 @@ DEEPEST = 745  # nats below which e^x is 0 in float64
 def spread(share: float) -> Checks:
     """An exponent is rounded twice, and the exponents of all replacements add up to all of it."""
     most, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
-    lanes: dict[str, Any] = {"one": 1.0, "zero": 0.0, "factor": Symbol("s", "d"), "total": 0.0}
-    loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "down": Symbol("n", "d")}
-    delta = assigned(log_z._sum_of_exponentials, "delta", **lanes, **loaded)
-    exponent = assigned(log_z._sum_of_exponentials, "total", **lanes, delta=delta)
+    loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "top": Symbol("n", "d")}
+    exponent = assigned(log_z._sum_of_exponentials, "scaled", scale=Symbol("s", "d"), **loaded)
     yield f"""x = d(x_); n = d(n_); s = d(s_);
-    {{ n + x in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
-    -> {exponent} -/ ((n + x) * s) in [{number(-twice)}, {number(twice)}] }}"""
+    {{ x - n in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
+    -> {exponent} -/ ((x - n) * s) in [{number(-twice)}, {number(twice)}] }}"""
     yield growth(1, twice * most) + Fraction(ERROR64) * 2 <= Fraction(share) - COMPUTED
 
 

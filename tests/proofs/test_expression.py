@@ -11,7 +11,7 @@ import pytest
 
 from logitsieve.kernels.intervals import sums
 from logitsieve.kernels.simd import exponential
-from logitsieve.kernels.sketch import certified, thresholds
+from logitsieve.kernels.sketch import certified_topk, thresholds
 from logitsieve.kernels.topk import scan
 from logitsieve.kernels.topk.queries import SLACK
 from proofs.expression import Symbol, assigned, text_of, traced
@@ -32,7 +32,7 @@ def evaluated(text: Symbol, **values: float) -> float:
     ("function", "one"),
     [
         (thresholds.reached_by, lambda returned: returned),
-        (certified._above, lambda returned: returned),
+        (certified_topk._above, lambda returned: returned),
     ],
 )
 def test_a_function_is_traced_as_it_computes(function: Any, one: Callable[[Any], Any]) -> None:

@@ -18,13 +18,7 @@ from benchmarks.race.peers.kernels import best_of, fast, offer
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.kernels.screen.route import encode_centroids, encode_row
-from logitsieve.kernels.simd.byte_lanes import (
-    OFFSET,
-    add_sums,
-    multiply_bytes,
-    scale_sums,
-    zero_sums,
-)
+from logitsieve.kernels.simd.byte_lanes import OFFSET, multiply_bytes, scale_sums, zero_sums
 from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat32, store
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import pointer, shift
@@ -106,4 +100,4 @@ def products(rows: Any, first: Any, second: Any, quads: Any) -> Any:
         b = multiply_bytes(b, rows, first, second, quad + 1)
         c = multiply_bytes(c, rows, first, second, quad + 2)
         d = multiply_bytes(d, rows, first, second, quad + 3)
-    return add_sums(add_sums(a, b), add_sums(c, d))
+    return (a + b) + (c + d)

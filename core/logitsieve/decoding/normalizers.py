@@ -32,8 +32,8 @@ from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
 from logitsieve.kernels.sampling.log_z import csr_log_z
+from logitsieve.kernels.sampling.lsh_softmax import sampled_log_z
 from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, round_log_z
-from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
 # Logits of all V at a time: 16 MiB of float32 for any number of rows.

@@ -32,9 +32,9 @@ from logitsieve.decoding.normalizers import (
 )
 from logitsieve.heads._base.head import offsets_of, refuse_first
 from logitsieve.heads.certified import GRADES, WIDEST_LOG_Z
-from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
+from logitsieve.kernels.sampling.lists import cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.sampling.nucleus import cut_best, cut_lists, list_sample
+from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
 LISTED = ("exact", *GRADES)  # heads that find the best ids in less time than they bound all

@@ -41,7 +41,7 @@ from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
-from logitsieve.kernels.sketch.certified import (
+from logitsieve.kernels.sketch.certified_topk import (
     certified_bounds,
     certified_candidates,
     certified_topk,

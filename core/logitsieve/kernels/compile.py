@@ -10,20 +10,20 @@ import hashlib
 import tempfile
 import warnings
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from pathlib import Path
 from typing import Any, cast
 
 import numba
 from numba.core import config, sigutils
 from numba.core.ccallback import CFunc
+from numba.extending import intrinsic
 
-# For functions that only entry kernels call: without wrappers, each of which costs some 20 ms.
-_BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-inline = numba.njit(**_BARE)
-# For long functions with one caller: they become part of it before anything is compiled. An
-# `inline` function is also optimised by itself, with everything below it, for no caller.
-splice = numba.njit(inline="always")
+# For functions that kernels call: without wrappers, each of which costs some 20 ms. Each is also
+# optimised by itself, with everything below it, for no caller.
+inline = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# For long functions with one caller, which become part of it before anything is compiled.
+inline_once = numba.njit(inline="always")
 
 _ROOT = Path(__file__).parent
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
@@ -81,6 +81,29 @@ class CFunction:
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
     """Decorate an entry kernel; `signature` is Numba's, without the return type."""
     return lambda function: Kernel(function, signature)
+
+
+def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function emit(builder, *values), which emits the LLVM of an operation.
+
+    `signature_of` takes Numba's types of the arguments. The function returns a value, a list for a
+    tuple, or None.
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            result = emit(builder, *values)
+            if isinstance(result, list):
+                return context.make_tuple(builder, signature.return_type, result)
+            return context.get_dummy_value() if result is None else result
+
+        @wraps(emit)  # Numba asks for the names of the arguments
+        def typed(_: Any, *kinds: Any) -> Any:
+            return signature_of(*kinds), codegen
+
+        return intrinsic(typed)
+
+    return decorate
 
 
 def default_cache() -> Path:

@@ -19,11 +19,10 @@ from logitsieve.kernels.intervals.intervals import (
     begin,
     compute,
     intervals_at,
-    intervals_scratch_size,
     refine_batch,
 )
 from logitsieve.kernels.intervals.sums import LIFTED, scale_of, split_sums, sum_all, write_interval
-from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, nowhere, pointer, size_of
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from logitsieve.kernels.topk.merge import HIGH, LOW
@@ -43,7 +42,8 @@ def sums_of(
     The largest known logit, or NaN where the sketch says too little.
     """
     descriptor = int64_pointer(address)
-    scratch = np.empty(intervals_scratch_size(descriptor), np.float64)
+    size = size_of(intervals_at(descriptor, nowhere(), pointer(places)))
+    scratch = np.empty(size, np.float64)
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
     norm = widen_hidden(descriptor, pointer(hidden), intervals.wide)
     most = np.nan

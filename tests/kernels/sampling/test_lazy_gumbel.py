@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
+from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from tests.oracle import best, chi_square_p, logits64, softmax
 from tests.synthetic import make_hidden, make_softmax
 

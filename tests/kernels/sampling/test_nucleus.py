@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.kernels.sampling.nucleus import CLOSE, cut_best, cut_lists, list_sample
+from logitsieve.kernels.sampling.lists import CLOSE, cut_best, cut_lists, list_sample
 from tests.oracle import chi_square_p, drawn, filtered, softmax
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.sampling.philox import bits_of, uniform
-from logitsieve.kernels.sampling.random_lanes import rest_lanes
+from logitsieve.kernels.sampling.philox import bits_of, rest_lanes, uniform
 from logitsieve.kernels.simd.lanes import store
 from logitsieve.kernels.simd.pointers import pointer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
+from logitsieve.kernels.sampling.lsh_softmax import sampled_log_z
 from tests.oracle import best, log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
 

@@ -24,7 +24,6 @@ from logitsieve.kernels.simd.tables import (
     LOOK_UP,
     SHORT_LOOK_UP,
     add_bits_by,
-    combine_sums,
     look_up,
     look_up_of,
     sums_of_words,
@@ -44,8 +43,7 @@ def sums_by(way: tuple[str, int]) -> Callable[..., None]:
         for chunk in range(rows.size // 64):
             sums = add_bits(sums, pointer(rows), pointer(tables), chunk)
         total = sums_of_words(sums)
-        twice = combine_sums(total, 1, total)
-        store(pointer(out), 0, scale_sums(twice, 7, splat32(np.float32(1))))
+        store(pointer(out), 0, scale_sums(total + total, 7, splat32(1)))
 
     return sums_of
 

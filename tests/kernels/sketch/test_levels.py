@@ -12,7 +12,7 @@ from logitsieve.heads import AssuredHead, EstimatedHead, ExactHead, Softmax
 from logitsieve.index.sketch_rows import _codings, solve
 from logitsieve.index_builder.fit.levels import ERRORS
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.sketch.levels import reach_of
+from logitsieve.kernels.sketch.encode_query import reach_of
 from tests.synthetic import (
     basis_of,
     make_hidden,

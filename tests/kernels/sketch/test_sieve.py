@@ -8,7 +8,7 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.pointers import int64_pointer
-from logitsieve.kernels.sketch.certified import certified_topk
+from logitsieve.kernels.sketch.certified_topk import certified_topk
 from logitsieve.kernels.sketch.sieve import FIRST, first_groups
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from tests.heads.test_certified import decaying

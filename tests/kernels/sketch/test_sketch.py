@@ -17,13 +17,13 @@ from logitsieve.kernels.intervals.intervals import (
     MOST,
     bound_all,
     intervals_at,
-    intervals_scratch_size,
     refine_batch,
 )
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, nowhere, pointer, size_of
 from logitsieve.kernels.sketch import sketch
-from logitsieve.kernels.sketch.sketch import FACTORS, sketch_at
+from logitsieve.kernels.sketch.encode_query import ALL, FACTORS, FINE_ALL, MARGIN
+from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from tests.oracle import logits64
 from tests.synthetic import (
@@ -43,7 +43,8 @@ def estimate(address, hidden, places, estimates, factors):
     Returns the norm of hidden, or less than 0 if it is refused.
     """
     descriptor = int64_pointer(address)
-    scratch = np.empty(intervals_scratch_size(descriptor), np.float64)
+    size = size_of(intervals_at(descriptor, nowhere(), pointer(places)))
+    scratch = np.empty(size, np.float64)
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
     norm = widen_hidden(descriptor, pointer(hidden), intervals.wide)
     if norm >= 0:
@@ -62,7 +63,7 @@ def estimate(address, hidden, places, estimates, factors):
         for place in range(estimates.shape[1]):
             estimates[1, place] = intervals.estimates[place]
         for i in range(FACTORS):
-            factors[i] = intervals.factors[i]
+            factors[i] = intervals.coded.factors[i]
     keep_alive(scratch)
     keep_alive(places)
     return norm
@@ -147,8 +148,8 @@ class Errors:
             return None
         logits = logits64(self.softmax.weight, self.softmax.bias, context[None])[0]
         off = np.abs(estimates[:, self._places].astype(np.float64) - logits)
-        norms = np.linalg.norm(np.maximum(off - factors[sketch.MARGIN], 0), axis=1)
-        return np.stack([norms, factors[[sketch.ALL, sketch.FINE_ALL]]], axis=1)
+        norms = np.linalg.norm(np.maximum(off - factors[MARGIN], 0), axis=1)
+        return np.stack([norms, factors[[ALL, FINE_ALL]]], axis=1)
 
     def attacks(self, random: np.random.Generator) -> Iterator[np.ndarray]:
         """Contexts along which the three matrices of each coding are longest, and others."""

@@ -17,23 +17,8 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel, splice
-from logitsieve.kernels.intervals.intervals import (
-    BELOW,
-    COARSE,
-    COMPUTED,
-    COUNT,
-    KNOWN,
-    MOST,
-    begin,
-    compute,
-    intervals_at,
-    intervals_scratch_size,
-    places_of,
-    refine_batch,
-)
-from logitsieve.kernels.intervals.narrow import narrow_sums
-from logitsieve.kernels.intervals.nucleus import (
+from logitsieve.kernels.compile import inline, inline_once, kernel
+from logitsieve.kernels.intervals.filters import (
     IN,
     IN_ROW,
     MIN_P,
@@ -44,12 +29,25 @@ from logitsieve.kernels.intervals.nucleus import (
     UNDECIDED,
     below_of,
     draw_state_at,
-    draw_state_size,
     in_nucleus,
     is_out,
     sums_left,
     weigh_known,
 )
+from logitsieve.kernels.intervals.intervals import (
+    BELOW,
+    COARSE,
+    COMPUTED,
+    COUNT,
+    KNOWN,
+    MOST,
+    begin,
+    compute,
+    intervals_at,
+    places_of,
+    refine_batch,
+)
+from logitsieve.kernels.intervals.narrow import narrow_sums
 from logitsieve.kernels.intervals.sums import (
     LIFTED,
     exponentials_at,
@@ -63,16 +61,15 @@ from logitsieve.kernels.intervals.sums import (
 )
 from logitsieve.kernels.sampling.gumbel import SPARE, find_heaviest, list_candidates, noise_of
 from logitsieve.kernels.simd.dots import row_of
-from logitsieve.kernels.simd.lanes import (
-    LANES,
-    multiply_add,
-    pair_sum,
-    splat64,
-    store,
-    widen,
-    zeros64,
+from logitsieve.kernels.simd.lanes import LANES, pair_sum, store, widen, zeros64
+from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    int64_pointer,
+    keep_alive,
+    nowhere,
+    pointer,
+    size_of,
 )
-from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
@@ -102,9 +99,10 @@ def interval_sample(
     """
     descriptor = int64_pointer(address)
     dim, bad = hidden.shape[1], -1
-    scratch = np.empty(intervals_scratch_size(descriptor) + draw_state_size(descriptor), np.float64)
+    measured = intervals_at(descriptor, nowhere(), pointer(places))
+    scratch = np.empty(size_of(draw_state_at(descriptor, measured.end)), np.float64)
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
-    draws = draw_state_at(descriptor, shift(pointer(scratch), intervals_scratch_size(descriptor)))
+    draws = draw_state_at(descriptor, intervals.end)
     for row in range(start, stop):
         h = row_of(pointer(hidden), row, dim)
         norm = widen_hidden(descriptor, h, intervals.wide)
@@ -156,25 +154,22 @@ def interval_sample(
             sums = sums_left(descriptor, intervals, scale, draws, sums, remaining)
         write_interval(scale, sums, row_of(pointer(log_z), row, FIELDS))
         scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
-    keep_alive(scratch)
-    keep_alive(edited)
-    keep_alive(values)
-    keep_alive(places)
+    keep_alive((scratch, edited, values, places))
     return bad
 
 
-@splice
+@inline_once
 def weigh(descriptor, intervals, scale, draws):
     """Weigh each row by its upper bound or its logit; return the sums."""
     order, sixteen, rows = sketch_at(descriptor).order, as_float32(draws.noise), descriptor[ROWS]
-    estimates, lows, highs, one = zeros64(), zeros64(), zeros64(), splat64(1.0)
+    estimates, lows, highs = zeros64(), zeros64(), zeros64()
     for row in range(rows, draws.size):
         draws.weights[row] = np.float32(0)
     for place in range(0, places_of(descriptor), LANES):
         estimate, low, high = exponentials_at(intervals, scale, place)
-        estimates = multiply_add(widen(estimate), one, estimates)
-        lows = multiply_add(widen(low), one, lows)
-        highs = multiply_add(widen(high), one, highs)
+        estimates += widen(estimate)
+        lows += widen(low)
+        highs += widen(high)
         store(sixteen, 0, high)
         for lane in range(min(LANES, rows - place)):
             draws.weights[order[place + lane]] = sixteen[lane]
@@ -186,7 +181,7 @@ def weigh(descriptor, intervals, scale, draws):
     return with_known(intervals, known_sum(intervals, scale), sums)
 
 
-@splice
+@inline_once
 def _draw(descriptor, intervals, scale, draws, first_id, guess, seed, step, draw):
     reached = guess
     while True:
@@ -211,7 +206,7 @@ def _draw(descriptor, intervals, scale, draws, first_id, guess, seed, step, draw
                 return winner
 
 
-@splice
+@inline_once
 def best_candidate(descriptor, intervals, scale, draws, count, reached):
     """Return (the best candidate that filters leave, its perturbed logit), or (NO_ROW, -inf).
 
@@ -264,7 +259,7 @@ def _bound_of(intervals, scale, draws, i):
     return scaled + draws.noise[i]
 
 
-@splice
+@inline_once
 def _refine_candidates(descriptor, intervals, scale, draws, count, reached):
     batched = 0
     for i in range(count):

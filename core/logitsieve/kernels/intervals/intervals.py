@@ -12,8 +12,8 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.simd.dots import four_from, padded
+from logitsieve.kernels.compile import inline, inline_once
+from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.lanes import (
     LANES,
     largest_of,
@@ -24,20 +24,14 @@ from logitsieve.kernels.simd.lanes import (
     store,
 )
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
-from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, as_uint8, shift
-from logitsieve.kernels.sketch.bounds import (
-    FOUR,
-    REFINED_SCRATCH,
-    bound_four,
-    coarse_factors,
-    refine_places,
-    refined_at,
-    sum_four,
-)
+from logitsieve.kernels.simd.pointers import as_float32, as_int32, as_uint8, shift
+from logitsieve.kernels.sketch.bounds import base_at, bound_four, refine_places, store_bases
+from logitsieve.kernels.sketch.encode_query import MARGIN, coarse_factors, coded_at, encode_query
 from logitsieve.kernels.sketch.levels import (
+    FOUR,
     FULL,
     drop_sixteen,
-    first_level,
+    first_sums,
     last_level,
     level_queue_at,
     middle_estimate,
@@ -45,15 +39,8 @@ from logitsieve.kernels.sketch.levels import (
     middle_upper,
     queue_rows,
 )
-from logitsieve.kernels.sketch.sieve import FIRST, store_bases
-from logitsieve.kernels.sketch.sketch import (
-    FACTORS,
-    MARGIN,
-    codes_scratch_size,
-    encode_query,
-    rotated_scratch_size,
-    sketch_at,
-)
+from logitsieve.kernels.sketch.sieve import FIRST
+from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import LOWEST, SPARE
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK
@@ -72,13 +59,12 @@ BOUND_SPARE = 2.0**-21  # of a bound, for adding the margin
 COUNT, MOST, COMPUTED, REFINED, BELOW = range(5)
 STATE = 8
 
-# Pointers: float32 estimates and upper bounds of logits [S], -inf for known rows, and scratch
-# `gaps`; uint8 states [S]; float64 logits [V] of known rows, and the ids of finite ones; the
-# float64 state; places of rows in the sketch's order [V]; the query's codes and factors; scratch to
-# refine rows, their places and ids; the row of hidden in float64.
+# Pointers: the row of hidden in float64, its codes; float32 [S] estimates, upper bounds (-inf for
+# known rows) and scratch `gaps`; uint8 states [S]; float64 logits [V] of known rows, and the ids of
+# finite ones; the float64 state; places of rows in the sketch's order [V]; places and ids of rows
+# to refine.
 Intervals = namedtuple(
-    "Intervals",
-    "estimates uppers gaps states logits known state places planes factors refined batch rows wide",
+    "Intervals", "wide coded estimates uppers gaps states logits known state places batch rows end"
 )
 
 
@@ -93,107 +79,83 @@ def places_of(descriptor):
 
 
 @inline
-def intervals_scratch_size(descriptor):
+def intervals_at(descriptor, start, place_of):
     size = places_of(descriptor)
-    query = (
-        padded(descriptor[DIM])
-        + codes_scratch_size(descriptor)
-        + FACTORS
-        + rotated_scratch_size(descriptor)
-    )
-    by_place = 3 * size // 2 + size // 8 + LANES
-    return query + REFINED_SCRATCH + by_place + size + size // 2 + STATE + BATCH
-
-
-@inline
-def intervals_at(descriptor, scratch, place_of):
-    size = places_of(descriptor)
-    planes = shift(scratch, padded(descriptor[DIM]))
-    factors = shift(planes, codes_scratch_size(descriptor))
-    refined = shift(factors, FACTORS + rotated_scratch_size(descriptor))
-    logits = shift(refined, REFINED_SCRATCH)
-    state = shift(logits, size)
+    coded = coded_at(descriptor, shift(start, padded(descriptor[DIM])))
+    state = shift(coded.end, size)
     floats = as_float32(shift(state, STATE))
     known = as_int32(shift(floats, 3 * size))
     batch = shift(known, size)
     rows = shift(batch, BATCH)
     return Intervals(
-        floats, shift(floats, size), shift(floats, 2 * size), as_uint8(shift(rows, BATCH)),
-        logits, known, state, place_of, as_int8(planes), factors, refined_at(refined), batch, rows,
-        scratch,
+        start, coded, floats, shift(floats, size), shift(floats, 2 * size),
+        as_uint8(shift(rows, BATCH)), coded.end, known, state, place_of, batch, rows,
+        shift(state, STATE + 2 * size + BATCH + size // 8),
     )  # fmt: skip
 
 
-@splice
+@inline_once
 def bound_all(descriptor, intervals, h, norm, below):
     """Bound the rows that are not known, for a row of hidden with that norm, already widened.
 
     With levels, rows with logits possibly within `below` of the largest are narrowed at once, while
     the sums of their groups are at hand.
     """
-    rotated = as_float32(shift(intervals.factors, FACTORS))
-    encode_query(descriptor, h, norm, rotated, intervals.planes, intervals.factors)
-    sketch = sketch_at(descriptor)
-    margin = splat32(np.float32(intervals.factors[MARGIN] * MARGIN_SPARE))
+    encode_query(descriptor, h, norm, intervals.coded)
+    sketch, margin = sketch_at(descriptor), margin_of(intervals)
     if sketch.tail_width > 0:
         _bound_levels(descriptor, intervals, margin, below)
     else:
-        _bound_steep(descriptor, intervals, margin)
+        query, uppers = coarse_factors(intervals.coded.factors), intervals.uppers
+        for four in range(0, sketch.groups, FOUR):
+            bound_four(
+                sketch, intervals.coded.planes, query, four, sketch.groups, intervals.estimates,
+                uppers,
+            )  # fmt: skip
+            for group in range(four, min(four + FOUR, sketch.groups)):
+                store(uppers, group * LANES, raised(load(uppers, group * LANES), margin))
     for place in range(sketch.rows, sketch.groups * LANES):
         _forget(intervals, place)
 
 
 @inline
-def _bound_steep(descriptor, intervals, margin):
-    sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
-    for group in range(0, sketch.groups, FOUR):
-        bounds = bound_four(sketch, intervals.planes, query, group, sketch.groups)
-        g0, g1, g2, g3 = four_from(group, sketch.groups)
-        _store(intervals, g0, bounds[0], margin)
-        _store(intervals, g1, bounds[1], margin)
-        _store(intervals, g2, bounds[2], margin)
-        _store(intervals, g3, bounds[3], margin)
+def margin_of(intervals):
+    return splat32(np.float32(intervals.coded.factors[MARGIN] * MARGIN_SPARE))
 
 
-@splice
+@inline_once
 def _bound_levels(descriptor, intervals, margin, below):
-    sketch, query = sketch_at(descriptor), coarse_factors(intervals.factors)
-    levels, bases = query.levels, intervals.refined.biases
-    queue, queued, near = level_queue_at(intervals.refined.rests), 0, below
-    for four in range(0, sketch.groups, FOUR):
-        if four == FIRST:
+    sketch, coded = sketch_at(descriptor), intervals.coded
+    query, planes = coarse_factors(coded.factors), coded.planes
+    levels, queue, queued, near = query.levels, level_queue_at(coded.rests), 0, below
+    for group in range(sketch.groups):
+        if group == FIRST:
             _compute_likeliest(descriptor, intervals, FIRST * LANES)
-        sums = sum_four(sketch, intervals.planes, four, sketch.groups)
-        store_bases(sketch, bases, query, four, sketch.groups, sums)
-        for group in range(four, min(four + FOUR, sketch.groups)):
-            at = 2 * LANES * (group - four)
-            base = load(bases, at), load(bases, at + LANES)
-            twice, _ = first_level(sketch, intervals.planes, levels, base[1], group)
-            middle = middle_level(sketch, intervals.planes, twice, group)
-            bounds = middle_estimate(levels, middle, base[0]), middle_upper(levels, middle, base[1])
-            _store(intervals, group, bounds, margin)
-            if intervals.state[COMPUTED] > few_of(descriptor):
-                near = 0.0
-            if group < FIRST or intervals.state[COMPUTED] > descriptor[ROWS] // PATIENCE:
-                continue
-            limit = _reaching(intervals, near)
-            mask = lanes_not_below(load(intervals.uppers, group * LANES), limit)
-            if group == sketch.groups - 1:
-                mask = first_lanes(mask, sketch.rows - group * LANES)
+        if group % FOUR == 0:
+            store_bases(sketch, coded, query, group, sketch.groups)
+        base = base_at(coded, group % FOUR)
+        middle = middle_level(sketch, planes, first_sums(sketch, planes, group), group)
+        upper = raised(middle_upper(levels, middle, base[1]), margin)
+        store(intervals.estimates, group * LANES, middle_estimate(levels, middle, base[0]))
+        store(intervals.uppers, group * LANES, upper)
+        if intervals.state[COMPUTED] > few_of(descriptor):
+            near = 0.0
+        if group >= FIRST and not intervals.state[COMPUTED] > descriptor[ROWS] // PATIENCE:
+            mask = lanes_not_below(upper, _reaching(intervals, near))
+            mask = first_lanes(mask, sketch.rows - group * LANES)
             queued = queue_rows(sketch, levels, middle, base, group, mask, queue, queued)
-            if queued >= FULL:
-                _narrow_sixteen(descriptor, intervals, levels, queue, LANES, margin, near)
-                queued = drop_sixteen(queue, queued)
-    while queued > 0:
-        size = min(queued, LANES)
-        _narrow_sixteen(descriptor, intervals, levels, queue, size, margin, near)
-        queued = drop_sixteen(queue, queued)
+        while queued >= FULL or (queued > 0 and group + 1 == sketch.groups):
+            size = min(queued, LANES)
+            _narrow_sixteen(descriptor, intervals, levels, queue, size, margin, near)
+            queued = drop_sixteen(queue, queued)
 
 
 @inline
 def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
     """Narrow the first `count` rows of a queue, and compute those within `near` of the largest."""
-    estimate, upper = last_level(sketch_at(descriptor), intervals.planes, levels, queue, count)
+    estimate, upper = last_level(
+        sketch_at(descriptor), intervals.coded.planes, levels, queue, count
+    )
     store(queue.scales, 0, estimate)
     store(queue.rests, 0, raised(upper, margin))
     for i in range(count):
@@ -205,15 +167,8 @@ def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
 
 
 @inline
-def _store(intervals, group, bounds, margin):
-    store(intervals.estimates, group * LANES, bounds[0])
-    store(intervals.uppers, group * LANES, raised(bounds[1], margin))
-
-
-@inline
 def raised(upper, margin):
-    upper = multiply_add(magnitude(upper), splat32(np.float32(BOUND_SPARE)), upper)
-    return multiply_add(margin, splat32(np.float32(1)), upper)
+    return multiply_add(magnitude(upper), np.float32(BOUND_SPARE), upper) + margin
 
 
 @inline
@@ -242,17 +197,12 @@ def compute(descriptor, intervals, row):
 
 @inline
 def refine_batch(descriptor, intervals, count):
-    sketch, factors = sketch_at(descriptor), intervals.factors
-    refine_places(
-        sketch, intervals.planes, factors, intervals.batch, count, intervals.rows,
-        intervals.refined,
-    )  # fmt: skip
-    margin = splat32(np.float32(factors[MARGIN] * MARGIN_SPARE))
+    coded, margin = intervals.coded, margin_of(intervals)
+    refine_places(sketch_at(descriptor), coded, intervals.batch, count, intervals.rows)
     for i in range(0, count, LANES):
-        store(intervals.refined.uppers, i, raised(load(intervals.refined.uppers, i), margin))
+        store(coded.uppers, i, raised(load(coded.uppers, i), margin))
     for i in range(count):
-        estimate, upper = intervals.refined.estimates[i], intervals.refined.uppers[i]
-        _note_fine(intervals, intervals.batch[i], estimate, upper)
+        _note_fine(intervals, intervals.batch[i], coded.estimates[i], coded.uppers[i])
 
 
 @inline
@@ -262,7 +212,7 @@ def _note_fine(intervals, place, estimate, upper):
     intervals.state[REFINED] += 1.0
 
 
-@splice
+@inline_once
 def find_most(descriptor, intervals, below, most_rows):
     """Compute all rows with logits possibly within `below` of the largest, the largest included.
 
@@ -281,7 +231,7 @@ def find_most(descriptor, intervals, below, most_rows):
         refine_batch(descriptor, intervals, count)
         best = 0
         for i in range(1, count):
-            if intervals.refined.estimates[i] > intervals.refined.estimates[best]:
+            if intervals.coded.estimates[i] > intervals.coded.estimates[best]:
                 best = i
         for i in range(count):
             place = intervals.batch[(best + i) % count]
@@ -314,7 +264,7 @@ def _reaching(intervals, below):
     return max(LOWEST, np.float32(most - below - SPARE * (abs(most) + below)))
 
 
-@splice
+@inline_once
 def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
     """Bound a row of hidden with edits edited[first:last]; False if that takes too many logits.
 

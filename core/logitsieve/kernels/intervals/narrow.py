@@ -6,7 +6,7 @@ from math import exp, sqrt
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.intervals.intervals import (
     BATCH,
     COARSE,
@@ -25,17 +25,11 @@ from logitsieve.kernels.simd.lanes import (
     splat32,
     store,
     widen,
-    zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import (
-    lanes_not_below,
-    lowest_bit,
-    where_below,
-    where_equal,
-    without,
-)
-from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, sketch_at
+from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit, where_below, where_equal
+from logitsieve.kernels.sketch.encode_query import ALL, FINE_ALL
+from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import DIM, ROWS
 
 HEAVY = 1 / 1024  # of Z: heavier rows are computed
@@ -47,7 +41,7 @@ SCATTERED = 2  # cost of a row out of order, relative to a sequential read
 WITHIN = 0.999  # of a width, for rounding its exponential
 
 
-@splice
+@inline_once
 def narrow(descriptor, intervals, scale, budget):
     """Refine and compute rows until sums over the others are uncertain by about `budget`.
 
@@ -57,11 +51,10 @@ def narrow(descriptor, intervals, scale, budget):
     for place in range(0, size, LANES):
         estimate, _, _ = exponentials_at(intervals, scale, place)
         known = where_equal(intervals.states, place, KNOWN, estimate)
-        store(intervals.gaps, place, without(known, estimate))
-    limit = _threshold(intervals.gaps, size, intervals.factors[ALL] * scale.inverse, budget / 3)
-    closer = _threshold(
-        intervals.gaps, size, intervals.factors[FINE_ALL] * scale.inverse, budget / 3
-    )
+        store(intervals.gaps, place, estimate - known)
+    factors, inverse = intervals.coded.factors, scale.inverse
+    limit = _threshold(intervals.gaps, size, factors[ALL] * inverse, budget / 3)
+    closer = _threshold(intervals.gaps, size, factors[FINE_ALL] * inverse, budget / 3)
     return _narrow_gaps(descriptor, intervals, limit, max(limit, closer))
 
 
@@ -84,20 +77,18 @@ def _threshold(weights, size, error, budget):
     return np.float32(2.0**low)
 
 
-@splice
+@inline_once
 def narrow_unsure(descriptor, intervals, logit):
     """Refine or compute rows that may be on either side of a logit; False if too expensive."""
     limits = limits_of(logit)
-    one, two = splat32(np.float32(1)), splat32(np.float32(2))
     for place in range(0, places_of(descriptor), LANES):
-        fine = on_side(intervals, place, FINE, UNSURE, limits, two)
-        store(intervals.gaps, place, multiply_add(
-            one, on_side(intervals, place, COARSE, UNSURE, limits, one), fine
-        ))  # fmt: skip
+        coarse = on_side(intervals, place, COARSE, UNSURE, limits, splat32(1))
+        fine = on_side(intervals, place, FINE, UNSURE, limits, splat32(2))
+        store(intervals.gaps, place, coarse + fine)
     return _narrow_gaps(descriptor, intervals, np.float32(1), np.float32(2))
 
 
-@splice
+@inline_once
 def _narrow_gaps(descriptor, intervals, limit, closer):
     """Refine rows with gaps from `limit`, compute them from `closer`; False if too expensive."""
     size, sketch = places_of(descriptor), sketch_at(descriptor)
@@ -131,22 +122,22 @@ def _narrow_gaps(descriptor, intervals, limit, closer):
     return True
 
 
-@splice
+@inline_once
 def _narrow_rows(descriptor, intervals, scale):
-    sums, minus = sum_all(descriptor, intervals, scale), splat32(np.float32(-1))
+    sums = sum_all(descriptor, intervals, scale)
     share = np.float32(descriptor[ROWS] / (OPEN_SHARE * sums.estimate))
     heavy = np.float32(HEAVY * sums.estimate)
     for place in range(0, places_of(descriptor), LANES):
         estimate, low, high = exponentials_at(intervals, scale, place)
         coarse = where_equal(intervals.states, place, COARSE, high)
-        coarse = multiply_add(minus, where_equal(intervals.states, place, COARSE, low), coarse)
-        light = multiply_add(splat32(share), where_below(estimate, heavy, coarse), zeros32())
-        rest = without(where_below(estimate, heavy, estimate), estimate)
-        store(intervals.gaps, place, multiply_add(splat32(FAR), rest, light))
+        coarse -= where_equal(intervals.states, place, COARSE, low)
+        light = where_below(estimate, heavy, coarse) * share
+        rest = estimate - where_below(estimate, heavy, estimate)
+        store(intervals.gaps, place, multiply_add(rest, FAR, light))
     _narrow_gaps(descriptor, intervals, np.float32(1), np.float32(HEAVY * sums.estimate * FAR))
 
 
-@splice
+@inline_once
 def narrow_sums(descriptor, intervals, scale, width):
     """Return (True, sums with logarithms within `width` nats), or False if too expensive.
 

@@ -11,7 +11,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.intervals.intervals import COARSE, COUNT, FINE, MOST, REFINED, places_of
 from logitsieve.kernels.simd.exponential import exp_lanes
 from logitsieve.kernels.simd.lanes import (
@@ -23,13 +23,13 @@ from logitsieve.kernels.simd.lanes import (
     pair_sum,
     smaller,
     splat32,
-    splat64,
     widen,
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import lanes_not_below, where_below, where_equal, without
-from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN, UNIT64
+from logitsieve.kernels.simd.masks import lanes_not_below, where_below, where_equal
+from logitsieve.kernels.sketch.encode_query import ALL, FINE_ALL, MARGIN
+from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 
@@ -80,13 +80,11 @@ def known_sum(intervals, scale):
 @inline
 def sum_known(descriptor, intervals, scale):
     """Return sums with bounds from known rows only; the estimate includes the others."""
-    estimates, one = zeros64(), splat64(1.0)
+    estimates = zeros64()
     for place in range(0, places_of(descriptor), LANES):
-        estimate, _, _ = exponentials_at(intervals, scale, place)
-        estimates = multiply_add(widen(estimate), one, estimates)
-    return with_known(
-        intervals, known_sum(intervals, scale), Sums(pair_sum(estimates), 0.0, np.inf)
-    )
+        estimates += widen(exponentials_at(intervals, scale, place)[0])
+    others = Sums(pair_sum(estimates), 0.0, np.inf)
+    return with_known(intervals, known_sum(intervals, scale), others)
 
 
 @inline
@@ -124,13 +122,13 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
     estimate.
     """
     estimates, squares, lows, highs, most = zeros64(), zeros64(), zeros64(), zeros64(), zeros32()
-    size, one = places_of(descriptor), splat64(1.0)
+    size = places_of(descriptor)
     if state == FINE and intervals.state[REFINED] == 0.0:
         return Sums(0.0, 0.0, 0.0)
-    few, ones = state == FINE or side != ALL_ROWS, splat32(np.float32(1))
+    few = state == FINE or side != ALL_ROWS
     for place in range(0, size, LANES):
         if few:
-            chosen = on_side(intervals, place, state, side, limits, ones)
+            chosen = on_side(intervals, place, state, side, limits, splat32(1))
             if lanes_not_below(chosen, np.float32(1)) == 0:
                 continue
         estimate, low, high = exponentials_at(intervals, scale, place)
@@ -138,15 +136,15 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
         low = on_side(intervals, place, state, side, limits, low)
         high = on_side(intervals, place, state, side, limits, high)
         wide = widen(estimate)
-        estimates = multiply_add(wide, one, estimates)
+        estimates += wide
         squares = multiply_add(wide, wide, squares)
-        lows = multiply_add(widen(low), one, lows)
-        highs = multiply_add(widen(high), one, highs)
+        lows += widen(low)
+        highs += widen(high)
         most = larger(most, high)
     estimate, low, high = sums_of(pair_sum(estimates), pair_sum(lows), pair_sum(highs), size)
-    error = intervals.factors[ALL if state == COARSE else FINE_ALL] * scale.inverse
+    error = intervals.coded.factors[ALL if state == COARSE else FINE_ALL] * scale.inverse
     joint = sqrt(pair_sum(squares)) * error
-    spread = exp(scale.inverse * intervals.factors[MARGIN] + scale.lift) * (1 + SUM_SPARE)
+    spread = exp(scale.inverse * intervals.coded.factors[MARGIN] + scale.lift) * (1 + SUM_SPARE)
     if joint < np.inf:
         # An estimate plus its error is at most the upper bound, up to the margin.
         second = float(largest_lane(most)) * spread / 2 * error * error
@@ -162,26 +160,25 @@ def on_side(intervals, place, state, side, limits, lanes):
     if side == ALL_ROWS:
         return lanes
     under, over = limits
-    upper, minus = load(intervals.uppers, place), splat32(np.float32(-1))
+    upper = load(intervals.uppers, place)
     if side == REST:
         return where_below(upper, under, lanes)
     lower = _lower(load(intervals.estimates, place), upper)
-    before = where_below(multiply_add(minus, lower, zeros32()), over, lanes)
+    before = where_below(zeros32() - lower, over, lanes)
     if side == BEFORE:
         return before
-    return without(where_below(upper, under, lanes), without(before, lanes))
+    return lanes - before - where_below(upper, under, lanes)
 
 
 @inline
 def exponentials_at(intervals, scale, place):
     """Return exponentials of sixteen estimates, lower bounds and upper bounds."""
-    inverse, down = splat32(np.float32(scale.inverse)), splat32(np.float32(-scale.top))
-    lowered = splat32(np.float32(-scale.top - scale.lift))
-    lifted = splat32(np.float32(scale.lift - scale.top))
+    inverse, down = np.float32(scale.inverse), np.float32(-scale.top)
+    lowered, lifted = np.float32(-scale.top - scale.lift), np.float32(scale.lift - scale.top)
     upper, estimate = load(intervals.uppers, place), load(intervals.estimates, place)
     # Fine bounds may exceed the largest logit even if coarse ones did not; lower bounds never do.
     # Bounds of -inf give NaN, which `exp_lanes` treats as the lowest exponent.
-    most = splat32(np.float32(scale.lift))
+    most = np.float32(scale.lift)
     return (
         exp_lanes(smaller(multiply_add(estimate, inverse, down), most)),
         exp_lanes(multiply_add(_lower(estimate, upper), inverse, lowered)),
@@ -192,8 +189,7 @@ def exponentials_at(intervals, scale, place):
 @inline
 def _lower(estimate, upper):
     """Return lower bounds: as far below the estimates as the upper ones are above."""
-    twice = multiply_add(splat32(np.float32(2)), estimate, zeros32())
-    return multiply_add(splat32(np.float32(-1)), upper, twice)
+    return estimate * np.float32(2) - upper
 
 
 @inline
@@ -217,7 +213,7 @@ def split_known(intervals, scale, row, logit):
     return first, last
 
 
-@splice
+@inline_once
 def split_sums(descriptor, intervals, scale, row, logit):
     """Return sums over rows before a row with that logit, over the rest, and over undecided ones.
 

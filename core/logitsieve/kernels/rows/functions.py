@@ -12,10 +12,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from logitsieve.api.results import Float32, Int64
-from logitsieve.kernels.compile import CFunction, kernel
+from logitsieve.kernels.compile import CFunction, emits, kernel
 from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
 from logitsieve.kernels.rows.stored_types import BFloat16, Float16
@@ -23,13 +22,13 @@ from logitsieve.kernels.simd.dots import dot64, dots_1x4
 from logitsieve.kernels.simd.lanes import (
     INT32,
     LANES,
+    LANES32,
     StoredType,
     first_lanes_mask,
     load,
     load_first,
     store,
     vector_at,
-    vector_of,
 )
 from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.floats import aligned, widened
@@ -45,26 +44,18 @@ STORED_TYPES: dict[str, StoredType] = {
 # on they may be multiplied with a query's codes, too; those of COSTLY codes have more to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
+_PLACES, _FOUR = [types.int64] * 4, types.UniTuple(types.float32, 4)
 
 
-@intrinsic
-def store_first(typing_context, start, offset, count, lanes):
+@emits(lambda start, *_: types.void(start, types.intp, types.intp, LANES32))
+def store_first(builder, start, offset, count, lanes):
     """start[offset : offset + count] = the first lanes; nothing after them is written."""
-    vector = vector_of(types.float32)
-
-    def codegen(context, builder, signature, arguments):
-        start, offset, count, lanes = arguments
-        address = vector_at(builder, start, offset, vector)
-        mask = first_lanes_mask(builder, count)
-        masked_store = builder.module.declare_intrinsic(
-            "llvm.masked.store.v16f32.p0",
-            fnty=ir.FunctionType(ir.VoidType(), [vector, address.type, INT32, mask.type]),
-        )
-        alignment = ir.Constant(INT32, 4)
-        builder.call(masked_store, [lanes, address, alignment, mask])
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp, types.intp, lanes), codegen
+    address, mask = vector_at(builder, start, offset, lanes.type), first_lanes_mask(builder, count)
+    masked_store = builder.module.declare_intrinsic(
+        "llvm.masked.store.v16f32.p0",
+        fnty=ir.FunctionType(ir.VoidType(), [lanes.type, address.type, INT32, mask.type]),
+    )
+    builder.call(masked_store, [lanes, address, ir.Constant(INT32, 4), mask])
 
 
 def decode(stored, count, values):
@@ -94,8 +85,8 @@ def _pointers(*kinds):
 def functions_of(kind: str) -> tuple[CFunction, ...]:
     """Return the functions for rows of that kind, in order; the last three only for blocks."""
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
-    size, places = types.int64, [types.int64] * 4
-    multiplies = size(stored, *places, floats, size, floats)
+    size = types.int64
+    multiplies = size(stored, *_PLACES, floats, size, floats)
     functions = [
         CFunction(decode, size(stored, size, floats)),
         CFunction(dot, types.float64(stored, doubles, size)),
@@ -120,44 +111,27 @@ def addresses(kind: str) -> Int64:
     return np.array([function.address for function in functions_of(kind)], np.int64)
 
 
-def _call(context, builder, address, result, arguments, kinds):
-    function = ir.FunctionType(result, [context.get_value_type(kind) for kind in kinds])
+def _call(builder, address, result, arguments):
+    function = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(builder.inttoptr(address, function.as_pointer()), arguments)
 
 
-@intrinsic
-def call_decode(typing_context, address, stored, count, values):
-    def codegen(context, builder, signature, arguments):
-        address, *rest = arguments
-        return _call(context, builder, address, ir.IntType(64), rest, signature.args[1:])
-
-    return types.int64(types.int64, stored, types.int64, values), codegen
+@emits(lambda address, stored, count, values: types.int64(address, stored, types.int64, values))
+def call_decode(builder, address, stored, count, values):
+    return _call(builder, address, ir.IntType(64), [stored, count, values])
 
 
-@intrinsic
-def call_dot(typing_context, address, row, h64, dim):
-    def codegen(context, builder, signature, arguments):
-        address, *rest = arguments
-        return _call(context, builder, address, ir.DoubleType(), rest, signature.args[1:])
-
-    return types.float64(types.int64, row, h64, types.int64), codegen
+@emits(lambda address, row, h64, dim: types.float64(address, row, h64, types.int64))
+def call_dot(builder, address, row, h64, dim):
+    return _call(builder, address, ir.DoubleType(), [row, h64, dim])
 
 
-@intrinsic
-def call_dots(typing_context, address, stored, i, j, k, m, h, dim):
+@emits(lambda _, stored, *others: _FOUR(types.int64, stored, *_PLACES, others[4], types.int64))
+def call_dots(builder, address, stored, i, j, k, m, h, dim):
     """Return the four sums of `dots`, or of `coded_dots` or `coded_fours`, at that address."""
-    places = (types.int64,) * 4
-
-    def codegen(context, builder, signature, arguments):
-        address, *rest = arguments
-        sums = cgutils.alloca_once(builder, ir.FloatType(), 4)
-        kinds = *signature.args[1:], h
-        _call(context, builder, address, ir.IntType(64), [*rest, sums], kinds)
-        each = [builder.load(cgutils.gep_inbounds(builder, sums, place)) for place in range(4)]
-        return context.make_tuple(builder, signature.return_type, each)
-
-    four = types.UniTuple(types.float32, 4)
-    return four(types.int64, stored, *places, h, types.int64), codegen
+    sums = cgutils.alloca_once(builder, ir.FloatType(), 4)
+    _call(builder, address, ir.IntType(64), [stored, i, j, k, m, h, dim, sums])
+    return [builder.load(cgutils.gep_inbounds(builder, sums, place)) for place in range(4)]
 
 
 def decoded(matrix: StoredMatrix) -> Float32:

@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import emits, inline
 from logitsieve.kernels.rows.blocks import READERS
 from logitsieve.kernels.rows.stored_types import WORDS, load_at, moved
 from logitsieve.kernels.simd.lanes import (
@@ -33,8 +33,6 @@ from logitsieve.kernels.simd.lanes import (
     pair_sum,
     rounded,
     shuffle,
-    splat32,
-    splat64,
     spread,
     widen,
     zeros32,
@@ -111,21 +109,14 @@ def add_products(typing_context, total, row, offset, words, eighths):
     return EIGHT_SUMS(total, row, types.intp, words, eighths), codegen
 
 
-@intrinsic
-def store_four(typing_context, sums, scale, s0, s1, s2, s3):
-    """sums[:4] = the totals of four, times `scale`."""
-
-    def codegen(context, builder, signature, arguments):
-        start, scale, *totals = arguments
-        left, right = (_folded(builder, *totals[i : i + 2], _SINGLE) for i in (0, 2))
-        four = _folded(builder, left, right, _PAIRED)
-        half = [shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)]
-        four = builder.fmul(builder.fadd(*half), spread(builder, scale, _FEW))
-        address = builder.bitcast(start, _FEW.as_pointer())
-        builder.store(four, address, align=4)
-        return context.get_dummy_value()
-
-    return types.void(sums, types.float32, s0, s1, s2, s3), codegen
+@emits(lambda start, scale, *sums: types.void(start, types.float32, *sums))
+def store_four(builder, start, scale, s0, s1, s2, s3):
+    """start[:4] = the totals of four, times `scale`."""
+    both = (_folded(builder, *each, _SINGLE) for each in ((s0, s1), (s2, s3)))
+    four = _folded(builder, *both, _PAIRED)
+    half = [shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)]
+    four = builder.fmul(builder.fadd(*half), spread(builder, scale, _FEW))
+    builder.store(four, builder.bitcast(start, _FEW.as_pointer()), align=4)
 
 
 # Lanes of two times eight that are added to those two further on. None leaves its half of a
@@ -140,16 +131,11 @@ def _folded(builder, left, right, lanes):
     return builder.fadd(*(shuffle(builder, left, right, order) for order in (lanes, further)))
 
 
-@intrinsic
-def _store_codes(typing_context, words, place, lanes):
-    def codegen(context, builder, signature, arguments):
-        words, place, lanes = arguments
-        at = builder.mul(place, ir.Constant(place.type, 2))
-        address = builder.bitcast(builder.gep(words, [at]), WORDS.as_pointer())
-        builder.store(builder.fptosi(lanes, WORDS), address, align=1)
-        return context.get_dummy_value()
-
-    return types.void(words, types.intp, lanes), codegen
+@emits(lambda words, place, lanes: types.void(words, types.intp, lanes))
+def _store_codes(builder, words, place, lanes):
+    at = builder.mul(place, ir.Constant(place.type, 2))
+    address = builder.bitcast(builder.gep(words, [at]), WORDS.as_pointer())
+    builder.store(builder.fptosi(lanes, WORDS), address, align=1)
 
 
 @inline
@@ -171,14 +157,14 @@ def encode_words(h, dim, codes):
     codes[0] = scale
     words = as_uint8(shift(codes, code_header(dim)))
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
-    back, errors, total, one = splat64(-float(scale)), zeros64(), zeros64(), splat64(1.0)
+    errors, total = zeros64(), zeros64()
     for d in range(0, dim, LANES):
         x = load(h, d)
-        r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
+        r = rounded(x * factor) if scale > 0 else zeros32()
         _store_codes(words, d, r)
-        error = multiply_add(widen(r), back, widen(x))
+        error = multiply_add(widen(r), -float(scale), widen(x))
         errors = multiply_add(error, error, errors)
-        total = multiply_add(widen(r), one, total if d % SPAN else zeros64())
+        total = total + widen(r) if d % SPAN else widen(r)
         if d % SPAN:
             codes[d // SPAN + 1] = np.float32(pair_sum(total) / EIGHT)
     return pair_sum(errors)

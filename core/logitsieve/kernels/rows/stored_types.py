@@ -11,6 +11,7 @@ from numba.extending import models, register_model
 
 from logitsieve.kernels.simd.lanes import (
     BYTE,
+    FLOATS,
     INT16,
     INT32,
     INTEGERS,
@@ -23,7 +24,6 @@ from logitsieve.kernels.simd.lanes import (
 )
 
 BYTES, WORDS = ir.VectorType(BYTE, LANES), ir.VectorType(INT16, LANES)
-FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 F16C = cpu_has("f16c")  # the CPU turns halves into float32; elsewhere integers do
 SIGN, INFINITE = 0x8000, 0x7C00  # of a float16

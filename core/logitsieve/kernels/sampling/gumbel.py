@@ -25,10 +25,9 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.sampling.log_z import fill_logits64, write_log_z
-from logitsieve.kernels.sampling.philox import LEAST, NOISE, bits_of, uniform
-from logitsieve.kernels.sampling.random_lanes import rest_lanes
+from logitsieve.kernels.sampling.philox import LEAST, NOISE, bits_of, rest_lanes, uniform
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
@@ -38,10 +37,7 @@ from logitsieve.kernels.simd.lanes import (
     load,
     multiply_add,
     pair_sum,
-    splat32,
-    splat64,
     store,
-    zeros32,
     zeros64,
 )
 from logitsieve.kernels.simd.masks import append_lanes, lanes_not_below, lanes_within
@@ -124,9 +120,9 @@ def list_candidates(weights, heaviest, size, first_id, reached, seed, step, draw
     `heaviest` holds upper bounds of each block's weights; `blocks` is scratch for all blocks.
     """
     factor, block_count, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
-    block_factor, first_block = splat32(np.float32(factor * BLOCK)), first_id // BLOCK
+    block_factor, first_block = np.float32(factor * BLOCK), first_id // BLOCK
     for first in range(0, size // BLOCK, LANES):
-        limits = multiply_add(load(heaviest, first), block_factor, zeros32())
+        limits = load(heaviest, first) * block_factor
         mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first_block + first), limits)
         block_count = append_lanes(blocks, block_count, mask, first)
     for i in range(block_count):  # independent steps without branches
@@ -134,7 +130,7 @@ def list_candidates(weights, heaviest, size, first_id, reached, seed, step, draw
         bits, row = bits_of(seed, step, draw | LEAST, first_block + block), block * BLOCK
         lanes, least, own = load(weights, row), (1.0 - uniform(bits)) / BLOCK, _place_of(bits)
         heaviest[block] = largest_lane(lanes)
-        limits = multiply_add(lanes, splat32(np.float32(factor)), splat32(np.float32(-least)))
+        limits = multiply_add(lanes, np.float32(factor), np.float32(-least))
         rest = rest_lanes(seed, step, draw | NOISE, first_id + row)
         mask = lanes_within(rest, limits) & ~(1 << own)
         mask |= np.int64(weights[row + own] * factor >= least) << own
@@ -180,15 +176,12 @@ def gumbel_sample(
             state = draw_state_at(shift(every, block * size), logits, matrix.rows, size, inverse)
             remaining, others = _weigh(state, top_p, min_p)
             find_heaviest(state.drawn, size, state.heaviest)
-            write_log_z(
-                state.most, others, remaining, remaining, row_of(pointer(log_z), row, FIELDS)
-            )
+            fields = row_of(pointer(log_z), row, FIELDS)
+            write_log_z(state.most, others, remaining, remaining, fields)
             guess = log(1.0 + others) - GUESSED
             for draw in range(ids.shape[1]):
                 ids[row, draw] = _winner(state, first_id, guess, seeds[row], step, np.uint64(draw))
-    keep_alive(wide)
-    keep_alive(scratch)
-    keep_alive(decoded)
+    keep_alive((wide, scratch, decoded))
     return np.int64(-1)
 
 
@@ -212,7 +205,7 @@ def draw_state_at(scratch, logits, rows, size, inverse):
     return DrawState(logits, scratch, drawn, heaviest, blocks, ids, rows, size, best, most, inverse)
 
 
-@splice
+@inline_once
 def _weigh(state, top_p, min_p):
     """Fill the weights; return how many ids filters leave, and their weight without the best."""
     state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others: not added
@@ -232,13 +225,11 @@ def _weigh(state, top_p, min_p):
 
 @inline
 def _fill_weights(state):
-    one, zero, total = splat64(1.0), zeros64(), zeros64()
-    down, factor = splat64(-state.most), splat64(state.inverse)
+    total = zeros64()
     for i in range(0, state.size, LANES):
-        delta = multiply_add(load(state.logits, i), one, down)
-        lanes = exp64_lanes(multiply_add(delta, factor, zero))
+        lanes = exp64_lanes((load(state.logits, i) - state.most) * state.inverse)
         store(state.weights, i, lanes)
-        total = multiply_add(lanes, one, total)
+        total += lanes
     return pair_sum(total)
 
 
@@ -251,7 +242,7 @@ def _weight_of(state, count):
     return others
 
 
-@splice
+@inline_once
 def _filter(state, total, top_p, min_p):
     """List the ids that filters leave, given the weight `total` of all; return their number.
 

@@ -21,19 +21,11 @@ from math import exp, log1p
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.rows.functions import F32
 from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
-from logitsieve.kernels.simd.lanes import (
-    LANES,
-    largest_of,
-    load,
-    multiply_add,
-    pair_sum,
-    splat64,
-    zeros64,
-)
+from logitsieve.kernels.simd.lanes import LANES, largest_of, load, pair_sum, zeros64
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.descriptor import as_floats, matrix_at, tile_room, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
@@ -62,10 +54,8 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     each = padded(dim) + CHUNK + STATE
     block = at_once(stop - start, each)
-    scratch, tile_scratch = (
-        np.empty(block * each, np.float64),
-        np.empty(tile_room(matrix), np.float32),
-    )
+    scratch = np.empty(block * each, np.float64)
+    tile_scratch = np.empty(tile_room(matrix), np.float32)
     wide = pointer(scratch)
     logits = shift(wide, block * padded(dim))
     sums = shift(logits, block * CHUNK)
@@ -89,12 +79,11 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
         for q in range(count):
             state, fields = row_of(sums, q, STATE), row_of(pointer(log_z), first + q, FIELDS)
             _write(state, matrix.rows, fields)
-    keep_alive(scratch)
-    keep_alive(tile_scratch)
+    keep_alive((scratch, tile_scratch))
     return np.int64(-1)
 
 
-@splice
+@inline_once
 def fill_logits64(matrix, decoded, wide, count, first, last, logits, stride):
     """Fill exact logits of rows first .. last-1, `stride` values from one query to the next.
 
@@ -183,11 +172,10 @@ def _add(state, logits, count, scale):
 
 @inline
 def _sum_of_exponentials(logits, count, top, scale):
-    total, one, zero = zeros64(), splat64(1.0), zeros64()
-    down, factor = splat64(-top), splat64(scale)
+    total = zeros64()
     for i in range(0, count, LANES):
-        delta = multiply_add(load(logits, i), one, down)
-        total = multiply_add(exp64_lanes(multiply_add(delta, factor, zero)), one, total)
+        scaled = (load(logits, i) - top) * scale
+        total += exp64_lanes(scaled)
     return pair_sum(total)
 
 

@@ -8,14 +8,20 @@ key is a row's seed; the four words of the counter are
     2  step, low word
     3  step, high word
 
-The result is two uint64: words 0 and 1, and words 2 and 3, the lower word first.
+The result is two uint64: words 0 and 1, and words 2 and 3, the lower word first. `rest_lanes` has
+the numbers of sixteen ids at once, to rule out most of them: each pair of ids shares a counter, and
+words are held in 64 bits with an arbitrary upper half, so LLVM multiplies them by the CPU's
+instruction for that (`vpmuludq`).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import emits, inline
+from logitsieve.kernels.simd.lanes import FLOATS, INTEGERS, LANES, LANES32, spread
 
 ROUNDS = 10
 FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -58,3 +64,50 @@ def uniform(bits):
     So events less likely than about 2^-52 never happen.
     """
     return float(bits >> _LOW_BITS) * 2.0**-52 + _HALF_STEP
+
+
+_INT64, _PAIRS = ir.IntType(64), ir.VectorType(ir.IntType(64), LANES // 2)
+_LOW_WORD = (1 << 32) - 1
+
+
+def _everywhere(value):
+    return ir.Constant(_PAIRS, [int(value)] * (LANES // 2))
+
+
+@emits(lambda *_: LANES32(types.uint64, types.uint64, types.uint64, types.int64))
+def rest_lanes(builder, seed, step, draw, first):
+    """Return 1 - u of ids first .. first + 15, rounded down to multiples of 2^-31, then to float32.
+
+    `first` is even; the other arguments are uint64, as for `random_bits`.
+    """
+    half, low = ir.Constant(_INT64, 32), ir.Constant(_INT64, _LOW_WORD)
+
+    def words_of(value):
+        """The low and the high word of a number, in every lane."""
+        both = builder.and_(value, low), builder.lshr(value, half)
+        return (spread(builder, word, _PAIRS) for word in both)
+
+    pair = builder.lshr(first, ir.Constant(_INT64, 1))
+    lanes = ir.Constant(_PAIRS, list(range(LANES // 2)))
+    c0 = builder.add(spread(builder, pair, _PAIRS), lanes)
+    c1, _ = words_of(draw)
+    c2, c3 = words_of(step)
+    keys = [builder.and_(seed, low), builder.lshr(seed, half)]
+    mask, shift = _everywhere(_LOW_WORD), _everywhere(32)
+    for _ in range(ROUNDS):
+        products = [
+            builder.mul(builder.and_(c, mask), _everywhere(factor))
+            for c, factor in zip((c0, c2), FACTORS, strict=True)
+        ]
+        high = [builder.lshr(product, shift) for product in products]
+        key0, key1 = (spread(builder, key, _PAIRS) for key in keys)
+        c0 = builder.xor(builder.xor(high[1], c1), key0)
+        c2 = builder.xor(builder.xor(high[0], c3), key1)
+        c1, c3 = products[1], products[0]  # their low words count
+        keys = [
+            builder.and_(builder.add(key, ir.Constant(_INT64, int(more))), low)
+            for key, more in zip(keys, WEYL, strict=True)
+        ]
+    drawn = builder.bitcast(builder.or_(builder.and_(c1, mask), builder.shl(c3, shift)), INTEGERS)
+    rest = builder.lshr(builder.not_(drawn), ir.Constant(INTEGERS, [1] * LANES))
+    return builder.fmul(builder.sitofp(rest, FLOATS), ir.Constant(FLOATS, [2.0**-31] * LANES))

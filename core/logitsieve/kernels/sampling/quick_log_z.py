@@ -16,7 +16,7 @@ from math import exp, expm1, log
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
@@ -37,11 +37,9 @@ from logitsieve.kernels.topk.queries import (
     CHUNK,
     NORM,
     at_once,
-    empty_heaps,
+    begin_block,
     operand_of,
-    queries_at,
     query_room,
-    widen_queries,
 )
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
@@ -86,13 +84,12 @@ def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
     chunk_logits = as_float32(shift(sums, block * STATE))
     for first in range(start, stop, block):
         count = min(block, stop - first)
-        rows, best_ids = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
-        queries = queries_at(pointer(scratch), block, rows, best_ids, dim, limit, False)
-        bad = widen_queries(descriptor, queries, count)
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), block, pointer(hidden), pointer(ids), first, count, limit,
+            False,
+        )  # fmt: skip
         if bad >= 0:
-            bad += first
             break
-        empty_heaps(descriptor, 0, queries, count)
         for q in range(count):
             state = shift(queries.states, QUERY_STATE * q)
             state[QUERY_SLACK] = slack_at(descriptor, 0, state[NORM])
@@ -117,7 +114,7 @@ def _begin(sum_, slack):
     sum_[FLOOR], sum_[GROWTH] = -np.inf, 0.0
 
 
-@splice
+@inline_once
 def _scan(matrix, queries, sums, logits, count):
     tile, dim = tile_rows(matrix, count), matrix.dim
     decoded = np.empty(tile_room(matrix), np.float32)
@@ -149,19 +146,9 @@ def _fill(matrix, queries, count, first, last, logits):
     for q in range(0, fours, 4):
         chunk_logits = row_of(logits, q, CHUNK)
         fill_four(
-            matrix,
-            UNLISTED,
-            ids,
-            first,
-            last,
-            queries,
-            q,
-            q + 1,
-            q + 2,
-            q + 3,
-            fours // 4,
+            matrix, UNLISTED, ids, first, last, queries, q, q + 1, q + 2, q + 3, fours // 4,
             chunk_logits,
-        )
+        )  # fmt: skip
     for q in range(fours, count):
         operand = operand_of(matrix, queries, q)
         fill_one(matrix, False, ids, first, last, operand, row_of(logits, q, CHUNK))

@@ -15,11 +15,10 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.byte_lanes import (
     OFFSET,
     WORDS,
-    add_sums,
     multiply_bytes,
     scale_sums,
     store_bytes,
@@ -37,8 +36,6 @@ from logitsieve.kernels.simd.lanes import (
     multiply_add,
     pair_sum,
     rounded,
-    splat32,
-    splat64,
     store,
     widen,
     zeros32,
@@ -48,7 +45,6 @@ from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
 from logitsieve.kernels.simd.pointers import (
     as_int8,
     float32_pointer,
-    float64_of_bits,
     float64_pointer,
     shift,
     uint8_pointer,
@@ -61,6 +57,7 @@ from logitsieve.kernels.topk.descriptor import (
     fill_fields,
     matrix_at,
     matrix_descriptor,
+    number_at,
 )
 from logitsieve.kernels.topk.queries import NORM, SLACK, STATE, empty_heaps
 from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_one
@@ -163,14 +160,13 @@ def encode_row(h, dim, codes, second):
     if not SMALLEST < most < LARGEST:
         return np.float32(0), 0, 0.0
     scale = most / np.float32(127)
-    factor, step = splat32(np.float32(NO_LARGER) / most), splat64(-float(scale))
-    squares, total, ones = zeros64(), zeros32(), splat32(np.float32(1))
+    factor, squares, total = np.float32(NO_LARGER) / most, zeros64(), zeros32()
     for d in range(0, padded(dim), LANES):
         x = load(h, d) if d < whole else load_first(h, whole, rest)
-        z = rounded(multiply_add(x, factor, zeros32()))
-        t = multiply_add(widen(z), step, widen(x))
+        z = rounded(x * factor)
+        t = multiply_add(widen(z), -float(scale), widen(x))
         squares = multiply_add(t, t, squares)
-        total = multiply_add(z, ones, total)
+        total += z
         if WORDS:
             store_words(codes, second, d, z)
         else:
@@ -187,7 +183,7 @@ def _dots(rows, query, second, quads):
         b = multiply_bytes(b, rows, query, second, quad + 1)
         c = multiply_bytes(c, rows, query, second, quad + 2)
         e = multiply_bytes(e, rows, query, second, quad + 3)
-    return add_sums(add_sums(a, b), add_sums(c, e))
+    return (a + b) + (c + e)
 
 
 @inline
@@ -209,7 +205,7 @@ def _route_one(centroids, routes, q):
     for group in range(groups):
         rows = shift(centroids.codes, group * quads * 4 * LANES)
         sums = _dots(rows, query_codes, second, quads)
-        factors = multiply_add(load(centroids.scales, group * LANES), splat32(scale), zeros32())
+        factors = load(centroids.scales, group * LANES) * scale
         store(routes.logits, group * LANES, scale_sums(sums, OFFSET * total, factors))
     first = np.int64(0)
     decide_above(matrix, UNLISTED, routes.kept, first, matrix.rows, routes.logits, routes, q)
@@ -223,8 +219,8 @@ def route_queries(descriptor, routes, count):
         matrix_at(descriptor, CENTROIDS),
         uint8_pointer(descriptor[CODES]),
         float32_pointer(descriptor[SCALES]),
-        float64_of_bits(descriptor[ERROR]),
-        float64_of_bits(descriptor[CENTROIDS + LARGEST_NORM]),
+        number_at(descriptor, ERROR),
+        number_at(descriptor, CENTROIDS + LARGEST_NORM),
     )
     empty_heaps(descriptor, CENTROIDS, routes, count)
     if descriptor[CODES] == 0:
@@ -238,10 +234,10 @@ def route_queries(descriptor, routes, count):
         _escalate(descriptor, routes, count)
 
 
-@splice
+@inline_once
 def _escalate(descriptor, routes, count):
     """Route the rows that are far from every centroid to the empty list."""
-    norms, least = float64_pointer(descriptor[NORMS]), float64_of_bits(descriptor[ESCALATE])
+    norms, least = float64_pointer(descriptor[NORMS]), number_at(descriptor, ESCALATE)
     for q in range(count):
         first = q * routes.limit
         best = first

@@ -13,7 +13,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.screen.route import (
     CENTROIDS,
     IDS,
@@ -26,25 +26,19 @@ from logitsieve.kernels.screen.route import (
 from logitsieve.kernels.simd.dots import padded, row_of, widen_row
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
-    as_float32,
     as_float64,
-    as_int8,
     as_int32,
     int32_pointer,
     int64_pointer,
     keep_alive,
+    nowhere,
     pointer,
     shift,
+    size_of,
 )
-from logitsieve.kernels.sketch.bounds import REFINED_SCRATCH, refine, refined_at
-from logitsieve.kernels.sketch.sketch import (
-    FACTORS,
-    MARGIN,
-    codes_scratch_size,
-    encode_query,
-    rotated_scratch_size,
-    sketch_at,
-)
+from logitsieve.kernels.sketch.bounds import refine
+from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
+from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, fill_logits, matrix_at
 from logitsieve.kernels.topk.queries import (
@@ -55,6 +49,7 @@ from logitsieve.kernels.topk.queries import (
     STATE,
     Queries,
     at_once,
+    begin_block,
     empty_heaps,
     queries_at,
     query_room,
@@ -64,9 +59,6 @@ from logitsieve.kernels.topk.queries import (
 from logitsieve.kernels.topk.scan import ALONE, LISTED, scan_four, scan_one
 
 ClusterLists = namedtuple("ClusterLists", "offsets ids")
-# Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
-# and the ids [CHUNK] of it that are computed.
-Prescreen = namedtuple("Prescreen", "planes factors rotated refined ids")
 
 
 @inline
@@ -89,7 +81,7 @@ def lists_length(lists, clusters, probes):
     return total
 
 
-@splice
+@inline_once
 def scan_lists(matrix, lists, routes, queries, count):
     """Offer to each query the rows of its lists, one query after the other."""
     for q in range(count):
@@ -98,69 +90,40 @@ def scan_lists(matrix, lists, routes, queries, count):
             scan_one(matrix, LISTED, lists.ids, first, last, queries, q)
 
 
-@inline
-def prescreen_room(descriptor):
-    """Count float64 values of scratch to prescreen one query by this descriptor's sketch."""
-    return (
-        codes_scratch_size(descriptor)
-        + FACTORS
-        + rotated_scratch_size(descriptor)
-        + REFINED_SCRATCH
-        + CHUNK // 2
-    )
-
-
-@inline
-def prescreen_at(descriptor, scratch):
-    factors = shift(scratch, codes_scratch_size(descriptor))
-    rotated = shift(factors, FACTORS)
-    chunk = shift(rotated, rotated_scratch_size(descriptor))
-    return Prescreen(
-        as_int8(scratch),
-        factors,
-        as_float32(rotated),
-        refined_at(chunk),
-        as_int32(shift(chunk, REFINED_SCRATCH)),
-    )
-
-
-@splice
-def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
+@inline_once
+def scan_prescreened_list(descriptor, coded, ids, first, last, queries, q):
     """Scan the rows ids[first:last] for query q, except those ruled out; count the others."""
-    matrix, sketch, chosen = matrix_at(descriptor, 0), sketch_at(descriptor), prescreen.ids
+    matrix, sketch, chosen = matrix_at(descriptor, 0), sketch_at(descriptor), as_int32(coded.end)
     state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
-    estimates, uppers = prescreen.refined.estimates, prescreen.refined.uppers
     for start in range(first, last, CHUNK):
         count, chunk_ids = min(CHUNK, last - start), shift(ids, start)
-        refine(sketch, prescreen.planes, prescreen.factors, chunk_ids, count, prescreen.refined)
+        refine(sketch, coded, chunk_ids, count)
         if int(state[SIZE]) < queries.limit:
-            seeds = take_best(estimates, uppers, chunk_ids, count, queries.limit, chosen)
+            seeds = take_best(
+                coded.estimates, coded.uppers, chunk_ids, count, queries.limit, chosen
+            )
             scan_one(matrix, LISTED, chosen, begin, seeds, queries, q)
             computed += seeds
-        threshold, size = threshold_of(queries, q, state, prescreen.factors[MARGIN]), begin
+        threshold, size = threshold_of(queries, q, coded.factors[MARGIN]), begin
         for i in range(count):
             chosen[size] = chunk_ids[i]
-            size += not uppers[i] < threshold
+            size += not coded.uppers[i] < threshold
         scan_one(matrix, LISTED, chosen, begin, size, queries, q)
         computed += size
     return computed
 
 
-@splice
+@inline_once
 def scan_prescreened(sketch, lists, routes, queries, count, scanned):
-    """Scan each list through a sketch; `queries.logits` begins with a chunk of logits."""
-    prescreen = prescreen_at(sketch, as_float64(shift(queries.logits, CHUNK)))
-    planes, factors, dim = prescreen.planes, prescreen.factors, matrix_at(sketch, 0).dim
+    """Scan each list through a sketch; after a chunk in `queries.logits` comes scratch."""
+    coded = coded_at(sketch, as_float64(shift(queries.logits, CHUNK)))
     for q in range(count):
-        norm = queries.states[STATE * q + NORM]
-        h = row_of(queries.hidden, q, dim)
-        encode_query(sketch, h, norm, prescreen.rotated, planes, factors)
+        h = row_of(queries.hidden, q, sketch[DIM])
+        encode_query(sketch, h, queries.states[STATE * q + NORM], coded)
         scanned[q] = 0
         for p in range(routes.limit):
             first, last = ends_of(lists, routes.kept[q * routes.limit + p])
-            scanned[q] += scan_prescreened_list(
-                sketch, prescreen, lists.ids, first, last, queries, q
-            )
+            scanned[q] += scan_prescreened_list(sketch, coded, lists.ids, first, last, queries, q)
 
 
 @inline
@@ -169,7 +132,7 @@ def grouping_room(descriptor, routed):
     return descriptor[CENTROIDS + ROWS] + 2 + routed
 
 
-@splice
+@inline_once
 def scan_grouped(descriptor, lists, routes, queries, count, scratch):
     """Let queries of the same cluster go through its list four at a time."""
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
@@ -189,7 +152,7 @@ def scan_grouped(descriptor, lists, routes, queries, count, scratch):
         begin = end
 
 
-@splice
+@inline_once
 def _group(routes, count, clusters, ends, order):
     """Sort by counting: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
     routed = count * routes.limit
@@ -249,7 +212,8 @@ def _logits_room(descriptor):
     """Count float64 values of scratch for float32 logits, or to route or prescreen a query."""
     routing = (descriptor[CENTROIDS + ROWS] + LANES) // 2 + padded(descriptor[CENTROIDS + DIM])
     if descriptor[SKETCH] != 0:
-        routing = max(routing, CHUNK // 2 + prescreen_room(int64_pointer(descriptor[SKETCH])))
+        coded = coded_at(int64_pointer(descriptor[SKETCH]), nowhere())
+        routing = max(routing, CHUNK + size_of(coded))  # a chunk of logits, one of ids
     return max(LOGITS, routing)
 
 
@@ -273,16 +237,17 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     shared = probes > 1 and descriptor[SHARED] != 0
     for first in range(start, stop, block):
         count = min(stop - first, block)
-        rows = row_of(pointer(hidden), first, dim)
-        kept = row_of(pointer(ids), first, limit)
-        queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, shared)
-        wide, states, codes = queries.wide, queries.states, queries.codes
-        logits32 = queries.logits
-        routes = Queries(rows, wide, codes, states, route_values, routed, logits32, probes, False)
-        bad = widen_queries(descriptor, queries, count)
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), block, pointer(hidden), pointer(ids), first, count, limit,
+            shared,
+        )  # fmt: skip
         if bad >= 0:
-            unfilled = -1 - first - bad
+            unfilled = -1 - bad
             break
+        routes = Queries(
+            queries.hidden, queries.wide, queries.codes, queries.states, route_values, routed,
+            queries.logits, probes, False,
+        )  # fmt: skip
         route_queries(descriptor, routes, count)
         empty_heaps(descriptor, 0, queries, count)
         if descriptor[SKETCH] != 0:

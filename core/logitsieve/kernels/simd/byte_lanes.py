@@ -12,10 +12,11 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from logitsieve.kernels.compile import emits
 from logitsieve.kernels.simd.lanes import (
     BYTE,
+    FLOATS,
     INT16,
     INT32,
     INTEGERS,
@@ -32,7 +33,6 @@ from logitsieve.kernels.simd.lanes import (
 
 _BYTES = ir.VectorType(BYTE, 4 * LANES)
 _WORDS, _PRODUCTS = ir.VectorType(INT16, 2 * LANES), ir.VectorType(INT32, 2 * LANES)
-_FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
 class Form(NamedTuple):
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     offset: int
 
 
-SUMS = Vector("Sums", INTEGERS)  # sixteen int32
+SUMS = Vector("Sums", INTEGERS, types.int32)
 zero_sums = zeros_of(SUMS)
 
 
@@ -185,23 +185,17 @@ def _load_crumbs(builder, start, place):
 
 
 def _multiply(form, load_plane, load_rows=_load_bytes):
-    @intrinsic
-    def multiply(typing_context, sums, rows, first, second, place):
-        def codegen(context, builder, signature, arguments):
-            sums, rows, *query, place = arguments
-            rows = load_rows(builder, rows, place)
-            query = [load_plane(builder, plane, place) for plane in query]
-            if signature.return_type == SUMS:
-                return form.products(builder, sums, rows, *query)
-            high, low = cgutils.unpack_tuple(builder, sums)
-            if form.words:
-                high = form.products(builder, high, rows, *query)
-            else:
-                high = form.products(builder, high, rows, query[0])
-                low = form.products(builder, low, rows, query[1])
-            return context.make_tuple(builder, signature.return_type, [high, low])
-
-        return sums(sums, rows, first, second, types.intp), codegen
+    @emits(lambda sums, *starts: sums(sums, *starts[:-1], types.intp))
+    def multiply(builder, sums, rows, first, second, place):
+        rows = load_rows(builder, rows, place)
+        planes = [load_plane(builder, plane, place) for plane in (first, second)]
+        if sums.type == INTEGERS:
+            return form.products(builder, sums, rows, *planes)
+        high, low = cgutils.unpack_tuple(builder, sums)
+        if form.words:
+            return [form.products(builder, high, rows, *planes), low]
+        both = zip((high, low), planes, strict=True)
+        return [form.products(builder, each, rows, plane) for each, plane in both]
 
     return multiply
 
@@ -232,15 +226,12 @@ def multiply_crumbs_by(form):
 def join_planes_by(form):
     """join(sums): sixteen sums from the two that `multiply` added to."""
 
-    @intrinsic
-    def join(typing_context, sums):
-        def codegen(context, builder, signature, arguments):
-            high, low = cgutils.unpack_tuple(builder, arguments[0])
-            if form.words:
-                return high
-            return builder.add(builder.shl(high, ir.Constant(INTEGERS, [7] * LANES)), low)
-
-        return SUMS(sums), codegen
+    @emits(lambda sums: SUMS(sums))
+    def join(builder, sums):
+        high, low = cgutils.unpack_tuple(builder, sums)
+        if form.words:
+            return high
+        return builder.add(builder.shl(high, ir.Constant(INTEGERS, [7] * LANES)), low)
 
     return join
 
@@ -249,75 +240,44 @@ multiply_bytes, multiply_row = multiply_bytes_by(FORM), multiply_row_by(FORM)
 multiply_crumbs, join_planes = multiply_crumbs_by(CRUMB_FORM), join_planes_by(FORM)
 
 
-@intrinsic
-def add_sums(typing_context, left, right):
-    def codegen(context, builder, signature, arguments):
-        return builder.add(*arguments)
-
-    return SUMS(left, right), codegen
-
-
-@intrinsic
-def store_bytes(typing_context, start, offset, lanes):
+@emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))
+def store_bytes(builder, start, offset, lanes):
     """start[offset : offset + 16] = lanes, whole numbers from -128 to 127."""
     vector = ir.VectorType(BYTE, LANES)
-
-    def codegen(context, builder, signature, arguments):
-        address = vector_at(builder, *arguments[:2], vector)
-        builder.store(builder.fptosi(arguments[2], vector), address, align=1)
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp, lanes), codegen
+    address = vector_at(builder, start, offset, vector)
+    builder.store(builder.fptosi(lanes, vector), address, align=1)
 
 
-@intrinsic
-def store_words(typing_context, first, second, offset, lanes):
+@emits(lambda first, second, offset, lanes: types.void(first, second, types.intp, lanes))
+def store_words(builder, first, second, offset, lanes):
     """Store int16, four lanes after four: lanes 0 and 2 to `first`, 1 and 3 to `second`."""
-    words = ir.VectorType(INT16, LANES)
-
-    def codegen(context, builder, signature, arguments):
-        *planes, offset, lanes = arguments
-        codes = builder.fptosi(lanes, words)
-        for place, plane in enumerate(planes):
-            half = shuffle(builder, codes, codes, range(place, LANES, 2))
-            builder.store(half, vector_at(builder, plane, offset, half.type), align=1)
-        return context.get_dummy_value()
-
-    return types.void(first, second, types.intp, lanes), codegen
+    codes = builder.fptosi(lanes, ir.VectorType(INT16, LANES))
+    for place, plane in enumerate((first, second)):
+        half = shuffle(builder, codes, codes, range(place, LANES, 2))
+        builder.store(half, vector_at(builder, plane, offset, half.type), align=1)
 
 
-@intrinsic
-def scale_sums(typing_context, sums, correction, scales):
+@emits(lambda sums, correction, scales: LANES32(sums, types.int64, scales))
+def scale_sums(builder, sums, correction, scales):
     """(sums - correction) * scales as sixteen float32."""
-
-    def codegen(context, builder, signature, arguments):
-        sums, correction, scales = arguments
-        correction = spread(builder, builder.trunc(correction, INT32), INTEGERS)
-        exact = builder.sitofp(builder.sub(sums, correction), _FLOATS)
-        return builder.fmul(exact, scales)
-
-    return LANES32(sums, types.int64, scales), codegen
+    correction = spread(builder, builder.trunc(correction, INT32), INTEGERS)
+    return builder.fmul(builder.sitofp(builder.sub(sums, correction), FLOATS), scales)
 
 
-@intrinsic
-def store_totals(typing_context, start, offset, s0, s1, s2, s3, correction):
+@emits(lambda start, offset, *s: types.void(start, types.intp, *s[:-1], types.int64))
+def store_totals(builder, start, offset, s0, s1, s2, s3, correction):
     """Store the totals of four sums minus `correction` as float32, computed modulo 2^32."""
-
-    def codegen(context, builder, signature, arguments):
-        start, offset, *sums, correction = arguments
-        both = (_add_parts(builder, *sums[i : i + 2], range(0, 2 * LANES, 8)) for i in (0, 2))
-        fours = _add_parts(builder, *both, range(0, 2 * LANES, 4))
-        for swapped in (2, 1):
-            order = [lane ^ swapped for lane in range(LANES)]
-            fours = builder.add(fours, shuffle(builder, fours, fours, order))
-        totals = shuffle(builder, fours, fours, range(0, LANES, 4))
-        correction = spread(builder, builder.trunc(correction, INT32), totals.type)
-        floats = ir.VectorType(ir.FloatType(), 4)
-        exact = builder.sitofp(builder.sub(totals, correction), floats)
-        builder.store(exact, vector_at(builder, start, offset, floats), align=1)
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp, s0, s1, s2, s3, types.int64), codegen
+    eights = range(0, 2 * LANES, 8)
+    both = (_add_parts(builder, *each, eights) for each in ((s0, s1), (s2, s3)))
+    fours = _add_parts(builder, *both, range(0, 2 * LANES, 4))
+    for swapped in (2, 1):
+        order = [lane ^ swapped for lane in range(LANES)]
+        fours = builder.add(fours, shuffle(builder, fours, fours, order))
+    totals = shuffle(builder, fours, fours, range(0, LANES, 4))
+    correction = spread(builder, builder.trunc(correction, INT32), totals.type)
+    floats = ir.VectorType(ir.FloatType(), 4)
+    exact = builder.sitofp(builder.sub(totals, correction), floats)
+    builder.store(exact, vector_at(builder, start, offset, floats), align=1)
 
 
 def _add_parts(builder, left, right, starts):

@@ -7,10 +7,12 @@ from math import exp, factorial
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.core.cgutils import unpack_tuple
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import emits, inline
 from logitsieve.kernels.simd.lanes import (
+    DOUBLES,
+    FLOATS,
     INTEGERS,
     LANES,
     LANES32,
@@ -20,11 +22,8 @@ from logitsieve.kernels.simd.lanes import (
     multiply_add,
     pair_sum,
     rounded,
-    splat32,
-    splat64,
-    vector_of,
+    spread,
     widen,
-    zeros32,
     zeros64,
 )
 
@@ -37,55 +36,49 @@ SERIES = tuple(np.float32(1.0 / n) for n in (5040, 720, 120, 24, 6, 2, 1, 1))
 ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
 
 
-@intrinsic
-def times_power_of_two(typing_context, lanes, powers):
+@emits(lambda lanes, powers: LANES32(LANES32, LANES32))
+def times_power_of_two(builder, lanes, powers):
     """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
-
-    def codegen(context, builder, signature, arguments):
-        whole = builder.fptosi(arguments[1], INTEGERS)
-        biased = builder.add(whole, ir.Constant(INTEGERS, [127] * LANES))
-        bits = builder.shl(biased, ir.Constant(INTEGERS, [23] * LANES))
-        return builder.fmul(arguments[0], builder.bitcast(bits, vector_of(types.float32)))
-
-    return LANES32(LANES32, LANES32), codegen
+    whole = builder.fptosi(powers, INTEGERS)
+    biased = builder.add(whole, ir.Constant(INTEGERS, [127] * LANES))
+    bits = builder.shl(biased, ir.Constant(INTEGERS, [23] * LANES))
+    return builder.fmul(lanes, builder.bitcast(bits, FLOATS))
 
 
-@intrinsic
-def shifted_exponents(typing_context, lanes, steps, below, limit):
-    """lanes * 2^n in float64 if `below` >= `limit`, else 0; `steps` are n + 1.5 2^52.
+@emits(lambda *_: LANES64(LANES64, LANES64, LANES64, types.float64))
+def shifted_exponents(builder, lanes, steps, compared, limit):
+    """lanes * 2^n in float64 if `compared` >= `limit`, else 0; `steps` are n + 1.5 2^52.
 
     The low bits of such a sum are those of the whole number n. Results are normal numbers.
     """
-    integers, vector = ir.VectorType(ir.IntType(64), LANES), vector_of(types.float64)
+    integers = ir.VectorType(ir.IntType(64), LANES)
+    exponents = builder.shl(builder.bitcast(steps, integers), ir.Constant(integers, [52] * LANES))
+    bits = builder.add(builder.bitcast(lanes, integers), exponents)
+    normal = builder.fcmp_ordered(">=", compared, spread(builder, limit, DOUBLES))
+    return builder.select(normal, builder.bitcast(bits, DOUBLES), ir.Constant(DOUBLES, None))
 
-    def codegen(context, builder, signature, arguments):
-        values, counts, compared, least = arguments
-        exponents = builder.shl(
-            builder.bitcast(counts, integers), ir.Constant(integers, [52] * LANES)
-        )
-        bits = builder.add(builder.bitcast(values, integers), exponents)
-        kept = builder.fcmp_ordered(">=", compared, least)
-        return builder.select(kept, builder.bitcast(bits, vector), ir.Constant(vector, None))
 
-    return LANES64(LANES64, LANES64, LANES64, LANES64), codegen
+@emits(lambda coefficients, lanes: lanes(coefficients, lanes))
+def polynomial(builder, coefficients, lanes):
+    """The polynomial with these coefficients, the highest first, by Horner's rule."""
+    kind, size = lanes.type, 32 if lanes.type == FLOATS else 64
+    function = builder.module.declare_intrinsic(
+        f"llvm.fmuladd.v16f{size}", fnty=ir.FunctionType(kind, [kind] * 3)
+    )
+    total, *others = (spread(builder, x, kind) for x in unpack_tuple(builder, coefficients))
+    for each in others:
+        total = builder.call(function, [total, lanes, each])
+    return total
 
 
 @inline
 def exp_lanes(x):
     """e^x for x <= 1, within ERROR32 of itself for x >= -87; e^-87 below."""
-    x = larger(x, splat32(LOWEST))
-    n = rounded(multiply_add(x, splat32(LOG2_E), zeros32()))
-    r = multiply_add(n, splat32(-LN2_HIGH), x)
-    r = multiply_add(n, splat32(-LN2_LOW), r)
-    p = splat32(SERIES[0])
-    p = multiply_add(p, r, splat32(SERIES[1]))
-    p = multiply_add(p, r, splat32(SERIES[2]))
-    p = multiply_add(p, r, splat32(SERIES[3]))
-    p = multiply_add(p, r, splat32(SERIES[4]))
-    p = multiply_add(p, r, splat32(SERIES[5]))
-    p = multiply_add(p, r, splat32(SERIES[6]))
-    p = multiply_add(p, r, splat32(SERIES[7]))
-    return times_power_of_two(p, n)
+    x = larger(x, LOWEST)
+    n = rounded(x * LOG2_E)
+    r = multiply_add(n, -LN2_HIGH, x)
+    r = multiply_add(n, -LN2_LOW, r)
+    return times_power_of_two(polynomial(SERIES, r), n)
 
 
 LOWEST64 = -708.0  # e^-708 is normal; lower powers become 0
@@ -99,36 +92,19 @@ WHOLE = 1.5 * 2.0**52  # a number added to it is rounded to a whole one, in its 
 @inline
 def exp64_lanes(x):
     """e^x for x <= 0 in float64, within ERROR64 of itself for x >= -708; 0 below."""
-    steps = multiply_add(x, splat64(LOG2_E64), splat64(WHOLE))
-    n = multiply_add(splat64(-WHOLE), splat64(1.0), steps)
-    r = multiply_add(n, splat64(-LN2_HIGH64), x)
-    r = multiply_add(n, splat64(-LN2_LOW64), r)
-    p = splat64(SERIES64[0])
-    p = multiply_add(p, r, splat64(SERIES64[1]))
-    p = multiply_add(p, r, splat64(SERIES64[2]))
-    p = multiply_add(p, r, splat64(SERIES64[3]))
-    p = multiply_add(p, r, splat64(SERIES64[4]))
-    p = multiply_add(p, r, splat64(SERIES64[5]))
-    p = multiply_add(p, r, splat64(SERIES64[6]))
-    p = multiply_add(p, r, splat64(SERIES64[7]))
-    p = multiply_add(p, r, splat64(SERIES64[8]))
-    p = multiply_add(p, r, splat64(SERIES64[9]))
-    p = multiply_add(p, r, splat64(SERIES64[10]))
-    p = multiply_add(p, r, splat64(SERIES64[11]))
-    p = multiply_add(p, r, splat64(SERIES64[12]))
-    p = multiply_add(p, r, splat64(SERIES64[13]))
-    return shifted_exponents(p, steps, x, splat64(LOWEST64))
+    steps = multiply_add(x, LOG2_E64, WHOLE)
+    n = steps - WHOLE
+    r = multiply_add(n, -LN2_HIGH64, x)
+    r = multiply_add(n, -LN2_LOW64, r)
+    return shifted_exponents(polynomial(SERIES64, r), steps, x, LOWEST64)
 
 
 @inline
 def sum_of_exponentials(values, count, most):
     """The sum of e^(x - most) over float32 values[:count], none above `most`, in float64."""
-    whole = count - count % LANES
-    total, one, shifted = zeros64(), splat64(1.0), splat32(-most)
-    for i in range(0, whole, LANES):
-        x = multiply_add(load(values, i), splat32(np.float32(1)), shifted)
-        total = multiply_add(widen(exp_lanes(x)), one, total)
-    tail = 0.0
-    for i in range(whole, count):
+    end, total, tail = count - count % LANES, zeros64(), 0.0
+    for i in range(0, end, LANES):
+        total += widen(exp_lanes(load(values, i) - most))
+    for i in range(end, count):
         tail += exp(float(values[i]) - float(most))
     return pair_sum(total) + tail

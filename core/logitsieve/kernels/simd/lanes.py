@@ -1,12 +1,13 @@
 """Sixteen lanes: the vector values of every dot product.
 
 Numba vectorises a loop only if it may reassociate the sum; the order would depend on the CPU. These
-intrinsics emit LLVM vectors of sixteen lanes, which become one, two or four registers, with one
-order of summation everywhere.
+operations emit LLVM vectors of sixteen lanes, which become one, two or four registers, with one
+order of summation everywhere. A number as an operand stands for itself in every lane.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,16 @@ from llvmlite import ir
 from numba import types
 from numba.core import config
 from numba.core.codegen import get_host_cpu_features
-from numba.extending import intrinsic, models, register_model
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import emits, inline
 
 LANES = 16
 BYTE, INT16, INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 INTEGERS = ir.VectorType(INT32, LANES)
-_ELEMENTS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
-_SUFFIX = {types.float32: "v16f32", types.float64: "v16f64"}
+FLOATS, DOUBLES = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.DoubleType(), LANES)
+_SUFFIX = {ir.FloatType(): "v16f32", ir.DoubleType(): "v16f64"}
 
 
 def cpu_has(feature: str) -> bool:
@@ -37,7 +39,7 @@ AVX512 = cpu_has("avx512f")
 
 
 class Vector(types.Type):
-    """Numba's type of a vector in registers; `dtype` is the type of its lanes, if floats."""
+    """Numba's type of a vector in registers; `dtype` is the type of its lanes."""
 
     def __init__(self, name: str, vector: ir.VectorType, dtype: Any = None) -> None:
         self.vector, self.dtype = vector, dtype
@@ -60,23 +62,13 @@ class StoredType(types.Type):
         return self.emit_load(builder, start, offset)  # blocks are whole lanes
 
 
-def vector_of(dtype: Any) -> ir.VectorType:
-    return ir.VectorType(_ELEMENTS[dtype], LANES)
-
-
-_LANES_OF = {dtype: Vector(f"Lanes({dtype})", vector_of(dtype), dtype) for dtype in _ELEMENTS}
-LANES32, LANES64 = _LANES_OF.values()
+LANES32 = Vector("Lanes(float32)", FLOATS, types.float32)
+LANES64 = Vector("Lanes(float64)", DOUBLES, types.float64)
+_LANES_OF = {types.float32: LANES32, types.float64: LANES64}
 
 
 def zeros_of(vector):
-    @intrinsic
-    def zeros(typing_context):
-        def codegen(context, builder, signature, arguments):
-            return ir.Constant(vector.vector, None)
-
-        return vector(), codegen
-
-    return zeros
+    return emits(vector)(lambda builder: ir.Constant(vector.vector, None))
 
 
 zeros32, zeros64 = zeros_of(LANES32), zeros_of(LANES64)
@@ -96,83 +88,100 @@ def first_lanes_mask(builder, count):
     return builder.icmp_signed("<", ir.Constant(INTEGERS, list(range(LANES))), limit)
 
 
-def _splat(lanes):
-    vector = vector_of(lanes.dtype)
-
-    @intrinsic
-    def splat(typing_context, value):
-        def codegen(context, builder, signature, arguments):
-            return spread(builder, arguments[0], vector)
-
-        return lanes(lanes.dtype), codegen
-
-    return splat
+@emits(lambda value: LANES32(types.float32))
+def splat32(builder, value):
+    return spread(builder, value, FLOATS)
 
 
-splat32, splat64 = _splat(LANES32), _splat(LANES64)
+@emits(lambda value: LANES64(types.float64))
+def splat64(builder, value):
+    return spread(builder, value, DOUBLES)
 
 
-@intrinsic
-def splat_like(typing_context, start, value):
+@emits(lambda start, value: _LANES_OF[start.dtype](start, start.dtype))
+def splat_like(builder, start, value):
     """The value in every lane, in the type that `start` points at."""
-    dtype = start.dtype
-
-    def codegen(context, builder, signature, arguments):
-        cast = context.cast(builder, arguments[1], signature.args[1], dtype)
-        return spread(builder, cast, vector_of(dtype))
-
-    return _LANES_OF[dtype](start, value), codegen
+    return spread(builder, value, ir.VectorType(value.type, LANES))
 
 
-def _call(builder, name, dtype, arguments):
-    vector = vector_of(dtype)
+def _alike(*kinds):
+    """Return the signature of an operation on lanes, for vectors of one type and numbers."""
+    (vector,) = {kind for kind in kinds if isinstance(kind, Vector)}
+    return vector(*(kind if kind == vector else vector.dtype for kind in kinds))
+
+
+def _vectors(builder, values):
+    """LLVM: values in lanes, numbers among them spread."""
+    (vector,) = {each.type for each in values if isinstance(each.type, ir.VectorType)}
+    return [each if each.type == vector else spread(builder, each, vector) for each in values]
+
+
+class _Operator(AbstractTemplate):
+    def generic(self, arguments, _):
+        return _alike(*arguments) if any(isinstance(each, Vector) for each in arguments) else None
+
+
+def _operate(symbol, of_floats, of_integers):
+    def lower(context, builder, signature, arguments):
+        integers = signature.return_type.vector.element == INT32
+        emit = getattr(builder, of_integers if integers else of_floats)
+        return emit(*_vectors(builder, arguments))
+
+    for name in (symbol, f"i{symbol}"):  # also in place
+        function = getattr(operator, name)
+        infer_global(function)(type(f"Vector_{name}", (_Operator,), {"key": function}))
+        for kinds in ((Vector, Vector), (Vector, types.Number), (types.Number, Vector)):
+            lower_builtin(function, *kinds)(lower)
+
+
+_operate("add", "fadd", "add")
+_operate("sub", "fsub", "sub")
+_operate("mul", "fmul", "mul")
+
+
+def _call(builder, name, arguments):
+    vector = arguments[0].type
     function = builder.module.declare_intrinsic(
-        f"llvm.{name}.{_SUFFIX[dtype]}", fnty=ir.FunctionType(vector, [vector] * len(arguments))
+        f"llvm.{name}.{_SUFFIX[vector.element]}",
+        fnty=ir.FunctionType(vector, [vector] * len(arguments)),
     )
     return builder.call(function, arguments)
 
 
-def _of_one(name):
-    """Return the intrinsic of one vector for LLVM's function `name`."""
-
-    @intrinsic
-    def of_one(typing_context, lanes):
-        def codegen(context, builder, signature, arguments):
-            return _call(builder, name, lanes.dtype, arguments)
-
-        return lanes(lanes), codegen
-
-    return of_one
+@emits(_alike)
+def larger(builder, left, right):
+    return _call(builder, "maxnum", _vectors(builder, (left, right)))
 
 
-def _of_two(name):
-    @intrinsic
-    def of_two(typing_context, left, right):
-        def codegen(context, builder, signature, arguments):
-            return _call(builder, name, left.dtype, arguments)
-
-        return left(left, right), codegen
-
-    return of_two
+@emits(_alike)
+def smaller(builder, left, right):
+    return _call(builder, "minnum", _vectors(builder, (left, right)))
 
 
-larger, smaller = _of_two("maxnum"), _of_two("minnum")
-magnitude, rounded = _of_one("fabs"), _of_one("rint")  # halves to the even number
+@emits(_alike)
+def magnitude(builder, lanes):
+    return _call(builder, "fabs", [lanes])
 
 
-@intrinsic
-def largest_lane(typing_context, lanes):
-    vector = vector_of(lanes.dtype)
+@emits(_alike)
+def rounded(builder, lanes):
+    """The nearest whole numbers; halves go to the even one."""
+    return _call(builder, "rint", [lanes])
 
-    def codegen(context, builder, signature, arguments):
-        result = context.get_value_type(lanes.dtype)
-        reduce = builder.module.declare_intrinsic(
-            f"llvm.vector.reduce.fmax.{_SUFFIX[lanes.dtype]}",
-            fnty=ir.FunctionType(result, [vector]),
-        )
-        return builder.call(reduce, arguments)
 
-    return lanes.dtype(lanes), codegen
+@emits(_alike)
+def multiply_add(builder, left, right, total):
+    """left * right + total, fused if the CPU does so; of widened float32 no bit changes."""
+    return _call(builder, "fmuladd", _vectors(builder, (left, right, total)))
+
+
+@emits(lambda lanes: lanes.dtype(lanes))
+def largest_lane(builder, lanes):
+    element = lanes.type.element
+    reduce = builder.module.declare_intrinsic(
+        f"llvm.vector.reduce.fmax.{_SUFFIX[element]}", fnty=ir.FunctionType(element, [lanes.type])
+    )
+    return builder.call(reduce, [lanes])
 
 
 def vector_at(builder, start, offset, vector):
@@ -180,20 +189,24 @@ def vector_at(builder, start, offset, vector):
     return builder.bitcast(builder.gep(start, [offset]), vector.as_pointer())
 
 
+def _floats_at(builder, start, offset):
+    """LLVM: the address of sixteen lanes at start[offset], and the bytes of each."""
+    element = start.type.pointee
+    address = vector_at(builder, start, offset, ir.VectorType(element, LANES))
+    return address, 4 if element == ir.FloatType() else 8
+
+
 @intrinsic
 def load(typing_context, start, offset):
     """start[offset : offset + 16]."""
-    dtype = start.dtype
-    if isinstance(dtype, StoredType):
-        return LANES32(start, types.intp), lambda _, builder, __, arguments: dtype.emit_load(
-            builder, *arguments
-        )
 
     def codegen(context, builder, signature, arguments):
-        address = vector_at(builder, *arguments, vector_of(dtype))
-        return builder.load(address, align=dtype.bitwidth // 8)
+        if isinstance(start.dtype, StoredType):
+            return start.dtype.emit_load(builder, *arguments)
+        address, size = _floats_at(builder, *arguments)
+        return builder.load(address, align=size)
 
-    return _LANES_OF[dtype](start, types.intp), codegen
+    return _LANES_OF.get(start.dtype, LANES32)(start, types.intp), codegen
 
 
 def masked_load(builder, address, count, suffix, align):
@@ -210,63 +223,37 @@ def masked_load(builder, address, count, suffix, align):
 @intrinsic
 def load_first(typing_context, start, offset, count):
     """start[offset : offset + count] and zeros in the other lanes, which are not read."""
-    dtype = start.dtype
-    if isinstance(dtype, StoredType):
-        return LANES32(
-            start, types.intp, types.intp
-        ), lambda _, builder, __, arguments: dtype.emit_load_first(builder, *arguments)
 
     def codegen(context, builder, signature, arguments):
-        start, offset, count = arguments
-        address = vector_at(builder, start, offset, vector_of(dtype))
-        return masked_load(builder, address, count, _SUFFIX[dtype], dtype.bitwidth // 8)
+        if isinstance(start.dtype, StoredType):
+            return start.dtype.emit_load_first(builder, *arguments)
+        address, size = _floats_at(builder, *arguments[:2])
+        suffix = _SUFFIX[address.type.pointee.element]
+        return masked_load(builder, address, arguments[2], suffix, size)
 
-    return _LANES_OF[dtype](start, types.intp, types.intp), codegen
+    return _LANES_OF.get(start.dtype, LANES32)(start, types.intp, types.intp), codegen
 
 
-@intrinsic
-def prefetch(typing_context, start, offset):
+@emits(lambda start, offset: types.void(start, types.intp))
+def prefetch(builder, start, offset):
     """Bring the line of start[offset] into the cache; addresses that are not mapped do nothing."""
-
-    def codegen(context, builder, signature, arguments):
-        address = vector_at(builder, *arguments, BYTE)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, INT32, INT32, INT32])
-        function = builder.module.declare_intrinsic("llvm.prefetch.p0", fnty=kind)
-        read, closest, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
-        builder.call(function, [address, read, closest, data])
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp), codegen
+    address = vector_at(builder, start, offset, BYTE)
+    kind = ir.FunctionType(ir.VoidType(), [address.type, INT32, INT32, INT32])
+    function = builder.module.declare_intrinsic("llvm.prefetch.p0", fnty=kind)
+    read, closest, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
+    builder.call(function, [address, read, closest, data])
 
 
-@intrinsic
-def store(typing_context, start, offset, lanes):
+@emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))
+def store(builder, start, offset, lanes):
     """start[offset : offset + 16] = lanes."""
-
-    def codegen(context, builder, signature, arguments):
-        address = vector_at(builder, *arguments[:2], vector_of(lanes.dtype))
-        builder.store(arguments[2], address, align=lanes.dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp, lanes), codegen
+    address, size = _floats_at(builder, start, offset)
+    builder.store(lanes, address, align=size)
 
 
-@intrinsic
-def widen(typing_context, lanes):
-    def codegen(context, builder, signature, arguments):
-        return builder.fpext(arguments[0], vector_of(types.float64))
-
-    return LANES64(LANES32), codegen
-
-
-@intrinsic
-def multiply_add(typing_context, left, right, total):
-    """left * right + total, fused if the CPU does so; of widened float32 no bit changes."""
-
-    def codegen(context, builder, signature, arguments):
-        return _call(builder, "fmuladd", total.dtype, arguments)
-
-    return total(left, right, total), codegen
+@emits(lambda lanes: LANES64(LANES32))
+def widen(builder, lanes):
+    return builder.fpext(lanes, DOUBLES)
 
 
 def shuffle(builder, left, right, order):
@@ -283,61 +270,53 @@ def concatenated(builder, parts):
     return parts[0]
 
 
-@intrinsic
-def pair_sum(typing_context, lanes):
+def _added_in_pairs(builder, left, right):
+    """LLVM: sums of adjacent lanes of two vectors, or of one given twice."""
+    lanes = left.type.count + (right.type.count if right is not left else 0)
+    even, odd = (shuffle(builder, left, right, range(i, lanes, 2)) for i in (0, 1))
+    return builder.fadd(even, odd)
+
+
+@emits(lambda lanes: lanes.dtype(lanes))
+def pair_sum(builder, lanes):
     """Sum the lanes: adjacent lanes are added, then adjacent sums, and so on."""
-
-    def codegen(context, builder, signature, arguments):
-        (values,) = arguments
-        width = LANES
-        while width > 1:
-            even, odd = (shuffle(builder, values, values, range(i, width, 2)) for i in (0, 1))
-            values = builder.fadd(even, odd)
-            width //= 2
-        return builder.extract_element(values, ir.Constant(INT32, 0))
-
-    return lanes.dtype(lanes), codegen
+    while lanes.type.count > 1:
+        lanes = _added_in_pairs(builder, lanes, lanes)
+    return builder.extract_element(lanes, ir.Constant(INT32, 0))
 
 
-@intrinsic
-def pair_sums_of_four(typing_context, s0, s1, s2, s3):
+def _four_numbers(*sums):
+    return types.UniTuple(sums[0].dtype, 4)(*sums)
+
+
+def _extracted(builder, four):
+    return [builder.extract_element(four, ir.Constant(INT32, i)) for i in range(4)]
+
+
+@emits(_four_numbers)
+def pair_sums_of_four(builder, s0, s1, s2, s3):
     """Four times `pair_sum`, bit for bit, for little more than the price of one."""
-
-    def codegen(context, builder, signature, arguments):
-        def fold(left, right):
-            lanes = left.type.count + (right.type.count if right is not left else 0)
-            even, odd = (shuffle(builder, left, right, range(i, lanes, 2)) for i in (0, 1))
-            return builder.fadd(even, odd)
-
-        values = fold(fold(arguments[0], arguments[1]), fold(arguments[2], arguments[3]))
-        while values.type.count > 4:
-            values = fold(values, values)
-        sums = [builder.extract_element(values, ir.Constant(INT32, i)) for i in range(4)]
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return types.UniTuple(s0.dtype, 4)(s0, s1, s2, s3), codegen
+    halves = _added_in_pairs(builder, s0, s1), _added_in_pairs(builder, s2, s3)
+    values = _added_in_pairs(builder, *halves)
+    while values.type.count > 4:
+        values = _added_in_pairs(builder, values, values)
+    return _extracted(builder, values)
 
 
-@intrinsic
-def sums_of_four(typing_context, s0, s1, s2, s3):
+@emits(_four_numbers)
+def sums_of_four(builder, s0, s1, s2, s3):
     """The sums of the lanes of four vectors, for little more than the price of one."""
 
-    def codegen(context, builder, signature, arguments):
-        def fold(left, right, lanes, group):
-            """Add the low and the high half of each `group` of the lanes."""
-            low = [base + i for base in range(0, lanes, group) for i in range(group // 2)]
-            high = [i + group // 2 for i in low]
-            parts = (shuffle(builder, left, right, order) for order in (low, high))
-            return builder.fadd(*parts)
+    def fold(left, right, lanes, group):
+        """Add the low and the high half of each `group` of the lanes."""
+        low = [base + i for base in range(0, lanes, group) for i in range(group // 2)]
+        high = [i + group // 2 for i in low]
+        return builder.fadd(*(shuffle(builder, left, right, order) for order in (low, high)))
 
-        ab, cd = (fold(*arguments[i : i + 2], 32, 16) for i in (0, 2))  # 8 lanes of each
-        abcd = fold(ab, cd, 32, 8)  # 4 lanes of each
-        for group in (4, 2):
-            abcd = fold(abcd, abcd, 4 * group, group)
-        sums = [builder.extract_element(abcd, ir.Constant(INT32, i)) for i in range(4)]
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return types.UniTuple(s0.dtype, 4)(s0, s1, s2, s3), codegen
+    four = fold(fold(s0, s1, 32, 16), fold(s2, s3, 32, 16), 32, 8)  # 4 lanes of each
+    for group in (4, 2):
+        four = fold(four, four, 4 * group, group)
+    return _extracted(builder, four)
 
 
 @inline

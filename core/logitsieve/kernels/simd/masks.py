@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.lanes import (
-    AVX512,
-    BYTE,
-    INT32,
-    INTEGERS,
-    LANES,
-    spread,
-    vector_at,
-    vector_of,
-)
+from logitsieve.kernels.compile import emits, inline
+from logitsieve.kernels.simd.lanes import AVX512, BYTE, INT32, INTEGERS, LANES, spread, vector_at
 
 
 def _bits(builder, mask):
@@ -24,76 +14,40 @@ def _bits(builder, mask):
     return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
 
 
-@intrinsic
-def lanes_below(typing_context, lanes, limit):
+@emits(lambda lanes, limit: lanes(lanes, lanes.dtype))
+def lanes_below(builder, lanes, limit):
     """The lanes below `limit`; -inf in place of others."""
-    vector = vector_of(lanes.dtype)
-
-    def codegen(context, builder, signature, arguments):
-        below = builder.fcmp_ordered("<", arguments[0], spread(builder, arguments[1], vector))
-        return builder.select(below, arguments[0], ir.Constant(vector, [float("-inf")] * LANES))
-
-    return lanes(lanes, lanes.dtype), codegen
+    below = builder.fcmp_ordered("<", lanes, spread(builder, limit, lanes.type))
+    return builder.select(below, lanes, ir.Constant(lanes.type, [float("-inf")] * LANES))
 
 
-@intrinsic
-def lanes_not_below(typing_context, lanes, limit):
+@emits(lambda lanes, limit: types.int64(lanes, lanes.dtype))
+def lanes_not_below(builder, lanes, limit):
     """A bit for each lane that is not below `limit`, also for NaN."""
-    vector = vector_of(lanes.dtype)
-
-    def codegen(context, builder, signature, arguments):
-        limits = spread(builder, arguments[1], vector)
-        return _bits(builder, builder.fcmp_unordered(">=", arguments[0], limits))
-
-    return types.int64(lanes, lanes.dtype), codegen
+    return _bits(builder, builder.fcmp_unordered(">=", lanes, spread(builder, limit, lanes.type)))
 
 
-@intrinsic
-def lanes_within(typing_context, lanes, limits):
+@emits(lambda lanes, limits: types.int64(lanes, lanes))
+def lanes_within(builder, lanes, limits):
     """A bit for each lane that is at most its lane of `limits`; not for NaN."""
-
-    def codegen(context, builder, signature, arguments):
-        return _bits(builder, builder.fcmp_ordered("<=", *arguments))
-
-    return types.int64(lanes, lanes), codegen
+    return _bits(builder, builder.fcmp_ordered("<=", lanes, limits))
 
 
-@intrinsic
-def where_below(typing_context, compared, limit, lanes):
+@emits(lambda compared, limit, lanes: lanes(lanes, lanes.dtype, lanes))
+def where_below(builder, compared, limit, lanes):
     """The lanes where `compared` is below `limit`; zeros in place of others."""
-    vector = vector_of(lanes.dtype)
-
-    def codegen(context, builder, signature, arguments):
-        compared, limit, lanes = arguments
-        below = builder.fcmp_ordered("<", compared, spread(builder, limit, vector))
-        return builder.select(below, lanes, ir.Constant(vector, None))
-
-    return lanes(lanes, lanes.dtype, lanes), codegen
+    below = builder.fcmp_ordered("<", compared, spread(builder, limit, lanes.type))
+    return builder.select(below, lanes, ir.Constant(lanes.type, None))
 
 
-@intrinsic
-def where_equal(typing_context, states, place, state, lanes):
+@emits(lambda states, place, state, lanes: lanes(states, types.intp, types.intp, lanes))
+def where_equal(builder, states, place, state, lanes):
     """The lanes where the byte of states[place : place + 16] is `state`; else zeros."""
-    vector, compared = vector_of(lanes.dtype), ir.VectorType(BYTE, LANES)
-
-    def codegen(context, builder, signature, arguments):
-        start, place, state, lanes = arguments
-        found = builder.load(vector_at(builder, start, place, compared), align=1)
-        same = spread(builder, builder.trunc(state, BYTE), compared)
-        equal = builder.icmp_unsigned("==", found, same)
-        return builder.select(equal, lanes, ir.Constant(vector, None))
-
-    return lanes(states, types.intp, types.intp, lanes), codegen
-
-
-@intrinsic
-def without(typing_context, taken, lanes):
-    """lanes - taken: zeros in place of taken lanes, for `taken` with zeros in place of others."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.fsub(*reversed(arguments))
-
-    return lanes(taken, lanes), codegen
+    compared = ir.VectorType(BYTE, LANES)
+    found = builder.load(vector_at(builder, states, place, compared), align=1)
+    same = spread(builder, builder.trunc(state, BYTE), compared)
+    equal = builder.icmp_unsigned("==", found, same)
+    return builder.select(equal, lanes, ir.Constant(lanes.type, None))
 
 
 @inline
@@ -102,22 +56,15 @@ def first_lanes(mask, count):
     return mask & ((1 << count) - 1) if count < LANES else mask
 
 
-@intrinsic
-def lowest_bit(typing_context, mask):
+@emits(lambda mask: types.int64(mask))
+def lowest_bit(builder, mask):
     """The place of the lowest bit that is set in `mask`, not 0."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(mask), codegen
+    return builder.cttz(mask, ir.Constant(ir.IntType(1), 1))
 
 
-@intrinsic
-def count_bits(typing_context, mask):
-    def codegen(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return types.int64(mask), codegen
+@emits(lambda mask: types.int64(mask))
+def count_bits(builder, mask):
+    return builder.ctpop(mask)
 
 
 def _compress_avx512(builder, places, bits):
@@ -130,26 +77,22 @@ def _compress_avx512(builder, places, bits):
 
 
 def _append_lanes(compress):
-    @intrinsic
-    def append(typing_context, start, offset, mask, first):
-        def codegen(context, builder, signature, arguments):
-            start, offset, mask, first = arguments
-            bits = builder.trunc(mask, ir.IntType(LANES))
-            lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
-            first = spread(builder, builder.trunc(first, INT32), INTEGERS)
-            places = builder.add(first, ir.Constant(INTEGERS, list(range(LANES))))
-            if compress is None:
-                kind = ir.FunctionType(ir.VoidType(), [INTEGERS, INT32.as_pointer(), lanes.type])
-                function = builder.module.declare_intrinsic(
-                    "llvm.masked.compressstore.v16i32", fnty=kind
-                )
-                builder.call(function, [places, vector_at(builder, start, offset, INT32), lanes])
-            else:
-                address = vector_at(builder, start, offset, INTEGERS)
-                builder.store(compress(builder, places, lanes), address, align=4)
-            return builder.add(offset, builder.ctpop(mask))
-
-        return types.intp(start, types.intp, types.int64, types.intp), codegen
+    @emits(lambda start, *_: types.intp(start, types.intp, types.int64, types.intp))
+    def append(builder, start, offset, mask, first):
+        bits = builder.trunc(mask, ir.IntType(LANES))
+        lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+        first = spread(builder, builder.trunc(first, INT32), INTEGERS)
+        places = builder.add(first, ir.Constant(INTEGERS, list(range(LANES))))
+        if compress is None:
+            kind = ir.FunctionType(ir.VoidType(), [INTEGERS, INT32.as_pointer(), lanes.type])
+            function = builder.module.declare_intrinsic(
+                "llvm.masked.compressstore.v16i32", fnty=kind
+            )
+            builder.call(function, [places, vector_at(builder, start, offset, INT32), lanes])
+        else:
+            address = vector_at(builder, start, offset, INTEGERS)
+            builder.store(compress(builder, places, lanes), address, align=4)
+        return builder.add(offset, builder.ctpop(mask))
 
     return append
 

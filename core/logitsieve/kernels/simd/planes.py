@@ -19,8 +19,6 @@ from logitsieve.kernels.simd.lanes import (
     multiply_add,
     pair_sum,
     rounded,
-    splat32,
-    splat64,
     widen,
     zeros32,
     zeros64,
@@ -48,17 +46,16 @@ def encode_planes(a, scale, first, last, high, low):
     Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
     """
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
-    step = splat64(float(scale))
-    total, squares, errors = zeros64(), zeros64(), zeros64()
+    total, squares, errors, step = zeros64(), zeros64(), zeros64(), float(scale)
     for d in range(first, last, LANES):
         x = load(a, d)
-        r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
+        r = rounded(x * factor) if scale > 0 else zeros32()
         if WORDS:
             store_words(high, low, d, r)
         else:
-            upper = rounded(multiply_add(r, splat32(np.float32(1.0 / 128.0)), zeros32()))
+            upper = rounded(r * (1.0 / 128.0))
             store_bytes(high, d, upper)
-            store_bytes(low, d, multiply_add(upper, splat32(np.float32(-128.0)), r))
+            store_bytes(low, d, multiply_add(upper, -128.0, r))
         total, squares, errors = add_codes(total, squares, errors, x, r, step)
     return int(pair_sum(total)), pair_sum(squares), pair_sum(errors)
 
@@ -66,10 +63,6 @@ def encode_planes(a, scale, first, last, high, low):
 @inline
 def add_codes(total, squares, errors, x, r, step):
     """Add r, g^2 and (x - g)^2 by lane, for sixteen codes r, g = step r."""
-    g = multiply_add(widen(r), step, zeros64())
-    error = multiply_add(g, splat64(-1.0), widen(x))
-    return (
-        multiply_add(widen(r), splat64(1.0), total),
-        multiply_add(g, g, squares),
-        multiply_add(error, error, errors),
-    )
+    g = widen(r) * step
+    error = widen(x) - g
+    return total + widen(r), multiply_add(g, g, squares), multiply_add(error, error, errors)

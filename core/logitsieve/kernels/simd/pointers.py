@@ -11,33 +11,29 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from logitsieve.kernels.compile import emits, inline
+
 
 @intrinsic
 def pointer(typing_context, array):
     """The address of an array's first element, typed by its dtype."""
 
     def codegen(context, builder, signature, arguments):
-        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return context.make_array(array)(context, builder, arguments[0]).data
 
     return types.CPointer(array.dtype)(array), codegen
 
 
-@intrinsic
-def keep_alive(typing_context, array):
+@emits(lambda array: types.void(array))
+def keep_alive(builder, array):
     """Use an array, or a tuple of them: Numba frees an array after its last use."""
-
-    def codegen(context, builder, signature, arguments):
-        return context.get_dummy_value()
-
-    return types.void(array), codegen
 
 
 def _pointer_from_address(dtype):
     @intrinsic
     def from_address(typing_context, address):
         def codegen(context, builder, signature, arguments):
-            target = context.get_value_type(signature.return_type)
-            return builder.inttoptr(arguments[0], target)
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
         return types.CPointer(dtype)(types.int64), codegen
 
@@ -66,23 +62,32 @@ def pointer_cast(dtype):
 
 as_int32, as_float32 = pointer_cast(types.int32), pointer_cast(types.float32)
 as_int8, as_uint8 = pointer_cast(types.int8), pointer_cast(types.uint8)
-as_uint16 = pointer_cast(types.uint16)
-as_float64 = pointer_cast(types.float64)
+as_uint16, as_float64 = pointer_cast(types.uint16), pointer_cast(types.float64)
 
 
-@intrinsic
-def float64_of_bits(typing_context, bits):
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
+@emits(lambda bits: types.float64(types.int64))
+def float64_of_bits(builder, bits):
+    return builder.bitcast(bits, ir.DoubleType())
 
 
-@intrinsic
-def shift(typing_context, start, count):
+@emits(lambda start, count: start(start, types.intp))
+def shift(builder, start, count):
     """The pointer `count` elements after `start`."""
+    return builder.gep(start, [count])
 
-    def codegen(context, builder, signature, arguments):
-        return builder.gep(arguments[0], [arguments[1]])
 
-    return start(start, types.intp), codegen
+@emits(lambda start: types.int64(start))
+def _address_of(builder, start):
+    return builder.ptrtoint(start, ir.IntType(64))
+
+
+@inline
+def nowhere():
+    """The start of a layout that is only measured."""
+    return float64_pointer(0)
+
+
+@inline
+def size_of(layout):
+    """Count the float64 values from `nowhere` to a layout's end."""
+    return _address_of(layout.end) // 8

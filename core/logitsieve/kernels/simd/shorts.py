@@ -12,29 +12,23 @@ from collections.abc import Iterator
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from logitsieve.api.results import Float32, Int32
-from logitsieve.kernels.simd.lanes import INT16, INTEGERS, LANES, LANES32, spread, vector_at
+from logitsieve.kernels.compile import emits
+from logitsieve.kernels.simd.lanes import FLOATS, INT16, INTEGERS, LANES, LANES32, spread, vector_at
 
 LAST = (1 << 16) - 1  # code
 STEPS = (10, 11)
 INFINITE = int(np.float32(np.inf).view(np.int32))
-_FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-@intrinsic
-def load_shorts(typing_context, start, offset, first, step):
+@emits(lambda start, *_: LANES32(start, types.intp, types.int32, types.int32))
+def load_shorts(builder, start, offset, first, step):
     """Sixteen float32 of the codes start[offset : offset + 16], uint16."""
-
-    def codegen(context, builder, signature, arguments):
-        start, offset, first, step = arguments
-        address = vector_at(builder, start, offset, ir.VectorType(INT16, LANES))
-        codes = builder.zext(builder.load(address, align=1), INTEGERS)
-        bits = builder.shl(codes, spread(builder, step, INTEGERS))
-        return builder.bitcast(builder.add(bits, spread(builder, first, INTEGERS)), _FLOATS)
-
-    return LANES32(start, types.intp, types.int32, types.int32), codegen
+    address = vector_at(builder, start, offset, ir.VectorType(INT16, LANES))
+    codes = builder.zext(builder.load(address, align=1), INTEGERS)
+    bits = builder.shl(codes, spread(builder, step, INTEGERS))
+    return builder.bitcast(builder.add(bits, spread(builder, first, INTEGERS)), FLOATS)
 
 
 def start_of(values: Float32, step: int, least: float) -> int:

@@ -17,14 +17,13 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from logitsieve.kernels.compile import emits
 from logitsieve.kernels.simd.byte_lanes import SUMS
 from logitsieve.kernels.simd.lanes import (
     BYTE,
     INT16,
     INT32,
-    INTEGERS,
     LANES,
     Vector,
     concatenated,
@@ -102,24 +101,20 @@ def _load_chunk(builder, start, place, by):
 def add_bits_by(way):
     """add(sums, rows, tables, chunk): add the look-ups for the bits of a chunk of sixteen rows."""
 
-    @intrinsic
-    def add(typing_context, sums, rows, tables, chunk):
-        def codegen(context, builder, signature, arguments):
-            sums, rows, tables, chunk = arguments
-            codes = _load_chunk(builder, rows, chunk, CHUNK_BYTES)
-            low = builder.and_(codes, ir.Constant(_CHUNK, [15] * 4 * LANES))
-            high = builder.lshr(codes, ir.Constant(_CHUNK, [4] * 4 * LANES))
-            whole, upper = _halves(builder, sums)
-            for half, nibbles in enumerate((low, high)):
-                place = builder.gep(tables, [ir.Constant(chunk.type, CHUNK_BYTES * half)])
-                table = _load_chunk(builder, place, chunk, TABLE_BYTES)
-                found = builder.bitcast(_look_up_chunk(builder, table, nibbles, way), _WORDS)
-                whole = builder.add(whole, found)
-                eight = ir.Constant(_WORDS, [8] * 2 * LANES)
-                upper = builder.add(upper, builder.lshr(found, eight))
-            return concatenated(builder, [whole, upper])
-
-        return sums(sums, rows, tables, types.intp), codegen
+    @emits(lambda sums, rows, tables, chunk: sums(sums, rows, tables, types.intp))
+    def add(builder, sums, rows, tables, chunk):
+        codes = _load_chunk(builder, rows, chunk, CHUNK_BYTES)
+        low = builder.and_(codes, ir.Constant(_CHUNK, [15] * 4 * LANES))
+        high = builder.lshr(codes, ir.Constant(_CHUNK, [4] * 4 * LANES))
+        totals, upper = _halves(builder, sums)
+        for half, nibbles in enumerate((low, high)):
+            place = builder.gep(tables, [ir.Constant(chunk.type, CHUNK_BYTES * half)])
+            table = _load_chunk(builder, place, chunk, TABLE_BYTES)
+            found = builder.bitcast(_look_up_chunk(builder, table, nibbles, way), _WORDS)
+            totals = builder.add(totals, found)
+            eight = ir.Constant(_WORDS, [8] * 2 * LANES)
+            upper = builder.add(upper, builder.lshr(found, eight))
+        return concatenated(builder, [totals, upper])
 
     return add
 
@@ -127,38 +122,22 @@ def add_bits_by(way):
 add_bits = add_bits_by(LOOK_UP)
 
 
-def _halves(builder, sums):
-    orders = (range(first, first + 2 * LANES) for first in (0, 2 * LANES))
-    return (shuffle(builder, sums, sums, order) for order in orders)
+def _halves(builder, lanes):
+    """LLVM: the first and the second half of the lanes."""
+    size = lanes.type.count // 2
+    return [shuffle(builder, lanes, lanes, range(i, i + size)) for i in (0, size)]
 
 
-@intrinsic
-def sums_of_words(typing_context, sums):
-    def codegen(context, builder, signature, arguments):
-        whole, upper = _halves(builder, arguments[0])
-        shifted = builder.shl(upper, ir.Constant(_WORDS, [8] * 2 * LANES))
-        even = builder.sub(whole, shifted)  # modulo 2^16, above which no sum is
-        totals = []
-        for words in (even, upper):
-            wide = builder.zext(words, ir.VectorType(INT32, 2 * LANES))
-            while wide.type.count > LANES // 2:
-                size = wide.type.count // 2
-                orders = (range(first, first + size) for first in (0, size))
-                wide = builder.add(*(shuffle(builder, wide, wide, order) for order in orders))
-            totals.append(wide)
-        order = [lane // 2 + LANES // 2 * (lane % 2) for lane in range(LANES)]
-        return shuffle(builder, *totals, order)
-
-    return SUMS(sums), codegen
-
-
-@intrinsic
-def combine_sums(typing_context, left, factor, right):
-    """left * factor + right, of sixteen whole numbers each."""
-
-    def codegen(context, builder, signature, arguments):
-        left, factor, right = arguments
-        factor = spread(builder, builder.trunc(factor, INT32), INTEGERS)
-        return builder.add(builder.mul(left, factor), right)
-
-    return SUMS(left, types.int64, right), codegen
+@emits(lambda sums: SUMS(sums))
+def sums_of_words(builder, sums):
+    totals, upper = _halves(builder, sums)
+    shifted = builder.shl(upper, ir.Constant(_WORDS, [8] * 2 * LANES))
+    even = builder.sub(totals, shifted)  # modulo 2^16, above which no sum is
+    parts = []
+    for words in (even, upper):
+        wide = builder.zext(words, ir.VectorType(INT32, 2 * LANES))
+        while wide.type.count > LANES // 2:
+            wide = builder.add(*_halves(builder, wide))
+        parts.append(wide)
+    order = [lane // 2 + LANES // 2 * (lane % 2) for lane in range(LANES)]
+    return shuffle(builder, *parts, order)

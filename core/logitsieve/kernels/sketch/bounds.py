@@ -5,16 +5,13 @@ Shape letters: V vocabulary, F coordinates in `coarse`, T bytes of a row in `fin
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.byte_lanes import (
     AVX_VNNI,
     FORM,
     NEON_DOT,
-    OFFSET,
     join_planes,
     multiply_bytes,
     multiply_row,
@@ -22,7 +19,7 @@ from logitsieve.kernels.simd.byte_lanes import (
     store_totals,
     zero_sums,
 )
-from logitsieve.kernels.simd.dots import four_from
+from logitsieve.kernels.simd.dots import four_from, row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
@@ -32,13 +29,21 @@ from logitsieve.kernels.simd.lanes import (
     store,
     zeros32,
 )
-from logitsieve.kernels.simd.pointers import as_float32, as_uint16, shift
+from logitsieve.kernels.simd.pointers import as_float32, shift
+from logitsieve.kernels.sketch.encode_query import (
+    FINE_ERROR,
+    FINE_REST,
+    FINE_SUM,
+    SCALE,
+    coarse_factors,
+)
 from logitsieve.kernels.sketch.levels import (
+    FOUR,
     FULL,
     HEAD_SCALE,
-    LevelFactors,
+    coarse_numbers,
     drop_sixteen,
-    first_level,
+    first_sums,
     last_level,
     level_queue_at,
     middle_estimate,
@@ -47,109 +52,72 @@ from logitsieve.kernels.sketch.levels import (
     number_lanes,
     queue_rows,
 )
-from logitsieve.kernels.sketch.sketch import (
-    ERROR,
-    EXTRA,
-    FINE_ERROR,
-    FINE_REST,
-    FINE_SUM,
-    FIRST_ERROR,
-    MIDDLE_ERROR,
-    REST,
-    SCALE,
-    SUM,
-    TAIL_ADDED,
-    TAIL_SCALE,
-)
-from logitsieve.kernels.topk.queries import CHUNK
+from logitsieve.kernels.sketch.sketch import EXTRA
 
-FOUR = 4  # groups per step
-IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # sums of four groups fill all registers
-AT_MOST = CHUNK + FULL + (FOUR + 1) * LANES  # rows per call of `refine`
-REFINED_SCRATCH = 2 * AT_MOST
-
-CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
-# float32 [AT_MOST] each; `rests` and `biases` are scratch of `refine`.
-Refined = namedtuple("Refined", "estimates uppers rests biases")
+IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # sums of four rows fill all registers
 
 
-@inline
-def coarse_factors(factors):
-    """Return the factors of coarse bounds in every lane, so stores do not force reloads."""
-    return CoarseFactors(
-        int(factors[SUM]),
-        splat32(np.float32(factors[SCALE])),
-        splat32(np.float32(factors[ERROR])),
-        splat32(np.float32(factors[REST])),
-        _level_factors(factors),
-    )
+def _four_by(multiply):
+    """four(r0, r1, r2, r3, planes, low, steps): sums of four rows, which share a query's loads."""
+
+    @inline
+    def four(r0, r1, r2, r3, planes, low, steps):
+        zero = zero_sums(), zero_sums()
+        s0, s1, s2, s3 = zero, zero, zero, zero
+        for step in range(steps):
+            s0 = multiply(s0, r0, planes, low, step)
+            s1 = multiply(s1, r1, planes, low, step)
+            if not IN_PAIRS:
+                s2 = multiply(s2, r2, planes, low, step)
+                s3 = multiply(s3, r3, planes, low, step)
+        for step in range(steps if IN_PAIRS else 0):
+            s2 = multiply(s2, r2, planes, low, step)
+            s3 = multiply(s3, r3, planes, low, step)
+        return join_planes(s0), join_planes(s1), join_planes(s2), join_planes(s3)
+
+    return four
 
 
-@inline
-def _level_factors(factors):
-    total, added = int(factors[FINE_SUM]), int(factors[TAIL_ADDED])
-    return LevelFactors(
-        total + 2 * added,
-        3 * total + 6 * added,
-        (OFFSET - 128) * total,
-        np.float32(3 * total),
-        splat32(np.float32(factors[TAIL_SCALE])),
-        splat32(np.float32(factors[REST])),
-        splat32(np.float32(factors[FIRST_ERROR])),
-        splat32(np.float32(factors[MIDDLE_ERROR])),
-        splat32(np.float32(factors[FINE_ERROR])),
-    )
-
-
-@inline
-def bound_four(sketch, planes, query, group, end):
-    """Return (estimates, bounds) of four groups, sharing the loads of the query.
-
-    With levels they are those of the second level. Groups from `end` on repeat the last group.
-    Places beyond V have undefined bounds.
-    """
-    sums = sum_four(sketch, planes, group, end)
-    group, second, third, fourth = four_from(group, end)
-    return (
-        _bound_group(sketch, planes, query, group, sums[0]),
-        _bound_group(sketch, planes, query, second, sums[1]),
-        _bound_group(sketch, planes, query, third, sums[2]),
-        _bound_group(sketch, planes, query, fourth, sums[3]),
-    )
+_four_groups, _four_rows = _four_by(multiply_bytes), _four_by(multiply_row)
 
 
 @inline
 def sum_four(sketch, planes, group, end):
-    size, low = sketch.group_bytes, shift(planes, sketch.plane)
-    group, second, third, fourth = four_from(group, end)
-    rows0, rows1 = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
-    rows2, rows3 = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
-    zero = zero_sums(), zero_sums()
-    s0, s1, s2, s3 = zero, zero, zero, zero
-    for quad in range(sketch.coarse_width // 4):
-        s0 = multiply_bytes(s0, rows0, planes, low, quad)
-        s1 = multiply_bytes(s1, rows1, planes, low, quad)
-        if not IN_PAIRS:
-            s2 = multiply_bytes(s2, rows2, planes, low, quad)
-            s3 = multiply_bytes(s3, rows3, planes, low, quad)
-    for quad in range(sketch.coarse_width // 4 if IN_PAIRS else 0):
-        s2 = multiply_bytes(s2, rows2, planes, low, quad)
-        s3 = multiply_bytes(s3, rows3, planes, low, quad)
-    return join_planes(s0), join_planes(s1), join_planes(s2), join_planes(s3)
+    """Return the sums of coarse codes of four groups; from `end` on the last one repeats."""
+    coarse, size = sketch.coarse, sketch.group_bytes
+    g0, g1, g2, g3 = four_from(group, end)
+    return _four_groups(
+        row_of(coarse, g0, size), row_of(coarse, g1, size), row_of(coarse, g2, size),
+        row_of(coarse, g3, size), planes, shift(planes, sketch.plane), sketch.coarse_width // 4,
+    )  # fmt: skip
 
 
 @inline
-def _bound_group(sketch, planes, query, group, sums):
+def bound_four(sketch, planes, query, group, end, estimates, uppers):
+    """Store estimates and upper bounds of four groups before `end`, of group g from 16 g on.
+
+    With levels they are those of the second level. Places beyond V have undefined bounds.
+    """
+    sums = sum_four(sketch, planes, group, end)
+    g0, g1, g2, g3 = four_from(group, end)
+    _bound_group(sketch, planes, query, g0, sums[0], estimates, uppers)
+    _bound_group(sketch, planes, query, g1, sums[1], estimates, uppers)
+    _bound_group(sketch, planes, query, g2, sums[2], estimates, uppers)
+    _bound_group(sketch, planes, query, g3, sums[3], estimates, uppers)
+
+
+@inline
+def _bound_group(sketch, planes, query, group, sums, estimates, uppers):
     if sketch.tail_width > 0:
         base, above = base_of(sketch, query, group, sums)
-        twice, _ = first_level(sketch, planes, query.levels, above, group)
-        middle = middle_level(sketch, planes, twice, group)
-        return (
-            middle_estimate(query.levels, middle, base),
-            middle_upper(query.levels, middle, above),
-        )
-    extras = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
-    return _bound_steep(as_float32(extras), query, sums)
+        middle = middle_level(sketch, planes, first_sums(sketch, planes, group), group)
+        estimate = middle_estimate(query.levels, middle, base)
+        upper = middle_upper(query.levels, middle, above)
+    else:
+        codes = group * sketch.group_bytes + LANES * sketch.coarse_width
+        estimate, upper = _bound_steep(as_float32(shift(sketch.coarse, codes)), query, sums)
+    store(estimates, group * LANES, estimate)
+    store(uppers, group * LANES, upper)
 
 
 @inline
@@ -162,9 +130,8 @@ def _bound_steep(extras, query, sums):
 
 @inline
 def base_of(sketch, query, group, sums):
-    codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
-    numbers = as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
-    scales = number_lanes(sketch, numbers, 0, HEAD_SCALE)
+    """Return estimates and upper bounds of a group with levels, without the tail."""
+    scales = number_lanes(sketch, coarse_numbers(sketch, group), 0, HEAD_SCALE)
     return base_bounds(scales, _biases(sketch, group), query, sums)
 
 
@@ -185,30 +152,37 @@ def base_bounds(scales, bias, query, sums):
 
 
 @inline
-def refined_at(scratch):
-    first = as_float32(scratch)
-    return Refined(
-        first, shift(first, AT_MOST), shift(first, 2 * AT_MOST), shift(first, 3 * AT_MOST)
-    )
+def store_bases(sketch, coded, query, group, end):
+    """Store `base_of` four groups before `end`, for `base_at`; not while rows are refined."""
+    places, sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
+    for i in range(FOUR):
+        base = base_of(sketch, query, places[i], sums[i])
+        store(coded.biases, 2 * LANES * i, base[0])
+        store(coded.biases, 2 * LANES * i + LANES, base[1])
 
 
 @inline
-def refine_places(sketch, planes, factors, places, count, ids, refined):
+def base_at(coded, i):
+    return load(coded.biases, 2 * LANES * i), load(coded.biases, 2 * LANES * i + LANES)
+
+
+@inline
+def refine_places(sketch, coded, places, count, ids):
     """Write the rows at places[:count] to `ids`, and their estimates and bounds from fine codes.
 
-    With levels, one place costs nearly as much as its whole group.
+    With levels, one place costs nearly as much as its group.
     """
     for i in range(count):
         ids[i] = sketch.order[places[i]]
     if sketch.tail_width > 0:
-        _refine_levels(sketch, planes, factors, places, count, refined)
+        _refine_levels(sketch, coded, places, count)
     else:
-        refine(sketch, planes, factors, ids, count, refined)
+        refine(sketch, coded, ids, count)
 
 
-@splice
-def _refine_levels(sketch, planes, factors, places, count, refined):
-    query, queue = coarse_factors(factors), level_queue_at(refined.rests)
+@inline_once
+def _refine_levels(sketch, coded, places, count):
+    query, queue, planes = coarse_factors(coded.factors), level_queue_at(coded.rests), coded.planes
     first = queued = done = 0
     while first < count:
         group, mask = np.int64(places[first]) // LANES, np.int64(0)
@@ -218,55 +192,40 @@ def _refine_levels(sketch, planes, factors, places, count, refined):
                 break
             mask |= bit
             first += 1
-        sums = sum_four(sketch, planes, group, group + 1)
-        base = base_of(sketch, query, group, sums[0])
-        twice, _ = first_level(sketch, planes, query.levels, base[1], group)
-        middle = middle_level(sketch, planes, twice, group)
+        base = base_of(sketch, query, group, sum_four(sketch, planes, group, group + 1)[0])
+        middle = middle_level(sketch, planes, first_sums(sketch, planes, group), group)
         queued = queue_rows(sketch, query.levels, middle, base, group, mask, queue, queued)
         while queued >= FULL or (queued > 0 and first == count):
             estimate, upper = last_level(sketch, planes, query.levels, queue, min(queued, LANES))
-            store(refined.estimates, done, estimate)
-            store(refined.uppers, done, upper)
+            store(coded.estimates, done, estimate)
+            store(coded.uppers, done, upper)
             done += LANES
             queued = drop_sixteen(queue, queued)
 
 
 @inline
-def refine(sketch, planes, factors, ids, count, refined):
+def refine(sketch, coded, ids, count):
     """Write estimates and bounds of the rows ids[:count] from their fine codes; not with levels."""
-    width, low = sketch.fine_width, shift(planes, sketch.plane)
-    query_sum = int(factors[FINE_SUM])
-    pieces = width // (4 * LANES)
+    width, planes, factors = sketch.fine_width, coded.planes, coded.factors
+    low, query_sum = shift(planes, sketch.plane), int(factors[FINE_SUM])
     for i in range(0, count, FOUR):
         i0, i1, i2, i3 = four_from(i, count)
-        row0, row1 = shift(sketch.fine, ids[i0] * width), shift(sketch.fine, ids[i1] * width)
-        row2, row3 = shift(sketch.fine, ids[i2] * width), shift(sketch.fine, ids[i3] * width)
-        zero = zero_sums(), zero_sums()
-        s0, s1, s2, s3 = zero, zero, zero, zero
-        for piece in range(pieces):
-            s0 = multiply_row(s0, row0, planes, low, piece)
-            s1 = multiply_row(s1, row1, planes, low, piece)
-            if not IN_PAIRS:
-                s2 = multiply_row(s2, row2, planes, low, piece)
-                s3 = multiply_row(s3, row3, planes, low, piece)
-        for piece in range(pieces if IN_PAIRS else 0):
-            s2 = multiply_row(s2, row2, planes, low, piece)
-            s3 = multiply_row(s3, row3, planes, low, piece)
-        store_totals(
-            refined.estimates, i,
-            join_planes(s0), join_planes(s1), join_planes(s2), join_planes(s3), query_sum,
+        s0, s1, s2, s3 = _four_rows(
+            shift(sketch.fine, ids[i0] * width), shift(sketch.fine, ids[i1] * width),
+            shift(sketch.fine, ids[i2] * width), shift(sketch.fine, ids[i3] * width),
+            planes, low, width // (4 * LANES),
         )  # fmt: skip
+        store_totals(coded.estimates, i, s0, s1, s2, s3, query_sum)
     for i in range(count):
         row = np.int64(ids[i])
         extras = as_float32(shift(sketch.fine, (row + 1) * width - EXTRA))
-        refined.uppers[i], refined.rests[i] = extras[0], extras[1]
-        refined.biases[i] = sketch.bias[row]
-    scale, error = splat32(np.float32(factors[SCALE])), splat32(np.float32(factors[FINE_ERROR]))
-    rest = splat32(np.float32(factors[FINE_REST]))
+        coded.uppers[i], coded.rests[i] = extras[0], extras[1]
+        coded.biases[i] = sketch.bias[row]
+    scale, error = splat32(factors[SCALE]), splat32(factors[FINE_ERROR])
+    rest = splat32(factors[FINE_REST])
     for i in range(0, count, LANES):
-        scales = load(refined.uppers, i)
-        dots = multiply_add(load(refined.estimates, i), scale, zeros32())
-        estimates = multiply_add(scales, dots, load(refined.biases, i))
-        upper = multiply_add(load(refined.rests, i), rest, estimates)
-        store(refined.estimates, i, estimates)
-        store(refined.uppers, i, multiply_add(scales, error, upper))
+        scales = load(coded.uppers, i)
+        estimates = multiply_add(scales, load(coded.estimates, i) * scale, load(coded.biases, i))
+        upper = multiply_add(load(coded.rests, i), rest, estimates)
+        store(coded.estimates, i, estimates)
+        store(coded.uppers, i, multiply_add(scales, error, upper))

@@ -6,8 +6,8 @@ each: odd integers q, with a scale s and a norm n. For the tail y of a query
 
     x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
 
-`reach` is 1 for certain bounds, less if bounds may fail with a small probability: `reach_of`. The
-tail of a query has eight-bit codes g, and sums are exact:
+`reach` is 1 for certain bounds, less if bounds may fail with a small probability (encode_query.py).
+The tail of a query has eight-bit codes g, and sums are exact:
 
     q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 2 L - 15 S
 
@@ -20,36 +20,14 @@ Shape letters: V vocabulary, P coordinates, F of them in `coarse`, T others, G g
 from __future__ import annotations
 
 from collections import namedtuple
-from math import log, pi, sqrt
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.simd.byte_lanes import (
-    CRUMB_FORM,
-    multiply_crumbs,
-    scale_sums,
-    store_bytes,
-    store_totals,
-    store_words,
-    zero_sums,
-)
-from logitsieve.kernels.simd.dots import four_from
-from logitsieve.kernels.simd.lanes import (
-    LANES,
-    load,
-    multiply_add,
-    pair_sum,
-    prefetch,
-    rounded,
-    splat32,
-    splat64,
-    store,
-    zeros32,
-    zeros64,
-)
+from logitsieve.kernels.compile import inline, inline_once
+from logitsieve.kernels.simd.byte_lanes import multiply_crumbs, scale_sums, store_totals, zero_sums
+from logitsieve.kernels.simd.dots import four_from, row_of
+from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, prefetch, splat32, store
 from logitsieve.kernels.simd.masks import lowest_bit
-from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes
 from logitsieve.kernels.simd.pointers import (
     as_float32,
     as_int8,
@@ -63,117 +41,30 @@ from logitsieve.kernels.simd.tables import (
     CHUNK_BYTES,
     CHUNK_COORDINATES,
     CHUNKS_AT_ONCE,
-    LARGEST_SUM,
-    TABLE_BYTES,
     add_bits,
-    combine_sums,
     sums_of_words,
     zero_words,
 )
 
-CRUMB_WORDS = CRUMB_FORM.words
 LEVELS = 3
 TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
-LARGEST_TAIL_CODE = 126.0  # before rounding, so that a code is a signed byte
-LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before rounding
 # The share of an error that has no uniform direction is at most 1 / APART: stored norms are at
 # least APART times it, and a query's reach is larger by 1 / APART.
 APART = 512.0
 # A row's numbers: the scale of its first coordinates, then scales and norms of the levels.
 NUMBERS = (
-    HEAD_SCALE,
-    FIRST_SCALE,
-    FIRST_NORM,
-    MIDDLE_SCALE,
-    MIDDLE_NORM,
-    LAST_SCALE,
-    LAST_NORM,
-) = range(7)
+    HEAD_SCALE, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE, LAST_NORM,
+) = range(7)  # fmt: skip
 STEP = 7  # index in `starts` of the step of their codes: simd/shorts.py
 COARSE_NUMBERS, LEVEL_NUMBERS = 3, 2  # per row in `coarse`, and in `middle` or `fine`
-CONSTANT = np.sqrt(2 * pi)
 
-# A query's factors: integers to subtract from sums, then float32 in every lane.
-LevelFactors = namedtuple(
-    "LevelFactors", "first middle last thrice scale rest first_error middle_error last_error"
-)
 # Rows waiting for the last level: int32 places, and float32 sums of two bits, estimates and bounds
 # of the first coordinates. The rest is scratch, for a group or sixteen rows.
 LevelQueue = namedtuple("LevelQueue", "places sums bases uppers group totals scales rests")
+FOUR = 4  # groups per step
 FULL = 2 * LANES  # rows: by then the codes of the first sixteen have been prefetched
 LINE = 64  # bytes
 AHEAD = 4  # groups to prefetch ahead
-
-
-@inline
-def reach_of(chance, rows, dim):
-    """Return a reach that any of `rows` exceeds at any level with at most the probability `chance`.
-
-    A coordinate of a uniform direction in n dimensions exceeds f with a probability of at most (1 -
-    f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))): docs/levels.md. Here n is dim - 1.
-    """
-    if chance <= 0.0 or dim < 4:
-        return 1.0
-    log_chance, n, low, high = log(chance / (LEVELS * rows)), dim - 1.0, 0.0, 1.0
-    for _ in range(40):
-        f = (low + high) / 2
-        least = (n - 1) / 2 * log(1 - f * f) - log(f * CONSTANT * sqrt(n - 1))
-        if least > log_chance:
-            low = f
-        else:
-            high = f
-    return high
-
-
-@inline
-def encode_tail(turned, width, planes, tables):
-    """Write the codes and tables of turned[:width], padded with zeros to whole quanta.
-
-    Returns (scale, the sum of the codes, the sum of the tables' offsets, ||scale g||^2 and ||y -
-    scale g||^2). `turned` holds the codes afterwards.
-    """
-    largest, fours = np.float32(0), np.float32(0)
-    for d in range(0, width, 4):
-        four = abs(turned[d]) + abs(turned[d + 1]) + abs(turned[d + 2]) + abs(turned[d + 3])
-        fours = max(fours, four)
-        for i in range(d, d + 4):
-            largest = max(largest, abs(turned[i]))
-    scale = max(largest / np.float32(LARGEST_TAIL_CODE), fours / np.float32(LARGEST_FOUR))
-    if not SMALLEST < scale < LARGEST:
-        scale = np.float32(0)
-    factor = np.float32(1) / scale if scale > 0 else np.float32(0)
-    step, low = splat64(float(scale)), shift(planes, width)
-    total, squares, errors = zeros64(), zeros64(), zeros64()
-    for d in range(0, width, LANES):
-        x = load(turned, d)
-        r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
-        if CRUMB_WORDS:
-            store_words(planes, low, d, r)
-        else:
-            store_bytes(planes, d, r)
-        total, squares, errors = add_codes(total, squares, errors, x, r, step)
-        store(turned, d, r)
-    added = _fill_tables(turned, width, tables)
-    return scale, int(pair_sum(total)), added, pair_sum(squares), pair_sum(errors)
-
-
-@inline
-def _fill_tables(codes, width, tables):
-    """Write the tables of codes[:width]; return the sum of their first entries."""
-    added = 0
-    for four in range(width // 4):
-        chunk, within = four // 8, four % 8
-        table = shift(tables, TABLE_BYTES * chunk + CHUNK_BYTES * (within % 2) + 8 * (within & 6))
-        begin = 0
-        for bit in range(4):
-            begin -= min(int(codes[4 * four + bit]), 0)
-        table[0] = begin
-        added += begin
-        for bit in range(4):
-            code, size = int(codes[4 * four + bit]), 1 << bit
-            for n in range(size):
-                table[size + n] = int(table[n]) + code
-    return added
 
 
 @inline
@@ -200,23 +91,32 @@ def _bits(rows, tables, chunks, later, lines):
             for line in range(lines):
                 prefetch(later, LINE * (lines * chunk + line))
             sums = add_bits(sums, rows, tables, chunk)
-        total = combine_sums(total, 1, sums_of_words(sums))
+        total += sums_of_words(sums)
     return total
 
 
 @inline
-def first_level(sketch, planes, query, base, group):
-    """Return (twice the sums of the first bits, the upper bounds) of a group."""
+def first_sums(sketch, planes, group):
+    """Return twice the sums of the first bits of a group."""
     rows = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
-    chunks = sketch.tail_width // CHUNK_COORDINATES
-    later = shift(rows, AHEAD * sketch.group_bytes)
+    chunks, later = sketch.tail_width // CHUNK_COORDINATES, shift(rows, AHEAD * sketch.group_bytes)
     bits = _bits(rows, tables_of(sketch, planes), chunks, later, 2)
-    twice = combine_sums(bits, 1, bits)
-    numbers = as_uint16(shift(rows, chunks * CHUNK_BYTES))
-    sums = scale_sums(twice, query.first, query.scale)
+    return bits + bits
+
+
+@inline
+def first_upper(sketch, query, twice, above, group):
+    """Return upper bounds of a group by its first bits."""
+    sums, numbers = scale_sums(twice, query.first, query.scale), coarse_numbers(sketch, group)
     scales = number_lanes(sketch, numbers, LANES, FIRST_SCALE)
     rests = number_lanes(sketch, numbers, 2 * LANES, FIRST_NORM)
-    return twice, bounded(scales, sums, query.first_error, rests, query.rest, base)
+    return bounded(scales, sums, query.first_error, rests, query.rest, above)
+
+
+@inline
+def coarse_numbers(sketch, group):
+    codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
+    return as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
 
 
 @inline
@@ -227,8 +127,7 @@ def number_lanes(sketch, numbers, offset, kind):
 @inline
 def bounded(scales, sums, error, rests, rest, base):
     """Return upper bounds of a level: base + scales (sums + error) + rests rest."""
-    upper = multiply_add(scales, multiply_add(sums, splat32(np.float32(1)), error), base)
-    return multiply_add(rests, rest, upper)
+    return multiply_add(rests, rest, multiply_add(scales, error + sums, base))
 
 
 @inline
@@ -237,21 +136,15 @@ def tables_of(sketch, planes):
 
 
 @inline
-def middle_bytes(sketch):
-    return LANES * (sketch.tail_width // 8 + 2 * LEVEL_NUMBERS)
-
-
-@inline
 def middle_level(sketch, planes, twice, group):
     """Return (sums of two bits, scales, norms) of a group, from twice the sums of one."""
     chunks = sketch.tail_width // CHUNK_COORDINATES
-    rows = shift(sketch.middle, group * middle_bytes(sketch))
-    later = shift(rows, AHEAD * middle_bytes(sketch))
-    bits = _bits(rows, tables_of(sketch, planes), chunks, later, 1)
-    sums = combine_sums(twice, 2, combine_sums(bits, 1, bits))
-    numbers = as_uint16(shift(rows, chunks * CHUNK_BYTES))
+    size = LANES * (sketch.tail_width // 8 + 2 * LEVEL_NUMBERS)
+    rows = shift(sketch.middle, group * size)
+    bits = _bits(rows, tables_of(sketch, planes), chunks, shift(rows, AHEAD * size), 1)
+    numbers, half = as_uint16(shift(rows, chunks * CHUNK_BYTES)), twice + bits
     scales = number_lanes(sketch, numbers, 0, MIDDLE_SCALE)
-    return sums, scales, number_lanes(sketch, numbers, LANES, MIDDLE_NORM)
+    return half + half, scales, number_lanes(sketch, numbers, LANES, MIDDLE_NORM)
 
 
 @inline
@@ -274,7 +167,7 @@ def queue_rows(sketch, query, middle, base, group, mask, queue, count):
     `base` holds estimates and bounds of the group without the tail.
     """
     sums, _, _ = middle
-    store(queue.group, 0, scale_sums(sums, query.middle, splat32(np.float32(1))))
+    store(queue.group, 0, scale_sums(sums, query.middle, splat32(1)))
     store(queue.group, LANES, base[0])
     store(queue.group, 2 * LANES, base[1])
     while mask:
@@ -292,17 +185,20 @@ def queue_rows(sketch, query, middle, base, group, mask, queue, count):
     return count
 
 
-@splice
+@inline
+def _fine_row(sketch, queue, i):
+    return row_of(sketch.fine, np.int64(queue.places[i]), sketch.fine_width)
+
+
+@inline_once
 def last_level(sketch, planes, query, queue, count):
     """Return (estimates, upper bounds) by four bits of the first `count` <= 16 rows of a queue."""
-    first, width = as_int8(shift(planes, 2 * sketch.plane)), sketch.fine_width
+    first = as_int8(shift(planes, 2 * sketch.plane))
     second = shift(first, sketch.tail_width)
     for i in range(0, count, 4):
         i0, i1, i2, i3 = four_from(i, count)
-        row0 = shift(sketch.fine, np.int64(queue.places[i0]) * width)
-        row1 = shift(sketch.fine, np.int64(queue.places[i1]) * width)
-        row2 = shift(sketch.fine, np.int64(queue.places[i2]) * width)
-        row3 = shift(sketch.fine, np.int64(queue.places[i3]) * width)
+        row0, row1 = _fine_row(sketch, queue, i0), _fine_row(sketch, queue, i1)
+        row2, row3 = _fine_row(sketch, queue, i2), _fine_row(sketch, queue, i3)
         s0, s1, s2, s3 = zero_sums(), zero_sums(), zero_sums(), zero_sums()
         for piece in range(sketch.tail_width // TAIL_QUANTUM):
             s0 = multiply_crumbs(s0, row0, first, second, piece)
@@ -312,8 +208,7 @@ def last_level(sketch, planes, query, queue, count):
         store_totals(queue.totals, i, s0, s1, s2, s3, query.last)
     scales, rests, starts = as_int32(queue.scales), as_int32(queue.rests), sketch.starts
     for i in range(count):
-        row = shift(sketch.fine, np.int64(queue.places[i]) * width)
-        numbers = as_uint16(shift(row, sketch.tail_width // 4))
+        numbers = as_uint16(shift(_fine_row(sketch, queue, i), sketch.tail_width // 4))
         # Integers below 2^24.
         queue.totals[i] = 4 * queue.sums[i] + 2 * queue.totals[i] - query.thrice
         scales[i] = starts[LAST_SCALE] + (np.int32(numbers[0]) << starts[STEP])
@@ -323,10 +218,7 @@ def last_level(sketch, planes, query, queue, count):
 
 @inline
 def last_bounds(query, queue):
-    sums, scales = (
-        multiply_add(load(queue.totals, 0), query.scale, zeros32()),
-        load(queue.scales, 0),
-    )
+    sums, scales = load(queue.totals, 0) * query.scale, load(queue.scales, 0)
     rests, above = load(queue.rests, 0), load(queue.uppers, 0)
     upper = bounded(scales, sums, query.last_error, rests, query.rest, above)
     return multiply_add(scales, sums, load(queue.bases, 0)), upper

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
-from logitsieve.kernels.topk.queries import SIZE
+from logitsieve.kernels.topk.queries import SIZE, STATE
 
 SEEDS = 2  # rows computed first for each answer: their k-th best is nearly the true one
 LOWEST = np.float32(-3.4028234e38)
@@ -16,12 +16,12 @@ SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/certified.py
 
 
 @inline
-def threshold_of(queries, q, state, margin):
+def threshold_of(queries, q, margin):
     """Return the value that a row's bound must reach for the row to be among the best.
 
     It exceeds -inf, the bound of computed rows and of places beyond V.
     """
-    if int(state[SIZE]) < queries.limit:
+    if int(queries.states[STATE * q + SIZE]) < queries.limit:
         return LOWEST
     return reached_by(queries.values[q * queries.limit], margin)
 
@@ -33,7 +33,7 @@ def reached_by(logit, margin):
     return threshold if threshold > LOWEST else LOWEST  # also if the margin is NaN
 
 
-@splice
+@inline_once
 def threshold_between(values, size, least, most):
     """Return a value that `least` to `most` of the values reach, by bisection."""
     high = float(largest_of(values, size))

@@ -114,6 +114,11 @@ def largest_norm(address, function):
 
 
 @inline
+def number_at(descriptor, place):
+    return float64_of_bits(descriptor[place])
+
+
+@inline
 def matrix_at(descriptor, place):
     return Matrix(
         float32_pointer(descriptor[place + WEIGHT]),
@@ -169,8 +174,8 @@ def slack_at(descriptor, place, norm):
     gamma_D ||w|| ||h||, underflow and rounding; infinite if float32 sums might overflow.
     """
     dim = descriptor[place + DIM]
-    product = norm * float64_of_bits(descriptor[place + LARGEST_NORM])
-    if not product + float64_of_bits(descriptor[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
+    product = norm * number_at(descriptor, place + LARGEST_NORM)
+    if not product + number_at(descriptor, place + LARGEST_BIAS) <= LARGEST_LOGIT:
         return np.inf
     gamma = dim * UNIT32 / (1.0 - dim * UNIT32)
     return (GAMMA_SPARE * gamma + DOT64_SPARE) * product + dim * DOT_UNDERFLOW
@@ -183,9 +188,9 @@ def coded_slack_at(descriptor, place, norm, off):
     w . (h - g), and rounding: of each number of w, and of the sum of a row's codes and lows.
     """
     dim, length = descriptor[place + DIM], norm + off
-    largest = float64_of_bits(descriptor[place + LARGEST_NORM])
-    product = length * float64_of_bits(descriptor[place + LARGEST_PARTS])
-    if not product + float64_of_bits(descriptor[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
+    largest = number_at(descriptor, place + LARGEST_NORM)
+    product = length * number_at(descriptor, place + LARGEST_PARTS)
+    if not product + number_at(descriptor, place + LARGEST_BIAS) <= LARGEST_LOGIT:
         return np.inf
     share = (dim / LANES + CODED_STEPS) * UNIT32 * GAMMA_SPARE
     return largest * (off + DOT64_SPARE * norm) + share * product + dim * DOT_UNDERFLOW
@@ -195,8 +200,8 @@ def coded_slack_at(descriptor, place, norm, off):
 def widen_hidden(descriptor, h, wide):
     """Copy a row of hidden to float64, padded, and return its norm; -1 if it is to be refused."""
     norm = np.sqrt(widen_row(h, wide, descriptor[DIM]))
-    product = norm * float64_of_bits(descriptor[LARGEST_NORM])
-    fits = product + float64_of_bits(descriptor[LARGEST_BIAS]) <= LARGEST_LOGIT
+    product = norm * number_at(descriptor, LARGEST_NORM)
+    fits = product + number_at(descriptor, LARGEST_BIAS) <= LARGEST_LOGIT
     return norm if fits else -1.0
 
 

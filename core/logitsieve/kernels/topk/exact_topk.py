@@ -11,15 +11,7 @@ from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.descriptor import ROWS, exact_logit, matrix_at, widen_hidden
-from logitsieve.kernels.topk.queries import (
-    LOGITS,
-    at_once,
-    empty_heaps,
-    queries_at,
-    query_room,
-    widen_queries,
-    write_answers,
-)
+from logitsieve.kernels.topk.queries import LOGITS, at_once, begin_block, query_room, write_answers
 from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 
 
@@ -35,13 +27,13 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     scratch = np.empty(block * query_room(dim, limit) + LOGITS, np.float64)
     for first in range(start, stop, block):
         count = min(stop - first, block)
-        rows, kept = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
-        queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, False)
-        bad = widen_queries(descriptor, queries, count)
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), block, pointer(hidden), pointer(ids), first, count, limit,
+            False,
+        )  # fmt: skip
         if bad >= 0:
-            status = -1 - first - bad
+            status = -1 - bad
             break
-        empty_heaps(descriptor, 0, queries, count)
         scan_all(matrix_at(descriptor, 0), queries, count)
         for q in range(count):
             scanned[first + q] = descriptor[ROWS]
@@ -67,12 +59,12 @@ def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     unfilled, one = 0, np.int64(1)
     for place in range(offsets.size - 1):
         row = start + place
-        h, kept = row_of(pointer(hidden), row, dim), row_of(pointer(ids), row, limit)
-        queries = queries_at(pointer(scratch), one, h, kept, dim, limit, False)
-        if widen_queries(descriptor, queries, one) >= 0:
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), one, pointer(hidden), pointer(ids), row, one, limit, False
+        )
+        if bad >= 0:
             unfilled = -1 - row
             break
-        empty_heaps(descriptor, 0, queries, one)
         first, last = offsets[place], offsets[place + 1]
         scan_one(matrix_at(descriptor, 0), LISTED, pointer(listed), first, last, queries, 0)
         size = write_answers(queries, 0, row_of(pointer(logits), row, limit))

@@ -65,6 +65,21 @@ def at_once(rows, room):
 
 
 @inline
+def begin_block(descriptor, scratch, block, hidden, ids, first, count, limit, distinct):
+    """Return queries for rows first .. first + count - 1 of hidden, with empty heaps in `ids`.
+
+    Also return -1, or the first row that cannot be answered.
+    """
+    dim = descriptor[DIM]
+    rows, own_ids = row_of(hidden, first, dim), row_of(ids, first, limit)
+    queries = queries_at(scratch, block, rows, own_ids, dim, limit, distinct)
+    bad = widen_queries(descriptor, queries, count)
+    if bad < 0:
+        empty_heaps(descriptor, 0, queries, count)
+    return queries, bad if bad < 0 else first + bad
+
+
+@inline
 def widen_queries(descriptor, queries, count):
     """Widen the rows and note their norms; -1, or the first row that cannot be answered."""
     dim = descriptor[DIM]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.rows.functions import CODED, CODED_DOTS, CODED_FOURS, DOTS, F32, call_dots
 from logitsieve.kernels.rows.products import code_room
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
@@ -172,7 +172,7 @@ def _store_biased(matrix, r0, r1, r2, r3, dots, logits, apart):
     logits[3 * apart] = dots[3] + matrix.bias[r3]
 
 
-@splice
+@inline_once
 def fill_one(matrix, listed, ids, first, last, operand, logits):
     """float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours."""
     dim = matrix.dim
@@ -209,7 +209,7 @@ def _prefetch_share(matrix, row, part, parts):
         prefetch(matrix.stored, start + line * CACHE_LINE)
 
 
-@splice
+@inline_once
 def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
     """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
 

@@ -13,7 +13,7 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.intervals.intervals import BELOW, COUNT, MOST, places_of
 from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
 from logitsieve.kernels.intervals.sums import (
@@ -30,7 +30,6 @@ from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
-    multiply_add,
     pair_sum,
     splat64,
     store,
@@ -38,7 +37,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import where_below, without
+from logitsieve.kernels.simd.masks import where_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
 from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
@@ -48,7 +47,7 @@ TRIED = 6  # attempts to decide about a row
 
 # Pointers: float32 weights of rows, at least e^{(x - most) inverse}, 0 for excluded ones; the
 # heaviest of each block, and a list of blocks; candidates and their noise; the float64 `cut`.
-DrawState = namedtuple("DrawState", "weights heaviest blocks ids noise cut size")
+DrawState = namedtuple("DrawState", "weights heaviest blocks ids noise cut size end")
 # Filters leave rows from (logit IN, row IN_ROW) up and exclude them from (OUT, OUT_ROW) down.
 IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
 CUT = 6
@@ -60,21 +59,16 @@ EDGE = 2.0**-49  # of a logit and of its distance from the largest, for the edge
 
 
 @inline
-def draw_state_size(descriptor):
+def draw_state_at(descriptor, start):
     size = padded(descriptor[ROWS])
-    return size // 2 + padded(size // BLOCK) + LANES + (size + LANES) // 2 + size + LANES + CUT
-
-
-@inline
-def draw_state_at(descriptor, scratch):
-    size = padded(descriptor[ROWS])
-    heaviest = shift(scratch, size // 2)
+    heaviest = shift(start, size // 2)
     blocks = shift(heaviest, padded(size // BLOCK) // 2)
     ids = shift(blocks, padded(size // BLOCK) // 2 + LANES)
     noise = shift(ids, (size + LANES) // 2)
+    cut = shift(noise, size + LANES)
     return DrawState(
-        as_float32(scratch), as_float32(heaviest), as_int32(blocks), as_int32(ids), noise,
-        shift(noise, size + LANES), size,
+        as_float32(start), as_float32(heaviest), as_int32(blocks), as_int32(ids), noise, cut, size,
+        shift(cut, CUT),
     )  # fmt: skip
 
 
@@ -104,7 +98,7 @@ def drop_below(draws, weight):
     least = np.float32(weight)
     for row in range(0, draws.size, LANES):
         lanes = load(draws.weights, row)
-        store(draws.weights, row, without(where_below(lanes, least, lanes), lanes))
+        store(draws.weights, row, lanes - where_below(lanes, least, lanes))
 
 
 @inline
@@ -117,7 +111,7 @@ def is_out(intervals, scale, draws, row):
     return logit < draws.cut[OUT] or (logit == draws.cut[OUT] and row >= draws.cut[OUT_ROW])
 
 
-@splice
+@inline_once
 def in_nucleus(descriptor, intervals, scale, draws, row):
     """Return 1 if a known row is in the nucleus, 0 if not, or UNDECIDED."""
     logit, top_p = intervals.logits[row], draws.cut[TOP_P]
@@ -156,7 +150,7 @@ def _close(descriptor):
     return CLOSE + descriptor[ROWS] * UNIT64
 
 
-@splice
+@inline_once
 def sums_left(descriptor, intervals, scale, draws, sums, remaining):
     """Return sums over the ids that filters leave, from sums over all rows and over min-p's."""
     estimate, low, high = sums.estimate, sums.low, sums.high
@@ -187,23 +181,21 @@ def sums_left(descriptor, intervals, scale, draws, sums, remaining):
     return Sums(min(max(estimate, low), high), low, high)
 
 
-@splice
+@inline_once
 def _estimated_mass(descriptor, intervals, scale, target):
     """Return the mass of the best rows that reach the mass `target`, by estimates and bisection."""
-    size, most, one = places_of(descriptor), intervals.state[MOST], splat64(1.0)
+    size, most = places_of(descriptor), intervals.state[MOST]
     if intervals.state[BELOW] > 0.0:
         size = 0  # all remaining rows are known
     for place in range(0, size, LANES):
-        estimate, _, _ = exponentials_at(intervals, scale, place)
-        store(intervals.gaps, place, estimate)
+        store(intervals.gaps, place, exponentials_at(intervals, scale, place)[0])
     least, above, mass = -REACHED / scale.inverse, 0.0, target  # relative to the largest logit
     for _ in range(HALVINGS):
         middle = (least + above) / 2
         limit, rest = np.float32(most + middle), zeros64()
         for place in range(0, size, LANES):
             weights, estimates = load(intervals.gaps, place), load(intervals.estimates, place)
-            reached = without(where_below(estimates, limit, weights), weights)
-            rest = multiply_add(widen(reached), one, rest)
+            rest += widen(weights - where_below(estimates, limit, weights))
         total = pair_sum(rest)
         for i in range(int(intervals.state[COUNT])):
             row = intervals.known[i]

@@ -10,42 +10,26 @@ import numpy as np
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import (
-    as_float32,
-    as_int8,
     as_int32,
     int64_pointer,
     keep_alive,
+    nowhere,
     pointer,
     shift,
+    size_of,
 )
-from logitsieve.kernels.sketch.bounds import REFINED_SCRATCH, refine_places, refined_at
-from logitsieve.kernels.sketch.sieve import (
-    DONE,
-    FORGET,
-    KEEP,
-    first_groups,
-    sieve,
-    sieved_at,
-    sieved_scratch_size,
-)
-from logitsieve.kernels.sketch.sketch import (
-    FACTORS,
-    MARGIN,
-    codes_scratch_size,
-    encode_query,
-    rotated_scratch_size,
-    sketch_at,
-)
+from logitsieve.kernels.sketch.bounds import refine_places
+from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
+from logitsieve.kernels.sketch.sieve import DONE, FORGET, KEEP, first_groups, sieve, sieved_at
+from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.descriptor import ROWS, fill_logits, matrix_at, widen_hidden
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
     at_once,
-    empty_heaps,
-    queries_at,
+    begin_block,
     query_room,
-    widen_queries,
     write_answers,
 )
 from logitsieve.kernels.topk.scan import scan_all
@@ -60,28 +44,28 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     groups = first_groups(descriptor, limit)
-    query_scratch = sieved_scratch_size(descriptor, groups, limit, np.int64(0))
-    each, status = query_room(dim, limit) + query_scratch, 0
+    sieved_size = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
+    each, status = query_room(dim, limit) + sieved_size, 0
     block = at_once(stop - start, each)
-    scratch = np.empty(block * each + LOGITS + rotated_scratch_size(descriptor), np.float64)
+    scratch = np.empty(block * each + LOGITS, np.float64)
     sieving = shift(pointer(scratch), block * query_room(dim, limit) + LOGITS)
-    rotated = as_float32(shift(sieving, block * query_scratch))
     for first in range(start, stop, block):
         count = min(stop - first, block)
-        rows, best_ids = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
-        queries = queries_at(pointer(scratch), block, rows, best_ids, dim, limit, False)
-        bad = widen_queries(descriptor, queries, count)
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), block, pointer(hidden), pointer(ids), first, count, limit,
+            False,
+        )  # fmt: skip
         if bad >= 0:
-            status = -1 - first - bad
+            status = -1 - bad
             break
-        empty_heaps(descriptor, 0, queries, count)
         if groups == 0:
             scan_all(matrix_at(descriptor, 0), queries, count)
         else:
-            sieve(descriptor, queries, sieving, query_scratch, groups, rotated, count, FORGET)
+            sieve(descriptor, queries, sieving, groups, count, FORGET)
         for q in range(count):
-            counts = sieved_at(descriptor, shift(sieving, q * query_scratch), groups).counts
-            scanned[first + q] = descriptor[ROWS] if groups == 0 else int(counts[DONE])
+            own = row_of(sieving, q, sieved_size)
+            done = int(sieved_at(descriptor, own, groups, limit, FORGET).counts[DONE])
+            scanned[first + q] = descriptor[ROWS] if groups == 0 else done
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
     return status
@@ -97,34 +81,30 @@ def certified_candidates(address, hidden, least):
     """
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
-    matrix, vocabulary, groups = (
-        matrix_at(descriptor, 0),
-        descriptor[ROWS],
-        first_groups(descriptor, least),
-    )
-    query_scratch = sieved_scratch_size(descriptor, groups, least, vocabulary)
-    size = query_room(dim, least) + LOGITS + query_scratch + rotated_scratch_size(descriptor)
+    vocabulary, groups = descriptor[ROWS], first_groups(descriptor, least)
+    own = query_room(dim, least) + LOGITS
+    size = own + size_of(sieved_at(descriptor, nowhere(), groups, least, KEEP))
     scratch, best = np.empty(size, np.float64), np.empty(least, np.int32)
-    place = shift(pointer(scratch), query_room(dim, least) + LOGITS)
-    rotated = as_float32(shift(place, query_scratch))
-    sieved = sieved_at(descriptor, place, groups)
+    sieving = shift(pointer(scratch), own)
+    sieved = sieved_at(descriptor, sieving, groups, least, KEEP)
     offsets, upper = np.empty(rows + 1, np.int64), np.empty(rows, np.float32)
     offsets[0] = 0
     ids, logits = np.empty(rows * CHUNK, np.int32), np.empty(rows * CHUNK, np.float32)
     bad, one = -1, np.int64(1)
     for row in range(rows):
         h = row_of(pointer(hidden), row, dim)
-        queries = queries_at(pointer(scratch), one, h, pointer(best), dim, least, False)
-        if widen_queries(descriptor, queries, one) >= 0:
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), one, h, pointer(best), np.int64(0), one, least, False
+        )
+        if bad >= 0:
             bad, rows = row, 0
             break
-        empty_heaps(descriptor, 0, queries, one)
         if groups == 0:
             count, upper[row] = vocabulary, -np.inf
             for i in range(vocabulary):
                 sieved.ids[i] = i
         else:
-            sieve(descriptor, queries, place, query_scratch, groups, rotated, one, KEEP)
+            sieve(descriptor, queries, sieving, groups, one, KEEP)
             count, upper[row] = int(sieved.counts[DONE]), _above(queries.values[0], 0.0)
         begin, end = offsets[row], offsets[row] + count
         offsets[row + 1] = end
@@ -132,9 +112,8 @@ def certified_candidates(address, hidden, least):
             ids, logits = _grown(ids, begin, end), _grown(logits, begin, end)
         for i in range(count):
             ids[begin + i] = sieved.ids[i]
-        fill_logits(matrix, queries.wide, ids, begin, end, logits)
-    keep_alive(scratch)
-    keep_alive(best)
+        fill_logits(matrix_at(descriptor, 0), queries.wide, ids, begin, end, logits)
+    keep_alive((scratch, best))
     return bad, offsets, ids[: offsets[rows]], logits[: offsets[rows]], upper
 
 
@@ -160,29 +139,23 @@ def certified_bounds(address, hidden, lowers, uppers):
     large.
     """
     descriptor = int64_pointer(address)
-    dim, sketch, codes = hidden.shape[1], sketch_at(descriptor), codes_scratch_size(descriptor)
-    scratch = np.empty(
-        padded(dim) + codes + FACTORS + rotated_scratch_size(descriptor) + REFINED_SCRATCH + CHUNK,
-        np.float64,
-    )
-    planes = as_int8(shift(pointer(scratch), padded(dim)))
-    factors = shift(pointer(scratch), padded(dim) + codes)
-    rotated = shift(factors, FACTORS)
-    place = shift(rotated, rotated_scratch_size(descriptor))
-    refined, ids = refined_at(place), as_int32(shift(place, REFINED_SCRATCH))
+    dim, sketch = hidden.shape[1], sketch_at(descriptor)
+    size = padded(dim) + size_of(coded_at(descriptor, nowhere())) + CHUNK
+    scratch = np.empty(size, np.float64)
+    coded = coded_at(descriptor, shift(pointer(scratch), padded(dim)))
+    ids, factors = as_int32(coded.end), coded.factors
     places = shift(ids, CHUNK)
     norm, bad = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), 0
     if norm >= 0:
         bad = -1
-        encode_query(descriptor, pointer(hidden), norm, as_float32(rotated), planes, factors)
+        encode_query(descriptor, pointer(hidden), norm, coded)
         for first in range(0, sketch.rows, CHUNK):
             count = min(CHUNK, sketch.rows - first)
             for i in range(count):
                 places[i] = first + i
-            refine_places(sketch, planes, factors, places, count, ids, refined)
+            refine_places(sketch, coded, places, count, ids)
             for i in range(count):
-                estimate = np.float64(refined.estimates[i])
-                upper = np.float64(refined.uppers[i])
+                estimate, upper = np.float64(coded.estimates[i]), np.float64(coded.uppers[i])
                 lowers[ids[i]] = -_above(upper - 2.0 * estimate, factors[MARGIN])
                 uppers[ids[i]] = _above(upper, factors[MARGIN])
     keep_alive(scratch)
