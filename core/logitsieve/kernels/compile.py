@@ -1,7 +1,7 @@
 """One decorator for every entry kernel, and the folder of compiled code.
 
-An entry kernel has one explicit signature, so that the machine code is called directly: Numba's own
-dispatcher looks at the type of each argument. The caller vouches for the types.
+An entry kernel has one explicit signature and is called directly: Numba's own dispatcher looks at
+the type of each argument. The caller vouches for the types.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from numba.core import config, sigutils
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
-# For functions that kernels call: without wrappers, each of which costs some 20 ms. Each is also
-# optimised by itself, with everything below it, for no caller.
+# For functions that kernels call: without wrappers. Each is optimised by itself, for no caller.
 inline = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
-# For long functions with one caller, which become part of it before anything is compiled.
+# For long functions with one caller: part of it before anything is compiled.
 inline_once = numba.njit(inline="always")
 
 _ROOT = Path(__file__).parent
@@ -86,8 +85,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
 def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Decorate a function emit(builder, *values), which emits the LLVM of an operation.
 
-    `signature_of` takes Numba's types of the arguments. The function returns a value, a list for a
-    tuple, or None.
+    `signature_of` takes Numba's types of the arguments. A list is a tuple, None no value.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -156,8 +154,7 @@ def _root_of(function: Callable[..., Any]) -> Path:
 def _sources_digest(root: Path) -> str:
     """Hash Numba's version and every source below `root`.
 
-    Numba's own cache only notices changes of an entry kernel's file. Kernels outside of this
-    package call those in it: their folder lies below this package's.
+    Numba's own cache only notices changes of an entry kernel's file.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(root.rglob("*.py")):

@@ -1,14 +1,11 @@
 """log Z within a width, and the draws of sampling/gumbel.py, seed for seed, from few logits.
 
 A draw is the id with the largest x_i / T + G_i. The bound of x_i gives the least noise by which an
-id can reach a guess of the winning value. Noise of blocks, then of ids, selects candidates; few of
-them pass the fine codes and are computed. The guess is lowered if no candidate reaches it. It
-starts at log Z, estimated, less g = GUESSED_BY_BOUNDS: too high once in e^(e^g) draws.
+id can reach a guess of the winning value. Noise of blocks, then of ids, selects candidates; few
+pass the fine codes and are computed. The guess, log Z estimated less g = GUESSED_BY_BOUNDS, is too
+high once in e^(e^g) draws, and then lowered.
 
-With top-p and min-p, test if the best id is in the set that they leave, then the next. Sums of the
-mass before an id and after it decide; every answer also holds for all better ids, or all worse.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
+With top-p and min-p, test if the best id is in the set that they leave, then the next: filters.py.
 """
 
 from __future__ import annotations
@@ -75,7 +72,7 @@ from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import CHUNK
 
-# Nats: the first guess is that far below log Z, and is lowered by that if there is no candidate.
+# Nats by which the first guess is below log Z, and by which it is lowered without a candidate.
 GUESSED_BY_BOUNDS, LOWERED = 0.5, 1.0
 
 
@@ -88,14 +85,11 @@ def interval_sample(
     address, hidden, seeds, step, inverse, top_p, min_p, width, first_id, places, offsets, edited,
     values, ids, log_z, scanned, answered, start, stop,
 ):  # fmt: skip
-    """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
+    """Fill ids [B, N] and log_z [B, 4] like `gumbel_sample`; `address` is the sketch's descriptor.
 
-    log_z [B, 4] gets an estimate of log Z and two proven bounds, for the ids that filters leave.
-    Without filters these are at most `width` apart, which is finite if N is 0. scanned [B] counts
-    logits computed. If answered[r] is False, compute all logits of the row instead: its other
-    outputs are unset. Row i of W stands at places[i] of the sketch's order. `address` is the
-    sketch's descriptor, other arguments are those of `gumbel_sample`. Returns -1, or the first row
-    that is not finite or too large.
+    log Z is an estimate and two proven bounds: without filters at most `width` apart, which is
+    finite if N is 0. scanned [B] counts logits computed. If answered[r] is False, the row's other
+    outputs are unset: all its logits are needed. Row i of W is at places[i] of the sketch's order.
     """
     descriptor = int64_pointer(address)
     dim, bad = hidden.shape[1], -1
@@ -160,7 +154,6 @@ def interval_sample(
 
 @inline_once
 def weigh(descriptor, intervals, scale, draws):
-    """Weigh each row by its upper bound or its logit; return the sums."""
     order, sixteen, rows = sketch_at(descriptor).order, as_float32(draws.noise), descriptor[ROWS]
     estimates, lows, highs = zeros64(), zeros64(), zeros64()
     for row in range(rows, draws.size):
@@ -208,10 +201,7 @@ def _draw(descriptor, intervals, scale, draws, first_id, guess, seed, step, draw
 
 @inline_once
 def best_candidate(descriptor, intervals, scale, draws, count, reached):
-    """Return (the best candidate that filters leave, its perturbed logit), or (NO_ROW, -inf).
-
-    If its value is below `reached`, others may be better.
-    """
+    """Return (the best candidate that filters leave, its perturbed logit), or (NO_ROW, -inf)."""
     winner, best, likely, most = NO_ROW, -np.inf, -1, -np.inf
     for i in range(count):
         row = np.int64(draws.ids[i])
@@ -248,10 +238,7 @@ def _compute_candidate(descriptor, intervals, scale, draws, i, least, winner, be
 
 @inline
 def _bound_of(intervals, scale, draws, i):
-    """Return an upper bound of a candidate's perturbed logit; -inf if its logit is known.
-
-    It is computed like the perturbed logit, and rounding is monotonic.
-    """
+    """Bound a candidate's perturbed logit, computed alike; -inf if its logit is known."""
     row = np.int64(draws.ids[i])
     scaled = (
         float(intervals.uppers[intervals.places[row]]) - intervals.state[MOST]
@@ -285,7 +272,6 @@ def compute_weight(descriptor, intervals, scale, draws, row):
 
 @inline
 def _better(intervals, scale, draws, i, winner, best):
-    """Return the better of a known candidate and the winner so far, with its perturbed logit."""
     row = np.int64(draws.ids[i])
     if is_out(intervals, scale, draws, row):
         return winner, best

@@ -2,8 +2,6 @@
 
 A row is in the nucleus if the mass before it is less than top-p of all. Intervals are narrowed
 until sums over them decide. Each answer holds for all rows before the row, or after it.
-
-Shape letters: V vocabulary.
 """
 
 from __future__ import annotations
@@ -45,15 +43,15 @@ from logitsieve.kernels.topk.descriptor import ROWS
 HALVINGS, REACHED = 16, 40.0  # steps of a bisection over that many nats below the best
 TRIED = 6  # attempts to decide about a row
 
-# Pointers: float32 weights of rows, at least e^{(x - most) inverse}, 0 for excluded ones; the
-# heaviest of each block, and a list of blocks; candidates and their noise; the float64 `cut`.
+# Pointers: float32 weights of rows, at least e^{(x - most) inverse} or 0; the heaviest of each
+# block, and a list of blocks; candidates and their noise; the float64 `cut`.
 DrawState = namedtuple("DrawState", "weights heaviest blocks ids noise cut size end")
 # Filters leave rows from (logit IN, row IN_ROW) up and exclude them from (OUT, OUT_ROW) down.
 IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
 CUT = 6
 NO_ROW, UNDECIDED = -1, -2
-# Proven to be enough by proofs/intervals.py. Closer to the edge of a nucleus than this share of the
-# total mass, all logits must decide; each addition takes UNIT64 more.
+# Proven to be enough by proofs/intervals.py. All logits decide closer to the edge of a nucleus than
+# this share of the total mass; each addition takes UNIT64 more.
 CLOSE = 1e-12
 EDGE = 2.0**-49  # of a logit and of its distance from the largest, for the edge of min-p
 

@@ -1,9 +1,8 @@
 """Intervals of all logits of a row of hidden, narrowed on demand.
 
-Intervals come from the coarse codes (with levels, the second level), then from the fine ones (the
-last level). A known row has its exact logit; the row with the largest logit always is known.
-
-Shape letters: V vocabulary, S places: V up to a multiple of 16, in the order of the sketch.
+Intervals come from the coarse codes or the second level, then from the fine ones or the last level.
+A known row has its exact logit; the row with the largest logit always is known. S places are V up
+to a multiple of 16, in the order of the sketch.
 """
 
 from __future__ import annotations
@@ -54,15 +53,14 @@ NEAR = 64  # beyond V / NEAR and a chunk, only the largest logit is searched
 MARGIN_SPARE = 1 + 1e-6  # of a margin, for rounding it to float32
 BOUND_SPARE = 2.0**-21  # of a bound, for adding the margin
 
-# Of `state`: the number of known finite logits, the largest, logits computed, rows refined, and the
-# distance below the largest within which all logits are known.
+# Of `state`: known finite logits, the largest, logits computed, rows refined, and the distance
+# below the largest within which all are known.
 COUNT, MOST, COMPUTED, REFINED, BELOW = range(5)
 STATE = 8
 
 # Pointers: the row of hidden in float64, its codes; float32 [S] estimates, upper bounds (-inf for
-# known rows) and scratch `gaps`; uint8 states [S]; float64 logits [V] of known rows, and the ids of
-# finite ones; the float64 state; places of rows in the sketch's order [V]; places and ids of rows
-# to refine.
+# known rows) and scratch `gaps`; uint8 states [S]; float64 logits [V] of known rows, ids of finite
+# ones; the float64 state; places of rows [V]; places and ids of rows to refine.
 Intervals = namedtuple(
     "Intervals", "wide coded estimates uppers gaps states logits known state places batch rows end"
 )
@@ -96,10 +94,9 @@ def intervals_at(descriptor, start, place_of):
 
 @inline_once
 def bound_all(descriptor, intervals, h, norm, below):
-    """Bound the rows that are not known, for a row of hidden with that norm, already widened.
+    """Bound all rows for a row of hidden with that norm, already widened.
 
-    With levels, rows with logits possibly within `below` of the largest are narrowed at once, while
-    the sums of their groups are at hand.
+    With levels, rows with logits possibly within `below` of the largest are narrowed at once.
     """
     encode_query(descriptor, h, norm, intervals.coded)
     sketch, margin = sketch_at(descriptor), margin_of(intervals)
@@ -152,7 +149,7 @@ def _bound_levels(descriptor, intervals, margin, below):
 
 @inline
 def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
-    """Narrow the first `count` rows of a queue, and compute those within `near` of the largest."""
+    """Narrow `count` rows of a queue, and compute those within `near` of the largest."""
     estimate, upper = last_level(
         sketch_at(descriptor), intervals.coded.planes, levels, queue, count
     )
@@ -179,7 +176,6 @@ def _forget(intervals, place):
 
 @inline
 def know(intervals, row, logit):
-    """Record the logit of a row; -inf excludes it."""
     _forget(intervals, int(intervals.places[row]))
     intervals.logits[row] = logit
     if logit > -np.inf:
@@ -214,9 +210,9 @@ def _note_fine(intervals, place, estimate, upper):
 
 @inline_once
 def find_most(descriptor, intervals, below, most_rows):
-    """Compute all rows with logits possibly within `below` of the largest, the largest included.
+    """Compute all rows with logits possibly within `below` of the largest, which is included.
 
-    All other rows have bounds below that. Returns False if it takes more logits than `most_rows`.
+    Returns False if it takes more logits than `most_rows`.
     """
     size = places_of(descriptor)
     _compute_likeliest(descriptor, intervals, size)
@@ -268,7 +264,7 @@ def _reaching(intervals, below):
 def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
     """Bound a row of hidden with edits edited[first:last]; False if that takes too many logits.
 
-    The largest logit is then known, and all logits possibly within `below` of it, if they are few.
+    The largest logit is then known, and all possibly within `below` of it, if they are few.
     """
     intervals.state[COUNT], intervals.state[MOST], intervals.state[BELOW] = 0.0, -np.inf, 0.0
     intervals.state[COMPUTED] = intervals.state[REFINED] = 0.0

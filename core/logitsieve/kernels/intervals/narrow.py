@@ -45,7 +45,7 @@ WITHIN = 0.999  # of a width, for rounding its exponential
 def narrow(descriptor, intervals, scale, budget):
     """Refine and compute rows until sums over the others are uncertain by about `budget`.
 
-    Returns False if that takes more than half as long as all of W.
+    False if that takes more than half as long as all of W.
     """
     size = places_of(descriptor)
     for place in range(0, size, LANES):
@@ -60,7 +60,7 @@ def narrow(descriptor, intervals, scale, budget):
 
 @inline
 def _threshold(weights, size, error, budget):
-    """Return the largest power of two such that lighter rows with that error keep to the budget."""
+    """Return the largest power of two for which lighter rows keep to the budget."""
     low, high = LEAST_POWER, 1  # exponents: enough, and too much
     while high - low > 1:
         middle = (low + high) // 2
@@ -79,7 +79,6 @@ def _threshold(weights, size, error, budget):
 
 @inline_once
 def narrow_unsure(descriptor, intervals, logit):
-    """Refine or compute rows that may be on either side of a logit; False if too expensive."""
     limits = limits_of(logit)
     for place in range(0, places_of(descriptor), LANES):
         coarse = on_side(intervals, place, COARSE, UNSURE, limits, splat32(1))
@@ -139,10 +138,7 @@ def _narrow_rows(descriptor, intervals, scale):
 
 @inline_once
 def narrow_sums(descriptor, intervals, scale, width):
-    """Return (True, sums with logarithms within `width` nats), or False if too expensive.
-
-    Heavy rows are computed first and others refined.
-    """
+    """Return (True, sums with logarithms within `width` nats), or False if too expensive."""
     _narrow_rows(descriptor, intervals, scale)
     sums, share = sum_all(descriptor, intervals, scale), 1.0
     while not sums.high <= sums.low * exp(WITHIN * width):

@@ -1,7 +1,6 @@
 """Sums of exponentials of logits within intervals: bounds of Z, and of the mass around a logit.
 
-Exponents are relative to the largest logit, in float32 for rows that are not known; `lift` bounds
-their rounding.
+Exponents are relative to the largest logit, in float32 unless it is known; `lift` bounds rounding.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ Sums = namedtuple("Sums", "estimate low high")
 
 @inline
 def scale_of(intervals, inverse):
-    """Return the scale of exponents; `lift` exceeds LIFTED if float32 is too coarse."""
     top = intervals.state[MOST] * inverse
     return Scale(inverse, top, LIFT * (abs(top) + REACH))
 
@@ -65,7 +63,6 @@ def sum_all(descriptor, intervals, scale):
 
 @inline
 def scaled_logit(intervals, scale, row):
-    """Return the scaled logit of a known row, as head `exact` computes it."""
     return (intervals.logits[row] - intervals.state[MOST]) * scale.inverse
 
 
@@ -107,7 +104,7 @@ def with_known(intervals, known, sums):
 
 @inline
 def sums_of(estimate, low, high, size):
-    """Return Sums from sums of float32 exponentials over `size` places, widened by their error."""
+    """Widen sums of float32 exponentials over `size` places by their error."""
     low = max(0.0, low - size * LEAST) * (1 - SUM_SPARE)
     return Sums(estimate, low, high * (1 + SUM_SPARE))
 
@@ -116,10 +113,8 @@ def sums_of(estimate, low, high, size):
 def _sum_state(descriptor, intervals, scale, state, side, limits):
     """Return sums over the rows of a state on one side, by their own bounds and by a joint one.
 
-    The errors of all estimates form a vector no longer than N = `error`. By Cauchy-Schwarz a
-    weighted sum of errors is at most N times the length of the weights: up to second order, the
-    error of a sum of exponentials. `joint` is raised, because subtracting it may cancel the
-    estimate.
+    The errors of all estimates are a vector no longer than `error`. By Cauchy-Schwarz the error of
+    a sum of exponentials is, up to second order, at most that times the length of the weights.
     """
     estimates, squares, lows, highs, most = zeros64(), zeros64(), zeros64(), zeros64(), zeros32()
     size = places_of(descriptor)
@@ -155,7 +150,6 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
 
 @inline
 def on_side(intervals, place, state, side, limits, lanes):
-    """Zero the lanes of rows in another state or on another side."""
     lanes = where_equal(intervals.states, place, state, lanes)
     if side == ALL_ROWS:
         return lanes
@@ -172,12 +166,10 @@ def on_side(intervals, place, state, side, limits, lanes):
 
 @inline
 def exponentials_at(intervals, scale, place):
-    """Return exponentials of sixteen estimates, lower bounds and upper bounds."""
     inverse, down = np.float32(scale.inverse), np.float32(-scale.top)
     lowered, lifted = np.float32(-scale.top - scale.lift), np.float32(scale.lift - scale.top)
     upper, estimate = load(intervals.uppers, place), load(intervals.estimates, place)
-    # Fine bounds may exceed the largest logit even if coarse ones did not; lower bounds never do.
-    # Bounds of -inf give NaN, which `exp_lanes` treats as the lowest exponent.
+    # Fine bounds may exceed the largest logit. Bounds of -inf give NaN: the lowest exponent.
     most = np.float32(scale.lift)
     return (
         exp_lanes(smaller(multiply_add(estimate, inverse, down), most)),
@@ -188,7 +180,6 @@ def exponentials_at(intervals, scale, place):
 
 @inline
 def _lower(estimate, upper):
-    """Return lower bounds: as far below the estimates as the upper ones are above."""
     return estimate * np.float32(2) - upper
 
 
@@ -215,10 +206,7 @@ def split_known(intervals, scale, row, logit):
 
 @inline_once
 def split_sums(descriptor, intervals, scale, row, logit):
-    """Return sums over rows before a row with that logit, over the rest, and over undecided ones.
-
-    Rows before it have larger logits, or equal ones and lower ids.
-    """
+    """Return sums over rows before a row with that logit, the rest, and undecided ones."""
     limits, (first, last) = limits_of(logit), split_known(intervals, scale, row, logit)
     return (
         _sum_side(descriptor, intervals, scale, BEFORE, limits, first),
@@ -229,7 +217,6 @@ def split_sums(descriptor, intervals, scale, row, logit):
 
 @inline
 def write_interval(scale, sums, log_z):
-    """Write log_z [4]: a TOP of 0, an estimate of log Z, and two proven bounds."""
     off = LOG_SPARE * (abs(scale.top) + abs(log(sums.high)) + abs(log(sums.low)))
     low, high = scale.top + log(sums.low) - off, scale.top + log(sums.high) + off
     log_z[TOP], log_z[LOW], log_z[HIGH] = 0.0, low, high

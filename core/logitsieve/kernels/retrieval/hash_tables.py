@@ -1,14 +1,11 @@
 """Hash tables of SimHash codes: the ids that share a bucket with each query, each once.
 
-SimHash has the sides of random hyperplanes on which a vector lies. Charikar 2002, Similarity
-Estimation Techniques from Rounding Algorithms: two vectors at an angle t are on the same side of a
-random plane with probability 1 - t / pi.
+Charikar 2002, Similarity Estimation Techniques from Rounding Algorithms: two vectors at an angle t
+are on the same side of a random plane with probability 1 - t / pi.
 
-Tables are CSR: bucket c of table l owns ids[offsets[l 2^N + c] : offsets[l 2^N + c + 1]], and each
-table holds every id once.
+Tables are CSR, bucket c of table l at l 2^N + c; each table holds every id once.
 
-Shape letters: B vectors or queries, D their size, V vocabulary, L tables, N bits a table, J = L N
-planes.
+Shape letters: L tables, N bits a table, J = L N planes.
 """
 
 from __future__ import annotations
@@ -79,9 +76,8 @@ def simhash_codes(vectors, planes, shifts, codes):
 def probe_order(bits: int, probes: int) -> Int32:
     """Return int32 [probes]: sets of planes to flip, by rank (bit r: the r-th nearest), best first.
 
-    Lv et al. 2007, Multi-Probe LSH, section 4.5: in the order of the sum of squared distances, each
-    distance replaced by its expectation. The first is no flip; all 2^bits sets are each bucket
-    once.
+    Lv et al. 2007, Multi-Probe LSH, section 4.5: in the order of the sum of squared expected
+    distances. The first is no flip.
     """
     ranks = np.arange(1, bits + 1) / (bits + 1)
     distances = np.array([NormalDist().inv_cdf((1 + rank) / 2) for rank in ranks])
@@ -95,9 +91,9 @@ def probe_order(bits: int, probes: int) -> Int32:
 LARGEST_COUNT = (1 << 16) - 1
 GUESS = 1024  # ids a query that the first block of results has room for
 
-# Pointers to offsets and ids, and to scratch for one query: codes int64 [L], ranked int64 [J], and
-# collected int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. `most`: where
-# counts end, so that no table that holds an id twice can make them overflow.
+# Pointers to offsets and ids, and scratch for one query: codes int64 [L], ranked int64 [J], and
+# collected int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. Counts end at
+# `most`, so that no table can make them overflow.
 BucketLookup = namedtuple(
     "BucketLookup", "offsets ids bits order probes used most codes ranked collected"
 )
@@ -118,7 +114,6 @@ def bucket_tables(codes: Int32, bits: int) -> tuple[Int32, Int32]:
 
 @inline
 def _rank_planes(sides, bits, ranked, used):
-    """ranked[r] = the r-th nearest of a table's planes, for r < used."""
     for n in range(bits):
         distance, place = abs(sides[n]), min(n, used)
         while place > 0 and distance < abs(sides[ranked[place - 1]]):
@@ -151,7 +146,6 @@ def _flips(ranks, ranked):
 
 @inline
 def _collect(lookup, bucket, counts, size):
-    """Count the ids of a bucket, at most to `most`, and append the new ones to `collected`."""
     for i in range(lookup.offsets[bucket], lookup.offsets[bucket + 1]):
         row = lookup.ids[i]
         count = int(counts[row])
@@ -163,7 +157,6 @@ def _collect(lookup, bucket, counts, size):
 
 @inline
 def _most_collided(collected, size, counts, limit, histogram, tables):
-    """Keep the `limit` ids that were counted most often; among equals, those found first."""
     for count in range(tables + 1):
         histogram[count] = 0
     for i in range(size):
@@ -206,9 +199,9 @@ def _look_up(lookup, sides, tables, counts):
 def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, counts, collected):
     """Return CSR (offsets int64 [B+1], distinct ids) of the buckets probed for each row of hidden.
 
-    The first `tables` of planes [L, N, D] are looked up, in each the buckets named by `order`
-    (`probe_order`). Of a row's ids the `limit` that most tables found are kept, those of nearer
-    buckets first. Scratch: counts [V], zeros before and after, and collected [V + 1].
+    The first `tables` of planes [L, N, D] are looked up in the `probe_order`. A row keeps the
+    `limit` ids that most tables found, those of nearer buckets first. Scratch: counts [V], zeros
+    before and after, and collected [V + 1].
     """
     rows, dim = hidden.shape
     bits = planes.shape[1]

@@ -1,14 +1,12 @@
 """A preview of all logits in few rotated dimensions, and the rows that are best by it.
 
-The columns of sixteen rows lie together, so that no sum runs across lanes, and a smaller width
-reads the beginning of each group. A score is the bias, then one multiply_add a column, however
-queries are batched.
+The columns of sixteen rows lie together: no sum runs across lanes, and a smaller width reads the
+beginning of each group. A score is the bias, then one multiply_add a column, in any batch.
 
-The best are kept as int64 keys, the score's order above and the complement of the id below. Keys
-that may be among the best are collected until the space is full; then the worst are dropped.
+The best are int64 keys, the score's order above and the complement of the id below. They are
+collected until the space is full; then the worst are dropped.
 
-Shape letters: Q queries, B batch rows, D hidden size, V vocabulary, R rank, W width (W <= R), G
-groups of 16 rows, N rows selected.
+Shape letters: R rank, W width (W <= R), G groups of 16 rows, N rows selected.
 """
 
 from __future__ import annotations
@@ -70,7 +68,6 @@ def _shrink(best, q, keys, size):
 
 @inline
 def _collect(best, q, scores, first, rows):
-    """Collect those of rows first .. first + 15 that may be among the best of query q."""
     mask = first_lanes(lanes_not_below(load(scores, 0), best.thresholds[q]), rows - first)
     size, bits = best.sizes[q], as_int32(scores)
     keys = shift(best.keys, q * best.capacity)
@@ -149,7 +146,6 @@ def _collect_groups(preview, best, q, scores, group, last):
 
 @inline
 def _turn(basis, hidden, width, dim, turned):
-    """turned [W] = the first W rows of the basis [R, D] times one row of hidden."""
     apart = (width + 3) // 4
     for r in range(apart):
         r0, r1, r2, r3 = four_from(r, width, apart)
@@ -159,7 +155,6 @@ def _turn(basis, hidden, width, dim, turned):
 
 @inline
 def _scan(preview, best, turned, scores, count):
-    """Score every row for every query, a tile of groups at a time."""
     groups, width = (preview.rows + LANES - 1) // LANES, preview.width
     shared = max(4, TILE_BYTES // (4 * LANES * width) // 4 * 4)
     tile = groups if count < 8 else shared

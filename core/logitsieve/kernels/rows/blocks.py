@@ -1,7 +1,7 @@
 """Rows in ggml's blocks: one table says how sixteen numbers of each type are decoded.
 
-A number is code x scale, or code x scale + low: codes are whole numbers of a byte, and `span`
-neighbouring numbers share a float32 scale and low. docs/index-format.md has the layouts.
+A number is code x scale, or code x scale + low; `span` neighbours share a float32 scale and low.
+docs/index-format.md has the layouts.
 """
 
 from __future__ import annotations

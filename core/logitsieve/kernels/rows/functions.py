@@ -1,7 +1,6 @@
 """The functions that read stored rows, which kernels call by address.
 
-Each is one loop, compiled for a type of rows when such rows are first used, not into every kernel:
-float32 rows need none of this.
+Each is one loop, compiled for a type of rows when such rows are first used, not into every kernel.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ STORED_TYPES: dict[str, StoredType] = {
     "BF16": BFloat16(),
     **{kind: Blocks(kind) for kind in READERS},
 }
-# How a matrix's rows are read, as descriptors have it: where they are, or by functions. From CODED
-# on they may be multiplied with a query's codes, too; those of COSTLY codes have more to decode.
+# How rows are read: where they are, or by functions. From CODED on they may be multiplied with a
+# query's codes, too; those of COSTLY codes have more to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
 _PLACES, _FOUR = [types.int64] * 4, types.UniTuple(types.float32, 4)
@@ -148,5 +147,4 @@ def decoded(matrix: StoredMatrix) -> Float32:
 
 @kernel("(int64, uint8[::1], float32[::1])")
 def decode_rows(address, stored, values):
-    """Fill `values` with the numbers of stored rows; `address` is that of their `decode`."""
     return call_decode(address, pointer(stored), values.size, pointer(values))

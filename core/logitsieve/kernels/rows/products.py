@@ -4,13 +4,11 @@ A query h has codes r of 15 bits: g = scale r approximates it. A row's dot with 
 
 scale x sum over spans (the row's scale x sum of code x r + low x sum of r),
 
-with both sums of whole numbers exact in float32: eight lanes hold four products each, below 2^24.
-kernels/topk/descriptor.py counts the few roundings.
+with both sums exact in float32: eight lanes hold four products each, below 2^24. D is a multiple of
+32. topk/descriptor.py counts the roundings.
 
-Codes of a query lie in float32 values of scratch: the scale, for each 32 coordinates an eighth of
-the sum of their codes, and the codes as int16 after `code_header` values.
-
-Shape letters: D hidden size, a multiple of 32.
+Codes of a query are float32 values: the scale, for each 32 coordinates an eighth of the sum of
+their codes; after `code_header` of them the codes as int16.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ zero_eight = zeros_of(EIGHT_SUMS)
 
 
 def sums_of_pairs(builder, codes, words, neighbours=NEIGHBOURS):
-    """LLVM: eight sums of two products, of `neighbours` (as x86 does) or of lanes eight apart."""
+    """LLVM: eight sums of two products, of `neighbours` (x86) or of lanes eight apart."""
     products = builder.mul(builder.sext(codes, INTEGERS), builder.sext(words, INTEGERS))
     lanes = range(0, LANES, 2) if neighbours else range(EIGHT)
     further = [lane + (1 if neighbours else EIGHT) for lane in lanes]
@@ -69,7 +67,6 @@ def _multiply_add(builder, left, right, total):
 
 @intrinsic
 def block_at(typing_context, stored, offset):
-    """Return the pointer to the block that begins with number `offset`."""
 
     def codegen(context, builder, signature, arguments):
         return builder.gep(arguments[0], [stored.dtype.place(builder, *arguments).begin])
@@ -119,14 +116,12 @@ def store_four(builder, start, scale, s0, s1, s2, s3):
     builder.store(four, builder.bitcast(start, _FEW.as_pointer()), align=4)
 
 
-# Lanes of two times eight that are added to those two further on. None leaves its half of a
-# register: that takes longer.
+# Lanes of two times eight that are added to those two further on, each within its half register.
 _SINGLE = 0, 8, 1, 9, 4, 12, 5, 13
 _PAIRED = 0, 1, 8, 9, 4, 5, 12, 13
 
 
 def _folded(builder, left, right, lanes):
-    """LLVM: sums of `lanes` and the lanes two further on."""
     further = [lane + 2 for lane in lanes]
     return builder.fadd(*(shuffle(builder, left, right, order) for order in (lanes, further)))
 
@@ -140,7 +135,6 @@ def _store_codes(builder, words, place, lanes):
 
 @inline
 def code_header(dim):
-    """Count float32 values in front of a query's codes."""
     return (dim // SPAN + LANES) // LANES * LANES
 
 

@@ -1,7 +1,7 @@
 """Readers that all stored types share, of bytes and of bits; rows of float16 and of bfloat16.
 
-Functions emit LLVM, for vectors of sixteen lanes or for single numbers alike. A product and a
-difference are each rounded, never fused: ggml's reference defines the bits.
+Functions emit LLVM, for vectors or single numbers. A product and a difference are each rounded,
+never fused: ggml's reference defines the bits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def _constant(kind, value):
 
 
 def load_at(builder, start, place, kind):
-    """The value at byte `place`, at any address."""
     return builder.load(vector_at(builder, start, place, kind), align=1)
 
 

@@ -1,21 +1,17 @@
 """Draws from all ids by the Gumbel-max trick: the id with the largest x_i / T + G_i.
 
-Gumbel noise is G_i = -log E_i, with independent exponentials E_i. A block of sixteen ids first
-draws its least E_i, -log(u) / 16, which belongs to each id with equal probability; the others
-exceed it by exponentials (they have no memory). So a block that cannot win costs one random number,
-u (philox.py, stream LEAST), with lowest bits saying which id has the least. Another id's E_i is
-larger by -log u, with u the id's (stream NOISE).
+Gumbel noise is G_i = -log E_i, with independent exponentials E_i. A block of sixteen ids draws its
+least E_i, -log(u) / 16, and its owner by one random number u (stream LEAST); the others exceed it
+by exponentials -log u of their own (stream NOISE), which have no memory. So a block that cannot win
+costs one number.
 
-With top-p and min-p (Hugging Face's definition and order) the largest is taken among the ids that
-they leave: noise restricted to a set draws from the softmax over that set.
+Top-p and min-p (Hugging Face's definition and order) restrict the noise to the ids that they leave,
+which draws from the softmax over these.
 
-Scaled logits are relative to the largest: large logits would swallow the noise. An id can reach a
-value M only if E_i <= w_i e^-M, with w_i = e^{x_i / T}, and -log u >= 1 - u: vectors of blocks,
-then of ids, are tested in float32, and the few ids that pass in float64. M is the logarithm of the
-sum of all w_i, less GUESSED: too high once in e^(e^GUESSED) draws, and then lowered to the best
-value found.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
+Scaled logits are relative to the largest, which would swallow the noise. An id reaches a value M
+only if E_i <= w_i e^-M, with w_i = e^{x_i / T}, and -log u >= 1 - u: blocks, then ids, are tested
+in float32, and the few that pass in float64. M is the logarithm of the sum of all w_i, less
+GUESSED: too high once in e^(e^GUESSED) draws, and then lowered to the best value found.
 """
 
 from __future__ import annotations
@@ -57,14 +53,11 @@ BLOCK = LANES  # ids that share a random number for their least exponential
 SPARE = 1 + 1e-6  # of a weight, for rounding in float32 and float64
 FARTHEST = 1e36  # 16 times that times a weight is within float32
 GUESSED = 1.5  # nats by which the guess is below log Z
-# Exponentials are from 2^-53 / 16 to 17 / 16 log 2^53, so noise is from -3.67 to 39.52. The best
-# id has a scaled logit of 0, so a winner's value is at least -3.67 and its weight at least e^-43.2,
-# within float32.
+# Noise is from -3.67 to 39.52, so a winner's weight is at least e^-43.2, within float32.
 MASS_SPARE = 1 - 1e-9  # of a weight, for rounding the total
 
-# Pointers with `size` elements, V in whole lanes: float64 logits, as edited, and weights
-# e^{(x - most) inverse}; float32 weights `drawn`, 0 for excluded ids; a list of ids. `heaviest`:
-# the largest `drawn` of each block, and scratch for a list of `blocks`.
+# Pointers to `size` elements, V in whole lanes: edited float64 logits, weights e^{(x - most)
+# inverse}; float32 weights `drawn`, 0 for excluded ids, and the heaviest of each block; lists.
 DrawState = namedtuple(
     "DrawState", "logits weights drawn heaviest blocks ids rows size best most inverse"
 )
@@ -116,8 +109,8 @@ def find_heaviest(weights, size, heaviest):
 def list_candidates(weights, heaviest, size, first_id, reached, seed, step, draw, blocks, ids):
     """List the rows that may reach `reached`, by float32 weights; return their number.
 
-    Row i of `size`, in whole lanes, is id first_id + i, with first_id a multiple of 2 BLOCK.
-    `heaviest` holds upper bounds of each block's weights; `blocks` is scratch for all blocks.
+    Row i is id first_id + i, with first_id a multiple of 2 BLOCK. `heaviest` holds upper bounds of
+    each block's weights; `blocks` is scratch.
     """
     factor, block_count, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
     block_factor, first_block = np.float32(factor * BLOCK), first_id // BLOCK
@@ -146,13 +139,12 @@ def gumbel_sample(
     address, hidden, seeds, step, inverse, top_p, min_p, first_id, offsets, edited, values, ids,
     log_z, start, stop,
 ):  # fmt: skip
-    """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
+    """Fill ids [B, N], drawn at a temperature of 1 / inverse, and log_z [B, 4] (log_z.py).
 
-    The logits of edited[offsets[r] : offsets[r+1]] are replaced by `values` [E], -inf to exclude
-    ids. Then top_p and min_p apply; 1 and 0 keep all ids. log_z [B, 4] is log Z of e^{x / T} over
-    the remaining ids, in the format of log_z.py. Row i of W has the noise of id first_id + i, with
-    first_id a multiple of 32. `address` is W's descriptor. Returns -1, or the first row that is not
-    finite or too large. Results do not depend on the batch.
+    The logits of `edited` ids are replaced by `values` [E], -inf to exclude them. Then top_p and
+    min_p apply, unless they are 1 and 0. log Z is that of e^{x / T} over the remaining ids. Row i
+    of W has the noise of id first_id + i, with first_id a multiple of 32. Results do not depend on
+    the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -192,7 +184,6 @@ def draw_state_size(size):
 
 @inline
 def draw_state_at(scratch, logits, rows, size, inverse):
-    """Lay out the draw state of `rows` logits, which are padded to `size`: whole lanes."""
     for i in range(rows, size):
         logits[i] = -np.inf
     most, best = largest_of(logits, size), 0
@@ -246,8 +237,7 @@ def _weight_of(state, count):
 def _filter(state, total, top_p, min_p):
     """List the ids that filters leave, given the weight `total` of all; return their number.
 
-    An id is in the nucleus if those before it weigh less than top_p of all. Ids that together weigh
-    less than 1 - top_p of all are not in it.
+    An id is in the nucleus if those before it weigh less than top_p of all.
     """
     outside = (1.0 - top_p) * total / state.rows * MASS_SPARE
     least, count = max(min_p, outside), 0
@@ -270,7 +260,7 @@ def _filter(state, total, top_p, min_p):
 
 @inline
 def _partition(state, first, last):
-    """Partition ids[first:last] by a pivot, better ids first; return its place, their weight."""
+    """Partition ids[first:last], better ids first; return the pivot's place and their weight."""
     ids = state.ids
     middle, split, mass = (first + last) // 2, first, 0.0
     pivot, ids[middle] = ids[middle], ids[last - 1]

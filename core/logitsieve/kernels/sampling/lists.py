@@ -1,9 +1,7 @@
 """Lists of logits, best first: the cut by top-p and min-p, and draws from the remaining ids.
 
-A draw takes the id with the largest x_i / T + G_i of a list, with the noise of gumbel.py. If the
-winner among all ids is on the list, it is the same id.
-
-Shape letters: B batch rows, N draws; lists are CSR, row r's at offsets[r] .. offsets[r+1]-1.
+A draw takes the largest x_i / T + G_i of a CSR list, with the noise of gumbel.py: the winner among
+all ids, if the list has it.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
 def cut_best(offsets, logits, inverse, top_p, min_p, lengths):
     """Fill lengths [B]: how many of all ids top-p and min-p leave, given lists of the best ids.
 
-    -1 if a list cannot tell: all of it may remain, or an id is too close to an edge. Mass that is
-    not on the list can only move the edge of top-p further down.
+    -1 if a list cannot tell: all of it may remain, or an id is too close to an edge.
     """
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]

@@ -1,18 +1,14 @@
 """log Z, the logarithm of the sum of all e^{scale x}, in float64 with a computed interval.
 
 log Z = scale top + rest, with top the largest logit, rest = log(1 + S), and S the sum of all other
-e^{scale (x - top)}. So log p = scale (x - top) - rest does not cancel and is never above 0. A
-kernel writes for each row TOP, VALUE, LOW and HIGH: `top`, `rest`, and two proven bounds of `rest`.
+e^{scale (x - top)}. So log p = scale (x - top) - rest does not cancel and is never above 0. log_z
+[B, 4] is TOP, VALUE, LOW and HIGH: `top`, `rest`, and two proven bounds of `rest`.
 
 A logit is `dot64` + bias, or an edit's value. Errors, relative to S (docs/exactness.md):
 
-    SPREAD  the exponent is rounded twice, to 2^-53 of at most 708, over all replacements of the
-            top together; an exponential is within ERROR64 of itself
-    STEP    per addition in a lane, a chunk and the sum of chunks, and per replacement of the top,
-            at most one per chunk
+    SPREAD  of the exponent, rounded twice, over all replacements of the top, and ERROR64
+    STEP    per addition in a lane, a chunk and the sum of chunks, and per replacement of the top
     TINY    of 1 per row, the most that underflows
-
-Shape letters: B batch rows, D hidden size, V vocabulary, E edits of all rows.
 """
 
 from __future__ import annotations
@@ -44,11 +40,9 @@ STATE = 3
     " int64, int64)"
 )
 def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, stop):
-    """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D].
+    """Fill log_z [B, 4], with the logits of ascending `edited` ids replaced by `values` [E].
 
-    The logits of edited[offsets[r] : offsets[r+1]], ascending ids, are replaced by `values` [E],
-    -inf to exclude them. `address` is W's descriptor. Returns -1, or the first row that is not
-    finite or too large. Results do not depend on the batch.
+    -inf excludes an id. Results do not depend on the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -85,10 +79,7 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
 
 @inline_once
 def fill_logits64(matrix, decoded, wide, count, first, last, logits, stride):
-    """Fill exact logits of rows first .. last-1, `stride` values from one query to the next.
-
-    `decoded` is scratch for decoded rows: `tile_room` values.
-    """
+    """Fill exact logits of rows first .. last-1; `decoded` is scratch for a tile."""
     dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
@@ -126,10 +117,7 @@ def _edit(edited, values, end, first, last, state, logits):
 
 @kernel("(int64[::1], float64[::1], float64, float64[:,::1])")
 def csr_log_z(offsets, logits, scale, log_z):
-    """Fill log_z [B, 4] of rows with the logits logits[offsets[r] : offsets[r+1]].
-
-    Logits are finite, or -inf to exclude them; an empty row gets a TOP of 0 and -inf.
-    """
+    """Fill log_z [B, 4] of CSR logits; an empty row, or one of -inf, gets a TOP of 0 and -inf."""
     scratch = np.empty(CHUNK + STATE, np.float64)
     chunk = pointer(scratch)
     state = shift(chunk, CHUNK)
@@ -153,7 +141,6 @@ def _begin(state):
 
 @inline
 def _add(state, logits, count, scale):
-    """Add logits[:count], at most CHUNK; they are overwritten up to whole lanes."""
     end = padded(count)
     for i in range(count, end):
         logits[i] = -np.inf

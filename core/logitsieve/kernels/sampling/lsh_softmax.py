@@ -1,18 +1,15 @@
 """Draws and log Z from few logits: Levy, Chan, Ermon 2018, LSH Softmax.
 
-Theorem 5, after Mussmann, Levy, Ermon 2017: Gumbel-max draws that look at little of the noise. Let
-M be the best perturbed logit among the candidates. An id outside them, with a logit of at most
-`floor`, wins only if its noise exceeds t = M - floor. So each id outside is visited with that
-probability, 1 - e^{-e^{-t}}, and its noise is drawn from above t. The theorem as printed fixes t
-before anything is drawn, by l / C, and fails if M is below floor + t: for k candidates in (1 - l /
-C)^k <= e^{-k l / C} of all draws. So k l >= C log 1/delta is needed instead of the printed k = l >=
-sqrt(log 1/delta), and m ~ Binomial(C - k, l / C) instead of C. Here draws are exact unless an
-outside logit exceeds `floor`.
+Theorem 5, after Mussmann, Levy, Ermon 2017: with M the best perturbed logit among the candidates,
+an id outside them, with a logit of at most `floor`, wins only if its noise exceeds t = M - floor.
+So it is visited with that probability, 1 - e^{-e^{-t}}, and its noise is drawn from above t. The
+theorem as printed fixes t before anything is drawn, by l / C, and fails if M is below floor + t: in
+(1 - l / C)^k <= e^{-k l / C} of all draws. So it needs k l >= C log 1/delta, not k = l >= sqrt(log
+1/delta), and m ~ Binomial(C - k, l / C), not C. Here draws are exact unless an outside logit
+exceeds `floor`.
 
-Equation 4 estimates the sum of exponentials of all logits: Z_S + (V - s) / l times the sum over l
-ids drawn uniformly, without replacement, from those outside S.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, N draws, S named ids of all rows.
+Equation 4 estimates the sum of all exponentials: Z_S + (V - s) / l times the sum over l ids drawn
+uniformly, without replacement, from those outside S.
 """
 
 from __future__ import annotations
@@ -40,11 +37,10 @@ Moments = namedtuple("Moments", "mean squares top")
 def lazy_sample(
     address, hidden, seeds, step, inverse, offsets, named, values, floors, ids, scanned
 ):
-    """Fill ids [B, N] for rows of hidden [B, D], computing few logits besides the given ones.
+    """Fill ids [B, N], drawn, and scanned [B], which counts computed logits.
 
-    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf to exclude them;
-    all other logits are assumed to be at most floors[r]. scanned [B] counts computed logits.
-    `address` is W's descriptor. Returns -1, or the first row that is not finite or too large.
+    `named` ids have the logits values [S], -inf to exclude them; other logits of row r are assumed
+    to be at most floors[r].
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
@@ -88,8 +84,7 @@ def _outside(
 ):  # fmt: skip
     """Return (the winning id, logits computed), given the best perturbed logit `most` so far.
 
-    Logits are (x - base) inverse; those outside are at most `floor`. Gaps between visited ids are
-    geometric. `logits` caches computed logits.
+    Gaps between visited ids are geometric. `logits` caches computed logits.
     """
     computed, at, trial = 0, -1, np.uint64(0)
     rate = -expm1(-exp(floor - most))
@@ -119,9 +114,8 @@ def _outside(
 def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, log_z):
     """Fill log_z [B, 2]: an estimate of log of the sum of all e^{x scale}, its standard error.
 
-    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf to exclude them;
-    of the others sizes[r] are sampled. The logarithm's bias is corrected to second order. `address`
-    is W's descriptor. Returns -1, or the first row that is not finite or too large.
+    `named` ids have the logits values [S], -inf to exclude them; of the others sizes[r] are
+    sampled. The logarithm's bias is corrected to second order.
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
@@ -155,10 +149,7 @@ def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, 
 
 @inline
 def _look(matrix, wide, owners, row, seed, scale, top, size, every):
-    """Return Moments of `size` ids that `row` does not own: all if `every`, else at random.
-
-    `top` rises with larger logits, so that exponentials do not overflow.
-    """
+    """Return Moments of `size` ids that `row` does not own: all if `every`, else at random."""
     mean, squares, count, trial, zero = 0.0, 0.0, 0, 0, np.uint64(0)
     while count < size:
         bits, _ = random_bits(seed, zero, OUTSIDE, np.uint64(trial))

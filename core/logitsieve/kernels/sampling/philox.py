@@ -8,10 +8,7 @@ key is a row's seed; the four words of the counter are
     2  step, low word
     3  step, high word
 
-The result is two uint64: words 0 and 1, and words 2 and 3, the lower word first. `rest_lanes` has
-the numbers of sixteen ids at once, to rule out most of them: each pair of ids shares a counter, and
-words are held in 64 bits with an arbitrary upper half, so LLVM multiplies them by the CPU's
-instruction for that (`vpmuludq`).
+A pair of places gets two uint64: words 0 and 1, and words 2 and 3, the lower word first.
 """
 
 from __future__ import annotations
@@ -52,17 +49,13 @@ def random_bits(seed, step, draw, place):
 
 @inline
 def bits_of(seed, step, draw, place):
-    """Return one of a pair's two uint64: even places have words 0 and 1, odd ones 2 and 3."""
     even, odd = random_bits(seed, step, draw, np.uint64(place >> 1))
     return odd if place & 1 else even
 
 
 @inline
 def uniform(bits):
-    """Return a float64 in (0, 1), the middle of one of 2^52 equal parts.
-
-    So events less likely than about 2^-52 never happen.
-    """
+    """Return a float64 in (0, 1), the middle of one of 2^52 equal parts."""
     return float(bits >> _LOW_BITS) * 2.0**-52 + _HALF_STEP
 
 
@@ -78,7 +71,8 @@ def _everywhere(value):
 def rest_lanes(builder, seed, step, draw, first):
     """Return 1 - u of ids first .. first + 15, rounded down to multiples of 2^-31, then to float32.
 
-    `first` is even; the other arguments are uint64, as for `random_bits`.
+    `first` is even. A word is held in 64 bits with an arbitrary upper half, so LLVM multiplies
+    words by the CPU's instruction for that (`vpmuludq`).
     """
     half, low = ir.Constant(_INT64, 32), ir.Constant(_INT64, _LOW_WORD)
 

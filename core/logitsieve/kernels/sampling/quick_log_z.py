@@ -1,13 +1,11 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
 A row that may weigh more than e^-NEAR of the sum so far is computed by `dot64` and weighed in
-float64. All others are float32 dots, each within `slack` of the exact logit; if slack is too large,
-all rows use `dot64`. Results depend neither on the batch nor on how rows are stored.
+float64. Others are float32 dots, within `slack` of the exact logit, unless slack is too large.
+Results depend neither on the batch nor on how rows are stored.
 
-The error of an exponent is slack plus the rounding of the logit and of the largest one to float32
-(ROUNDED of the largest and 90, as logits 87 below it count as e^-87); an exponential adds ROUGH.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, Q queries answered together.
+The error of an exponent is slack plus the rounding of the logit and of the largest one (ROUNDED of
+the largest and 90, as logits 87 below it count as e^-87); an exponential adds ROUGH.
 """
 
 from __future__ import annotations
@@ -69,11 +67,9 @@ LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # a logarithm's error: LOG_SPARE (|MOST| 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], int64, int64)")
 def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
-    """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D]: log of the sum of all e^x.
+    """Fill log_z [B, 4], a TOP of 0, an estimate of log of the sum of all e^x, and proven bounds.
 
-    That is a TOP of 0, an estimate, and two proven bounds. The K <= V best ids, best first, and
-    their exact logits go to `ids` and `logits` [B, K]; K may be 0. `address` is W's descriptor.
-    Returns -1, or the first row that is not finite or too large.
+    The K best ids and their exact logits go to `ids` and `logits` [B, K]; K may be 0.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -170,7 +166,6 @@ def _add(matrix, wide, sum_, logits, first, last):
 
 @inline
 def _add_heavy(matrix, wide, sum_, logits, first, count, largest):
-    """Add the heavy rows of a chunk, set their logits to -inf, and raise FLOOR."""
     total = sum_[HEAVY] + sum_[LIGHT]
     so_far = sum_[MOST] + log(total) if total > 0 else -np.inf
     near = max(so_far, largest)

@@ -1,10 +1,10 @@
 """Round log Z and log-probabilities to float32 such that proofs in float64 still hold.
 
 Bounds are rounded outward, log-probabilities down: they are never above 0, and the probabilities of
-a row sum to at most 1 (docs/exactness.md). log_z [B, 4] is TOP, VALUE, LOW and HIGH of log_z.py,
-with infinite bounds for estimates.
+a row sum to at most 1 (docs/exactness.md). log_z [B, 4] is log_z.py's; estimates have infinite
+bounds.
 
-Shape letters: B batch rows, M ids of a row, G groups of hypotheses, K pairs of a group.
+Shape letters: M ids of a row, G groups of hypotheses, K pairs of a group.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def round_log_z(log_z, scale, rounded):
 def round_log_probs(logits, ids, log_z, scale, log_probs, exact):
     """Fill log_probs [B, M] of ids with those logits [B, M], and exact [B].
 
-    A row is exact if each log-probability is proven to less than half of a float32's last place: it
-    is the correctly rounded one, or the float32 below it.
+    A row is exact if each log-probability is proven to less than half of a float32's last place.
     """
     rows, count = ids.shape
     for row in range(rows):
@@ -69,7 +68,7 @@ def round_log_probs(logits, ids, log_z, scale, log_probs, exact):
 def raise_log_z(logits, ids, log_z, scale):
     """Raise VALUE to at least the log Z of the row's distinct `ids` [B, M].
 
-    An estimate may be lower, and then probabilities would sum to more than 1.
+    Below it probabilities would sum to more than 1.
     """
     for row in range(ids.shape[0]):
         _raise(logits[row], ids[row], log_z[row], scale)
@@ -149,7 +148,6 @@ def _down(value):
 
 @inline
 def _place(value):
-    """Return the distance to the next larger float32 magnitude; infinite beyond float32."""
     magnitude = np.float32(abs(value))
     if magnitude == np.inf:
         return np.inf

@@ -1,11 +1,11 @@
 """Routing: the clusters whose centroids have the largest dots with a query, chosen by int8.
 
-Shape letters: B rows, V vocabulary, D hidden size, C clusters, G groups of 16 clusters, P probes.
+A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t. Then |v.h - s g q.z| =
+|r.h + s q.t| <= e ||h|| + (n + e) tau, with e >= ||r|| and n >= ||v|| over all rows, and tau >=
+||t||. Only centroids with an int8 dot at least the P-th best exact one less that bound are
+evaluated by `dot64`. The slack includes rounding (proofs/route.py).
 
-A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t alike. Then |v.h - s g
-q.z| = |r.h + s q.t| <= e ||h|| + (n + e) tau, with e >= ||r|| and n >= ||v|| over all rows, and tau
->= ||t||. Centroids with an int8 dot at least the P-th best exact one less that bound are evaluated
-by `dot64`, and no other can be among the P best. The slack includes rounding (proofs/route.py).
+Shape letters: C clusters, G groups of 16 of them, P probes.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ from logitsieve.kernels.topk.queries import NORM, SLACK, STATE, empty_heaps
 from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_one
 
 CENTROIDS = MATRIX_FIELDS  # the descriptor of W comes first, then that of the centroids
-# Offsets int32 [C+1], and again the last one: list C, which is empty; ids int32 [offsets[C]]; the
-# number of probes. The centroids' int8 codes (0: none), their scales, and the codes' largest error.
-# Whether an id may be in two lists. The least cosine of a row to its centroid, and the centroids'
-# norms float64 [C] (0: any cosine will do); rows of a lower cosine get list C. The descriptor of a
-# sketch (0: none).
+# Offsets int32 [C+1], and again the last one: list C is empty; ids int32; the number of probes. The
+# centroids' int8 codes (0: none), their scales, and the largest error. Whether an id may be in two
+# lists. The least cosine of a row to its centroid, and the centroids' norms float64 [C] (0: any
+# cosine will do); other rows get list C. The descriptor of a sketch (0: none).
 (
     OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH,
 ) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
@@ -99,10 +98,9 @@ def screen_descriptor(
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    `biases` [C] are added to the centroids' dots, which are then not approximated by int8.
-    `disjoint` lists share no id. Rows with a cosine to the best centroid below `escalate` (times
-    its `reaches` [C]) get no candidates. With the descriptor of a `sketch`, lists are scanned
-    through it.
+    With `biases` [C] of centroids their dots are not approximated by int8. `disjoint` lists share
+    no id. Rows with a cosine to the best centroid below `escalate` (times its `reaches` [C]) get no
+    candidates. Lists are scanned through a `sketch`, if its descriptor is given.
     """
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
     fields = {
@@ -146,9 +144,9 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
 
 @inline
 def encode_row(h, dim, codes, second):
-    """Write int8 codes z of one row of hidden to two planes; return g, the sum of codes and ||t||.
+    """Write int8 codes z of a row of hidden to two planes; return g, the sum of codes and ||t||.
 
-    The scale g is 0 if the row is too small or too large to be encoded.
+    g is 0 if the row is too small or too large.
     """
     whole, rest = dim - dim % LANES, dim % LANES
     largest = zeros32()
@@ -176,7 +174,6 @@ def encode_row(h, dim, codes, second):
 
 @inline
 def _dots(rows, query, second, quads):
-    """Dots of sixteen rows of codes with a query's; four chains hide the latency of each."""
     a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
     for quad in range(0, quads, 4):
         a = multiply_bytes(a, rows, query, second, quad)
@@ -214,7 +211,6 @@ def _route_one(centroids, routes, q):
 
 @inline
 def route_queries(descriptor, routes, count):
-    """Fill the heaps of `routes` with the best clusters."""
     centroids = Centroids(
         matrix_at(descriptor, CENTROIDS),
         uint8_pointer(descriptor[CODES]),

@@ -1,10 +1,9 @@
 """Top k of a learned screen: route each row to its best clusters, then scan their lists.
 
-If a row of W is many times as long as its codes, a list may be scanned through the sketch: a row is
-dropped only if k others of the list are proven to be better.
+If rows of W are many times as long as their codes, a list may be scanned through the sketch: a row
+is dropped only if k others of the list are proven to be better.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes, Q queries
-answered together.
+Shape letters: C clusters, P probes.
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ def ends_of(lists, cluster):
 
 @inline
 def lists_length(lists, clusters, probes):
-    """Count the ids in the lists of these clusters, with repetitions."""
     total = 0
     for p in range(probes):
         first, last = ends_of(lists, clusters[p])
@@ -83,7 +81,6 @@ def lists_length(lists, clusters, probes):
 
 @inline_once
 def scan_lists(matrix, lists, routes, queries, count):
-    """Offer to each query the rows of its lists, one query after the other."""
     for q in range(count):
         for p in range(routes.limit):
             first, last = ends_of(lists, routes.kept[q * routes.limit + p])
@@ -128,7 +125,6 @@ def scan_prescreened(sketch, lists, routes, queries, count, scanned):
 
 @inline
 def grouping_room(descriptor, routed):
-    """Count int32 values of scratch for `scan_grouped` of that many routes."""
     return descriptor[CENTROIDS + ROWS] + 2 + routed
 
 
@@ -170,7 +166,6 @@ def _group(routes, count, clusters, ends, order):
 
 @inline
 def unite(lists, clusters, probes, shared, out):
-    """Write the distinct ids of the clusters' lists; return their number."""
     size = np.int64(0)
     for p in range(probes):
         first, last = ends_of(lists, clusters[p])
@@ -209,7 +204,6 @@ LEAST_GROUPED = 4  # queries fewer than these are not grouped by cluster
 
 @inline
 def _logits_room(descriptor):
-    """Count float64 values of scratch for float32 logits, or to route or prescreen a query."""
     routing = (descriptor[CENTROIDS + ROWS] + LANES) // 2 + padded(descriptor[CENTROIDS + DIM])
     if descriptor[SKETCH] != 0:
         coded = coded_at(int64_pointer(descriptor[SKETCH]), nowhere())
@@ -219,10 +213,9 @@ def _logits_room(descriptor):
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def screen_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
+    """Fill ids and logits [B, K] and scanned [B], which is -1 with fewer than K candidates.
 
-    A row with fewer than K distinct candidates gets scanned = -1. Returns the number of such rows,
-    or -1 - r if row r is not finite or too large.
+    Returns the number of such rows, or -1 - r if row r is refused.
     """
     descriptor = int64_pointer(address)
     limit, dim, probes = ids.shape[1], hidden.shape[1], descriptor[PROBES]
@@ -270,11 +263,10 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
 
 @kernel("(int64, float32[:,::1], int64, boolean)")
 def screen_candidates(address, hidden, least, computes):
-    """Return the distinct candidates of each row of hidden [B, D] with exact logits, as CSR.
+    """Return (status, offsets [B+1], ids, logits) of each row's distinct candidates, as CSR.
 
-    `address` is the descriptor's. Returns (status, offsets [B+1], ids, logits); the status is the
-    number of rows with fewer than `least` candidates, or -1 - r if row r is not finite or too
-    large. Without `computes`, logits are not written, and W is not read.
+    The status is the number of rows with fewer than `least`, or -1 - r if row r is refused. Without
+    `computes`, logits are not written, and W is not read.
     """
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape

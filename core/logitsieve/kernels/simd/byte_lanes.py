@@ -38,10 +38,9 @@ _WORDS, _PRODUCTS = ir.VectorType(INT16, 2 * LANES), ir.VectorType(INT32, 2 * LA
 class Form(NamedTuple):
     """One way to multiply, by `products(builder, sums, rows, first plane, second plane)`.
 
-    A query has two planes of a byte a coordinate: the high and the low part of its codes, of which
-    `products` takes one; or, if they are `words`, codes as int16: coordinates 0 and 2 of every four
-    in the first plane, 1 and 3 in the second. A sum exceeds that of products of signed row codes by
-    `offset` times the sum of the query's.
+    A query has two planes of a byte a coordinate: the high and the low part of its codes, each
+    taken by itself; or, as `words`, int16 codes: coordinates 0 and 2 of every four in the first
+    plane, 1 and 3 in the second. A sum is too large by `offset` times the sum of the query's codes.
     """
 
     products: Callable[..., Any]
@@ -157,7 +156,6 @@ CRUMB_FORM = crumb_form_of(llvm.get_process_triple(), cpu_has)
 
 
 def _load_bytes(builder, start, place):
-    """LLVM: 64 bytes from 64 * place on."""
     offset = builder.mul(place, ir.Constant(place.type, 4 * LANES))
     return builder.load(vector_at(builder, start, offset, _BYTES), align=1)
 
@@ -172,7 +170,6 @@ def _sixty_four(builder, plane, piece):
 
 
 def _load_crumbs(builder, start, place):
-    """LLVM: 64 codes of two bits from 16 * place on, first the lowest codes of all bytes."""
     offset = builder.mul(place, ir.Constant(place.type, LANES))
     vector = ir.VectorType(BYTE, LANES)
     codes = builder.load(vector_at(builder, start, offset, vector), align=1)
@@ -203,8 +200,8 @@ def _multiply(form, load_plane, load_rows=_load_bytes):
 def multiply_bytes_by(form):
     """multiply(sums, rows, first, second, quad): products with one quad of a query's planes.
 
-    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]), for a query of codes of a byte
-    (the second plane is read only of words) or, with two `sums`, codes of fifteen bits.
+    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]), for a query's codes of a byte
+    or, with two `sums`, of fifteen bits.
     """
     return _multiply(form, _four_everywhere)
 
@@ -218,7 +215,7 @@ def multiply_crumbs_by(form):
     """multiply(sums, row, first, second, piece): products with 64 codes of two bits, 0 .. 3.
 
     Byte i of the sixteen of a piece has codes i, 16 + i, 32 + i and 48 + i, the first lowest. A sum
-    exceeds that of products by `offset` - 128 times the sum of the query's codes.
+    is too large by `offset` - 128 times the sum of the query's codes.
     """
     return _multiply(form, _sixty_four, _load_crumbs)
 
@@ -266,7 +263,6 @@ def scale_sums(builder, sums, correction, scales):
 
 @emits(lambda start, offset, *s: types.void(start, types.intp, *s[:-1], types.int64))
 def store_totals(builder, start, offset, s0, s1, s2, s3, correction):
-    """Store the totals of four sums minus `correction` as float32, computed modulo 2^32."""
     eights = range(0, 2 * LANES, 8)
     both = (_add_parts(builder, *each, eights) for each in ((s0, s1), (s2, s3)))
     fours = _add_parts(builder, *both, range(0, 2 * LANES, 4))
@@ -281,7 +277,6 @@ def store_totals(builder, start, offset, s0, s1, s2, s3, correction):
 
 
 def _add_parts(builder, left, right, starts):
-    """LLVM: the parts of both vectors at every second of `starts`, plus the part after each."""
     size = starts.step
     first = [lane for start in starts[::2] for lane in range(start, start + size)]
     second = [lane + size for lane in first]

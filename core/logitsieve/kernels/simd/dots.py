@@ -1,10 +1,7 @@
 """Dot products of rows: float32 ones to choose by, and `dot64`, which defines every answer.
 
-Rows that are read together are best far apart, each the next of its own stream: a CPU predicts four
-streams.
-
-Shape letters: D hidden size. W is float32 rows of D, H float32 rows of D, H64 the same rows in
-float64, each padded with zeros to a multiple of 16.
+Rows that are read together are best far apart: a CPU predicts four streams. W and H are float32
+rows, H64 rows in float64, each padded with zeros to a multiple of 16.
 """
 
 from __future__ import annotations
@@ -35,10 +32,10 @@ def padded(dim):
 
 @inline
 def dot64(W, H64, dim):
-    """One row of W (float32) times one of H64, in the order that defines an exact logit.
+    """One row of W times one of H64, in the order that defines an exact logit.
 
-    Sixteen float64 sums, element d in sum d mod 16, then adjacent sums added in pairs. A product of
-    two float32 is exact in float64, so fused multiply-add changes nothing.
+    Sixteen float64 sums, element d in sum d mod 16, then adjacent sums added in pairs. Products are
+    exact, so fused multiply-add changes nothing.
     """
     total = zeros64()
     whole = dim - dim % LANES
@@ -71,7 +68,6 @@ def dots64_2x2(W, other_W, h, other_h, dim):
 
 @inline
 def dots64_2x1(W, other_W, h, dim):
-    """`dot64` of two rows of W with one of H64, bit for bit."""
     s0, s1 = zeros64(), zeros64()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
@@ -87,7 +83,7 @@ def dots64_2x1(W, other_W, h, dim):
 
 @inline
 def dots_1x4(W, i, j, k, m, h, dim):
-    """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in h's type."""
+    """Dots of one row h with the rows of W at offsets i, j, k, m, in h's type."""
     zero = splat_like(h, 0.0)
     s0, s1, s2, s3 = zero, zero, zero, zero
     whole = dim - dim % LANES
@@ -109,7 +105,6 @@ def dots_1x4(W, i, j, k, m, h, dim):
 
 @inline
 def outer(w, x0, x1, x2, x3, totals):
-    """Add one product to each of four sums: lanes w with those of four rows."""
     return (
         multiply_add(w, x0, totals[0]),
         multiply_add(w, x1, totals[1]),
@@ -120,7 +115,7 @@ def outer(w, x0, x1, x2, x3, totals):
 
 @inline
 def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim):
-    """Keep sixteen sums in registers, so that each value loaded is used four times."""
+    """Keep sixteen sums in registers: each value loaded is used four times."""
     s0 = (zeros32(), zeros32(), zeros32(), zeros32())
     s1, s2, s3 = s0, s0, s0
     whole = dim - dim % LANES
@@ -187,7 +182,7 @@ Four tuples, one for each row of W, of the four rows of H; the same bits on ever
 
 @inline
 def widen_row(h, h64, dim):
-    """Copy one row to float64, padded with zeros; return its squared norm (NaN or inf if h is)."""
+    """Copy one row to float64, padded with zeros; return its squared norm."""
     total = zeros64()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):

@@ -101,7 +101,6 @@ def exp64_lanes(x):
 
 @inline
 def sum_of_exponentials(values, count, most):
-    """The sum of e^(x - most) over float32 values[:count], none above `most`, in float64."""
     end, total, tail = count - count % LANES, zeros64(), 0.0
     for i in range(0, end, LANES):
         total += widen(exp_lanes(load(values, i) - most))

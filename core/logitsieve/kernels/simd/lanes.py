@@ -1,8 +1,8 @@
 """Sixteen lanes: the vector values of every dot product.
 
-Numba vectorises a loop only if it may reassociate the sum; the order would depend on the CPU. These
-operations emit LLVM vectors of sixteen lanes, which become one, two or four registers, with one
-order of summation everywhere. A number as an operand stands for itself in every lane.
+Numba vectorises a sum in an order that depends on the CPU. These operations emit LLVM vectors of
+sixteen lanes, one, two or four registers, with one order everywhere. A number as an operand stands
+for itself in every lane.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def spread(builder, value, vector):
 
 
 def first_lanes_mask(builder, count):
-    """LLVM: true in the first `count` lanes."""
     limit = spread(builder, builder.trunc(count, INT32), INTEGERS)
     return builder.icmp_signed("<", ir.Constant(INTEGERS, list(range(LANES))), limit)
 
@@ -111,7 +110,6 @@ def _alike(*kinds):
 
 
 def _vectors(builder, values):
-    """LLVM: values in lanes, numbers among them spread."""
     (vector,) = {each.type for each in values if isinstance(each.type, ir.VectorType)}
     return [each if each.type == vector else spread(builder, each, vector) for each in values]
 
@@ -185,12 +183,10 @@ def largest_lane(builder, lanes):
 
 
 def vector_at(builder, start, offset, vector):
-    """LLVM: the address of a vector at start[offset]."""
     return builder.bitcast(builder.gep(start, [offset]), vector.as_pointer())
 
 
 def _floats_at(builder, start, offset):
-    """LLVM: the address of sixteen lanes at start[offset], and the bytes of each."""
     element = start.type.pointee
     address = vector_at(builder, start, offset, ir.VectorType(element, LANES))
     return address, 4 if element == ir.FloatType() else 8
@@ -210,7 +206,6 @@ def load(typing_context, start, offset):
 
 
 def masked_load(builder, address, count, suffix, align):
-    """LLVM: the first `count` lanes at an address, and zeros in the others, which are not read."""
     mask, vector = first_lanes_mask(builder, count), address.type.pointee
     function = builder.module.declare_intrinsic(
         f"llvm.masked.load.{suffix}.p0",
@@ -271,7 +266,6 @@ def concatenated(builder, parts):
 
 
 def _added_in_pairs(builder, left, right):
-    """LLVM: sums of adjacent lanes of two vectors, or of one given twice."""
     lanes = left.type.count + (right.type.count if right is not left else 0)
     even, odd = (shuffle(builder, left, right, range(i, lanes, 2)) for i in (0, 1))
     return builder.fadd(even, odd)
@@ -321,7 +315,6 @@ def sums_of_four(builder, s0, s1, s2, s3):
 
 @inline
 def largest_of(values, count):
-    """The largest of values[:count], whole lanes; -inf if empty."""
     most = splat_like(values, -np.inf)
     for i in range(0, count, LANES):
         most = larger(most, load(values, i))

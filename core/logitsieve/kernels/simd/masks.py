@@ -10,7 +10,6 @@ from logitsieve.kernels.simd.lanes import AVX512, BYTE, INT32, INTEGERS, LANES, 
 
 
 def _bits(builder, mask):
-    """LLVM: the lanes of a mask as bits of an integer."""
     return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
 
 
@@ -58,7 +57,6 @@ def first_lanes(mask, count):
 
 @emits(lambda mask: types.int64(mask))
 def lowest_bit(builder, mask):
-    """The place of the lowest bit that is set in `mask`, not 0."""
     return builder.cttz(mask, ir.Constant(ir.IntType(1), 1))
 
 
@@ -97,7 +95,7 @@ def _append_lanes(compress):
     return append
 
 
-# (start, offset, mask, first): write first + lane for each lane whose bit is set to start[offset:],
-# of which sixteen elements may change; the offset after them.
+# (start, offset, mask, first): write first + lane for each bit set to start[offset:], of which
+# sixteen elements may change; return the offset after them.
 append_lanes_generic = _append_lanes(None)
 append_lanes = _append_lanes(_compress_avx512) if AVX512 else append_lanes_generic

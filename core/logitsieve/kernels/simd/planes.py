@@ -1,7 +1,7 @@
 """Fifteen-bit codes of a query, |r| <= 16256, as the two planes of bytes of `byte_lanes.FORM`.
 
-As signed bytes, r = 128 high + low. Rows have codes of eight bits; wider ones of the query cost no
-memory traffic, and make its own rounding negligible.
+As signed bytes, r = 128 high + low. Wider codes than those of rows cost no memory traffic, and make
+the query's own rounding negligible.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def encode_planes(a, scale, first, last, high, low):
 
 @inline
 def add_codes(total, squares, errors, x, r, step):
-    """Add r, g^2 and (x - g)^2 by lane, for sixteen codes r, g = step r."""
     g = widen(r) * step
     error = widen(x) - g
     return total + widen(r), multiply_add(g, g, squares), multiply_add(error, error, errors)

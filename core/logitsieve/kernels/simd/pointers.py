@@ -1,8 +1,7 @@
 """Raw pointers for kernels, typed by their elements.
 
-An array argument costs Numba two atomic reference counts in each function, so only entry kernels
-take arrays. A pointer is valid only while its array is alive: the entry kernel ends with
-`keep_alive` of its arrays.
+An array argument costs two atomic reference counts in each function, so only entry kernels take
+arrays. They end with `keep_alive` of these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Positive float32 numbers of a range of magnitudes in sixteen bits.
 
-Code c stands for the float32 with the bits start + (c << step). With a step of 10, numbers have 13
-bits after the point, and the largest is 2^8 times the least; with 11 they have 12 bits, and it is
-2^16 times the least. Codes rise with the numbers.
+Code c stands for the float32 with the bits start + (c << step). With a step of 10 the largest is
+2^8 times the least, with 11 it is 2^16 times. Codes rise with the numbers.
 """
 
 from __future__ import annotations

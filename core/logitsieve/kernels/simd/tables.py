@@ -1,12 +1,11 @@
 """Sums of a query's codes over rows of bits, by tables of sixteen bytes looked up in registers.
 
-A table has the sum of each subset of four codes of a query, so that four bits of a row are one
-look-up: the fast scan of faiss (André, Kermarrec, Le Scouarnec, "Cache locality is not enough",
-VLDB 2015). Sums are exact: bytes are added as words, and no sum of four is above 255.
+A table has the sum of each subset of four codes of a query: four bits of a row are one look-up
+(André, Kermarrec, Le Scouarnec, "Cache locality is not enough", VLDB 2015). Sums are exact: bytes
+are added as words, and no sum of four is above 255.
 
-Sixteen rows lie together, in chunks of 64 bytes: byte 16 l + r is of row r and has the bits of
-coordinates 8 l .. 8 l + 7 of the 32 of the chunk. Tables of a chunk are 128 bytes: four for the low
-halves of bytes, then four for the high ones.
+Sixteen rows lie in chunks of 64 bytes: byte 16 l + r is of row r and has the bits of coordinates 8
+l .. 8 l + 7 of 32. Tables of a chunk are four for the low halves of bytes, then four for the high.
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ def look_up(builder: Any, table: Any, codes: Any, name: str = SHORT_LOOK_UP[0]) 
 
 
 def _look_up_chunk(builder, tables, codes, way):
-    """LLVM: each sixteen of 64 bytes, looked up in their own table by codes of four bits."""
     name, width = way
     vector = ir.VectorType(BYTE, width)
     parts = []
@@ -123,7 +121,6 @@ add_bits = add_bits_by(LOOK_UP)
 
 
 def _halves(builder, lanes):
-    """LLVM: the first and the second half of the lanes."""
     size = lanes.type.count // 2
     return [shuffle(builder, lanes, lanes, range(i, i + size)) for i in (0, size)]
 

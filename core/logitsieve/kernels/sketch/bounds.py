@@ -1,7 +1,4 @@
-"""Bounds of logits from coarse or fine codes: sketch.py.
-
-Shape letters: V vocabulary, F coordinates in `coarse`, T bytes of a row in `fine`.
-"""
+"""Bounds of logits from coarse or fine codes: sketch.py."""
 
 from __future__ import annotations
 
@@ -94,9 +91,9 @@ def sum_four(sketch, planes, group, end):
 
 @inline
 def bound_four(sketch, planes, query, group, end, estimates, uppers):
-    """Store estimates and upper bounds of four groups before `end`, of group g from 16 g on.
+    """Store bounds of four groups before `end` by coarse codes or two levels, group g's at 16 g.
 
-    With levels they are those of the second level. Places beyond V have undefined bounds.
+    Places beyond V have undefined bounds.
     """
     sums = sum_four(sketch, planes, group, end)
     g0, g1, g2, g3 = four_from(group, end)
@@ -168,10 +165,7 @@ def base_at(coded, i):
 
 @inline
 def refine_places(sketch, coded, places, count, ids):
-    """Write the rows at places[:count] to `ids`, and their estimates and bounds from fine codes.
-
-    With levels, one place costs nearly as much as its group.
-    """
+    """Write the rows at `places` to `ids`, and their estimates and bounds from fine codes."""
     for i in range(count):
         ids[i] = sketch.order[places[i]]
     if sketch.tail_width > 0:
@@ -205,7 +199,7 @@ def _refine_levels(sketch, coded, places, count):
 
 @inline
 def refine(sketch, coded, ids, count):
-    """Write estimates and bounds of the rows ids[:count] from their fine codes; not with levels."""
+    """Write estimates and bounds of rows from their fine codes; not with levels."""
     width, planes, factors = sketch.fine_width, coded.planes, coded.factors
     low, query_sum = shift(planes, sketch.plane), int(factors[FINE_SUM])
     for i in range(0, count, FOUR):

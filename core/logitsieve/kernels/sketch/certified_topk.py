@@ -1,7 +1,4 @@
-"""Proven top k, candidates and bounds, by the sieve of sieve.py.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
-"""
+"""Proven top k, candidates and bounds, by the sieve; `address` is the sketch's descriptor."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ from logitsieve.kernels.topk.scan import scan_all
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def certified_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
-
-    `address` is the sketch's descriptor. Returns 0, or -1 - r if row r is not finite or too large.
-    """
+    """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     groups = first_groups(descriptor, limit)
@@ -75,9 +69,8 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
 def certified_candidates(address, hidden, least):
     """Return all rows that `certified_topk` computes for `least` answers, and exact logits, as CSR.
 
-    Returns (bad, offsets [B+1], ids, logits, upper [B]): no other logit of a row exceeds its upper,
-    the worst of the `least` answers. bad is -1, or the first row of hidden that is not finite or
-    too large.
+    That is (-1 or the first row refused, offsets [B+1], ids, logits, upper [B]): no other logit of
+    a row exceeds its upper, the worst of the `least` answers.
     """
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
@@ -133,11 +126,7 @@ def _above(bound, margin):
 
 @kernel("(int64, float32[:,::1], float32[::1], float32[::1])")
 def certified_bounds(address, hidden, lowers, uppers):
-    """Fill lowers and uppers [V] with bounds of the logits of hidden [1, D].
-
-    `address` is the sketch's descriptor. Returns -1, or 0 for a row that is not finite or too
-    large.
-    """
+    """Fill lowers and uppers [V] with bounds of the logits of hidden [1, D]."""
     descriptor = int64_pointer(address)
     dim, sketch = hidden.shape[1], sketch_at(descriptor)
     size = padded(dim) + size_of(coded_at(descriptor, nowhere())) + CHUNK

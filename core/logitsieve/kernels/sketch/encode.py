@@ -1,7 +1,7 @@
 """Codes of rows for a sketch with levels: docs/levels.md.
 
-Errors and norms are computed in float64 from the stored codes. Shape letters: V vocabulary, P
-coordinates, F of them in eight bits, T others, W of these padded, G groups of 16 rows.
+Errors and norms are computed in float64 from the stored codes. Shape letters: F coordinates in
+eight bits, T others.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ def _product(left, right, width):
 
 @inline
 def _take_tail(rows, row, first, x, places, width):
-    """Copy a tail to x[:width] and write its four-bit codes, -8 .. 7, to `places`.
-
-    Returns its squared length.
-    """
+    """Copy a tail to x[:width], its codes -8 .. 7 to `places`; return its squared length."""
     tail = rows.shape[1] - first
     for j in range(tail):
         x[j] = rows[row, first + j]
@@ -50,7 +47,6 @@ def _take_tail(rows, row, first, x, places, width):
 
 @inline
 def _level_of(places, tail, level, q):
-    """Write the odd integers that the first 1, 2 or 4 bits of tail codes stand for."""
     share = np.float32(1 / (8, 4, 1)[level])
     for j in range(tail):
         q[j] = np.float32(2) * np.floor(places[j] * share) + np.float32(1)
@@ -91,9 +87,8 @@ def encode_rows(
 ):
     """Write the codes of rows start .. stop-1 by scales [4, V], and norms [3, V] of their levels.
 
-    `errors` [R, F] get the coding errors of the first coordinates, `left` [2, R, T] the errors of
-    two and four bits. limits[:4] are raised to kappa and Q of the first coordinates and the longest
-    codes of two and four bits.
+    `errors` [R, F] and `left` [2, R, T] get the errors of the first coordinates, of two and four
+    bits; limits[:4] are raised to kappa and Q and the longest codes of two and four bits.
     """
     tail = rows.shape[1] - first
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM

@@ -1,7 +1,4 @@
-"""Codes and factors of a query for a sketch: sketch.py and levels.py have the bounds.
-
-Shape letters: D hidden size, P coordinates, W coordinates of a padded tail.
-"""
+"""Codes and factors of a query for a sketch: sketch.py and levels.py have the bounds."""
 
 from __future__ import annotations
 
@@ -41,8 +38,7 @@ from logitsieve.kernels.topk.descriptor import (
 )
 from logitsieve.kernels.topk.queries import CHUNK
 
-# Per-query factors (float64). The last four exist with levels only; FINE_SUM and FINE_ERROR are
-# then those of the tail.
+# Float64 factors. The last four exist with levels only; FINE_SUM, FINE_ERROR are then the tail's.
 (
     SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL,
     TAIL_SCALE, TAIL_ADDED, FIRST_ERROR, MIDDLE_ERROR,
@@ -65,8 +61,7 @@ LARGEST_TAIL_CODE = 126.0  # before rounding, so that a code is a signed byte
 LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before rounding
 AT_MOST = CHUNK + FULL + (FOUR + 1) * LANES  # rows per call of `refine`
 
-# A query's int8 codes and float64 factors; float32 scratch to rotate it, and the results and
-# scratch [AT_MOST] of `refine`.
+# A query's int8 codes and float64 factors; float32 scratch to rotate it and [AT_MOST] of `refine`.
 Coded = namedtuple("Coded", "planes factors rotated estimates uppers rests biases end")
 # The factors of bounds: integers to subtract from sums, then float32 in every lane.
 CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
@@ -77,7 +72,6 @@ LevelFactors = namedtuple(
 
 @inline
 def coded_at(descriptor, start):
-    """Lay out a query's codes, and scratch, in float64 values."""
     span, tail = padded(descriptor[sketch.SPAN]), descriptor[sketch.TAIL_WIDTH]
     width = descriptor[sketch.COARSE_WIDTH] + tail if tail > 0 else descriptor[sketch.FINE_WIDTH]
     factors = shift(start, (2 * sketch.plane_bytes(descriptor) + 6 * tail) // 8)
@@ -94,7 +88,7 @@ def coded_at(descriptor, start):
 def encode_query(descriptor, h, norm, coded, rows=0):
     """Write the codes and factors of a row of hidden with that norm.
 
-    With levels, the bounds of `rows` rows may all fail with the descriptor's chance; none if 0.
+    With levels, the bounds of `rows` rows may fail with the descriptor's chance; none if 0.
     """
     if descriptor[sketch.TAIL_WIDTH] > 0:
         _encode_levels(descriptor, h, norm, coded, rows)
@@ -104,7 +98,6 @@ def encode_query(descriptor, h, norm, coded, rows=0):
 
 @inline
 def coarse_factors(factors):
-    """Return the factors of coarse bounds in every lane, so stores do not force reloads."""
     return CoarseFactors(
         int(factors[SUM]), splat32(factors[SCALE]), splat32(factors[ERROR]), splat32(factors[REST]),
         _level_factors(factors),
@@ -190,7 +183,7 @@ def _encode_levels(descriptor, h, norm, coded, rows):
 
 @inline
 def _set_margin(descriptor, norm, reach, share, terms, factors):
-    """Write the margin of bounds with terms, without biases, that sum to at most `terms`."""
+    """Write the margin of bounds with terms of at most `terms` together, without biases."""
     terms += number_at(descriptor, LARGEST_BIAS)
     # The rest of a row within the span of U, and the rounding of dot64.
     exact = LEFT_SPARE * number_at(descriptor, sketch.LEFT) * reach
@@ -205,8 +198,7 @@ def _set_margin(descriptor, norm, reach, share, terms, factors):
 def _turn(descriptor, h, products, turned):
     """Write y = U h and c = L y in float32; values after P numbers are undefined.
 
-    Returns the error of c, an upper bound of the squared norm of h outside the span of U, and ||E
-    h|| + ||y||, with E the stretch.
+    Returns c's error, a bound of the squared norm of h outside U, and ||stretch h|| + ||y||.
     """
     dim, span = descriptor[DIM], descriptor[sketch.SPAN]
     skew, size = number_at(descriptor, sketch.SKEW), number_at(descriptor, sketch.SIZE)
@@ -235,7 +227,6 @@ def _rounding(dim):
 
 @inline
 def _multiply_all(matrix, rows, dim, vector, products):
-    """Multiply a matrix [rows, dim] by a vector, writing up to three values more."""
     step = (rows + 3) // 4
     for row in range(step):
         _multiply_four(matrix, row, rows, step, dim, dim, vector, products)
@@ -243,7 +234,6 @@ def _multiply_all(matrix, rows, dim, vector, products):
 
 @inline
 def _multiply_four(matrix, row, rows, step, stride, dim, vector, products):
-    """Multiply four rows, `step` apart, by a vector; rows from `rows` on are the last."""
     r0, r1, r2, r3 = four_from(row, rows, step)
     dots = dots_1x4(matrix, r0 * stride, r1 * stride, r2 * stride, r3 * stride, vector, dim)
     products[row], products[row + step] = dots[0], dots[1]
@@ -252,7 +242,6 @@ def _multiply_four(matrix, row, rows, step, stride, dim, vector, products):
 
 @inline
 def _bound_nothing(factors):
-    """Set factors that make every bound infinite, for queries beyond float32's range."""
     for place in range(FACTORS):
         factors[place] = np.inf
     factors[SCALE], factors[SUM], factors[FINE_SUM] = 0.0, 0.0, 0.0
@@ -290,7 +279,6 @@ def _squares(values, first, last):
 
 @inline
 def _stretched_squares(values, stretch, dim):
-    """Return the sum of squares of values times stretch; these products are exact."""
     total, end = zeros64(), dim // LANES * LANES
     for place in range(0, end, LANES):
         x = widen(load(values, place)) * widen(load(stretch, place))
@@ -304,8 +292,8 @@ def _stretched_squares(values, stretch, dim):
 def reach_of(chance, rows, dim):
     """Return a reach that any of `rows` exceeds at any level with at most the probability `chance`.
 
-    A coordinate of a uniform direction in n dimensions exceeds f with a probability of at most (1 -
-    f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))): docs/levels.md. Here n is dim - 1.
+    docs/levels.md: a coordinate of a uniform direction in n = dim - 1 dimensions exceeds f with at
+    most (1 - f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))).
     """
     if chance <= 0.0 or dim < 4:
         return 1.0
@@ -322,10 +310,9 @@ def reach_of(chance, rows, dim):
 
 @inline
 def encode_tail(turned, width, planes, tables):
-    """Write the codes and tables of turned[:width], padded with zeros to whole quanta.
+    """Replace turned[:width] by its codes g, and write these and their tables.
 
-    Returns (scale, the sum of the codes, the sum of the tables' offsets, ||scale g||^2 and ||y -
-    scale g||^2). `turned` holds the codes afterwards.
+    Returns the scale, the sums of codes and of tables' offsets, ||scale g||^2, ||y - scale g||^2.
     """
     largest, fours = np.float32(0), np.float32(0)
     for d in range(0, width, 4):
@@ -354,7 +341,6 @@ def encode_tail(turned, width, planes, tables):
 
 @inline
 def _fill_tables(codes, width, tables):
-    """Write the tables of codes[:width]; return the sum of their first entries."""
     added = 0
     for four in range(width // 4):
         chunk, within = four // 8, four % 8

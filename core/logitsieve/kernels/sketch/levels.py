@@ -1,8 +1,8 @@
 """Bounds from codes of one, two and four bits that refine each other: the levels of a sketch.
 
-docs/levels.md derives them. The first F of a row's P coordinates have eight-bit codes. The other T,
-the tail x, are rotated at random and coded in four bits. A level reads the first 1, 2 or 4 bits of
-each: odd integers q, with a scale s and a norm n. For the tail y of a query
+docs/levels.md derives them. The first F of a row's P coordinates have eight-bit codes; the tail x
+of T others is rotated at random and coded in four bits. A level reads the first 1, 2 or 4 of them:
+odd integers q, with a scale s and a norm n. For the tail y of a query
 
     x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
 
@@ -13,8 +13,6 @@ The tail of a query has eight-bit codes g, and sums are exact:
 
 B and C are the sums of g over the set first and second bits, L sums the last two bits times g, and
 S is the sum of g.
-
-Shape letters: V vocabulary, P coordinates, F of them in `coarse`, T others, G groups of 16 rows.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ from logitsieve.kernels.simd.tables import (
 
 LEVELS = 3
 TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
-# The share of an error that has no uniform direction is at most 1 / APART: stored norms are at
-# least APART times it, and a query's reach is larger by 1 / APART.
+# Stored norms are at least APART times the share of an error that has no uniform direction, and a
+# query's reach is larger by 1 / APART.
 APART = 512.0
 # A row's numbers: the scale of its first coordinates, then scales and norms of the levels.
 NUMBERS = (
@@ -58,8 +56,8 @@ NUMBERS = (
 STEP = 7  # index in `starts` of the step of their codes: simd/shorts.py
 COARSE_NUMBERS, LEVEL_NUMBERS = 3, 2  # per row in `coarse`, and in `middle` or `fine`
 
-# Rows waiting for the last level: int32 places, and float32 sums of two bits, estimates and bounds
-# of the first coordinates. The rest is scratch, for a group or sixteen rows.
+# Rows waiting for the last level: int32 places, float32 sums of two bits, estimates and bounds of
+# the first coordinates; scratch for a group or sixteen rows.
 LevelQueue = namedtuple("LevelQueue", "places sums bases uppers group totals scales rests")
 FOUR = 4  # groups per step
 FULL = 2 * LANES  # rows: by then the codes of the first sixteen have been prefetched
@@ -69,7 +67,6 @@ AHEAD = 4  # groups to prefetch ahead
 
 @inline
 def level_queue_at(start):
-    """Lay out an empty queue in 18 x 16 float32 values."""
     most = FULL + LANES
     return LevelQueue(
         as_int32(start), shift(start, most), shift(start, 2 * most), shift(start, 3 * most),
@@ -80,10 +77,7 @@ def level_queue_at(start):
 
 @inline
 def _bits(rows, tables, chunks, later, lines):
-    """Return the table sums for the bits of sixteen rows.
-
-    Each chunk prefetches `lines` lines from `later` on, for a later group.
-    """
+    """Return the table sums for the bits of sixteen rows; each chunk prefetches lines `later`."""
     total = zero_sums()
     for first in range(0, chunks, CHUNKS_AT_ONCE):
         sums = zero_words()
@@ -97,7 +91,6 @@ def _bits(rows, tables, chunks, later, lines):
 
 @inline
 def first_sums(sketch, planes, group):
-    """Return twice the sums of the first bits of a group."""
     rows = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
     chunks, later = sketch.tail_width // CHUNK_COORDINATES, shift(rows, AHEAD * sketch.group_bytes)
     bits = _bits(rows, tables_of(sketch, planes), chunks, later, 2)
@@ -106,7 +99,6 @@ def first_sums(sketch, planes, group):
 
 @inline
 def first_upper(sketch, query, twice, above, group):
-    """Return upper bounds of a group by its first bits."""
     sums, numbers = scale_sums(twice, query.first, query.scale), coarse_numbers(sketch, group)
     scales = number_lanes(sketch, numbers, LANES, FIRST_SCALE)
     rests = number_lanes(sketch, numbers, 2 * LANES, FIRST_NORM)
@@ -126,7 +118,6 @@ def number_lanes(sketch, numbers, offset, kind):
 
 @inline
 def bounded(scales, sums, error, rests, rest, base):
-    """Return upper bounds of a level: base + scales (sums + error) + rests rest."""
     return multiply_add(rests, rest, multiply_add(scales, error + sums, base))
 
 
@@ -164,7 +155,7 @@ def middle_estimate(query, middle, base):
 def queue_rows(sketch, query, middle, base, group, mask, queue, count):
     """Append the lanes in `mask` to a queue of `count` rows, prefetch their codes; return its size.
 
-    `base` holds estimates and bounds of the group without the tail.
+    `base` is `base_of` the group.
     """
     sums, _, _ = middle
     store(queue.group, 0, scale_sums(sums, query.middle, splat32(1)))
@@ -192,7 +183,7 @@ def _fine_row(sketch, queue, i):
 
 @inline_once
 def last_level(sketch, planes, query, queue, count):
-    """Return (estimates, upper bounds) by four bits of the first `count` <= 16 rows of a queue."""
+    """Return estimates and upper bounds of the first `count` <= 16 rows of a queue."""
     first = as_int8(shift(planes, 2 * sketch.plane))
     second = shift(first, sketch.tail_width)
     for i in range(0, count, 4):

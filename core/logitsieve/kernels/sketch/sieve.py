@@ -3,8 +3,6 @@
 For each query, bound the rows that are often among the best and compute those with the best
 estimates: their k-th best exact logit is the threshold. Then bound all other rows, and compute
 those with refined bounds that reach it. A dropped row has a logit below k others.
-
-Shape letters: V vocabulary, K answers.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
 TILE = 64  # groups: their codes stay in the cache while all queries use them
 
-# One query's scratch. float32 estimates and bounds of the first groups; places that passed the
-# bounds; ids of computed rows, then of rows to compute from BEGIN on.
+# One query's scratch: float32 estimates and bounds of the first groups; places that passed; ids of
+# computed rows, from BEGIN on of rows to compute.
 Sieved = namedtuple("Sieved", "coded estimates uppers passed ids counts end")
 PASSED, BEGIN, DONE = range(3)
 COUNTS = 3
@@ -111,10 +109,7 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 @inline_once
 def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
-    """Collect places in groups first .. last-1 that reach the threshold; settle them by chunks.
-
-    The first groups, with stored bounds, and the last are settled completely.
-    """
+    """Collect places in groups first .. last-1 that reach the threshold; settle them by chunks."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     queue, queued = level_queue_at(sieved.coded.rests), 0
@@ -150,7 +145,7 @@ def _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed):
 
 @inline_once
 def _pass_levels(sketch, sieved, query, four, last, groups, queue, queued, threshold, passed):
-    """Like `_pass_coarse`, through the levels of a sketch: each is read if the last was passed.
+    """Like `_pass_coarse`, through levels, each read if the one before was passed.
 
     Rows are queued for the last level, so that their codes are prefetched.
     """

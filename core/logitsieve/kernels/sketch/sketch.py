@@ -2,21 +2,17 @@
 
 docs/certified.md proves the bound. A context h has coordinates c = L U h, with U [P, D] and L [P,
 P] lower triangular; a row w has w' with w.h = w'.c, up to the part outside the span of U. The first
-F are coded in `coarse`, the first M in `fine`: codes q, a scale s, and the norm n of the rest. A
-query has codes r, with g = s_h r near the first coordinates of c, and the norm rho of the rest. For
-either coding,
+F are coded in `coarse`, more of them in `fine`: codes q, a scale s, and the norm n of the rest. A
+query has codes r, with g = s_h r near the first coordinates of c, and the norm rho of the rest:
 
     |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q ||c - g||.
 
 Over all rows, kappa >= e / s and Q >= p / s, with e a row's coding error and p the norm of its
 coded coordinates. The rows of U, each coordinate over its `stretch`, are orthonormal up to `SKEW`.
 
-Coarse codes are ordered by how often a row is among the best, so the first rows give a threshold.
-
-Shape letters: V vocabulary, D hidden size, P coordinates, M of them in `fine` and F in `coarse`, G
-groups of 16 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and
-biases as float32; T bytes of a row in `fine`: its coordinates, then s and n. With levels there is
-only U, any square matrix, with the inverse giving w'; the numbers are those of levels.py.
+Coarse codes [G, bytes] are ordered by how often a row is among the best: F/4 times four coordinates
+of each row, then 16 s, n and biases as float32. A row in `fine` has coordinates, s and n. With
+levels there is only U, any square matrix, with the inverse giving w'; levels.py has the numbers.
 
 A sketch's descriptor is W's, then addresses, sizes, and float64 bits, in the order below.
 """
@@ -81,12 +77,9 @@ Sketch = namedtuple(
 
 
 class SpanNorms(NamedTuple):
-    """Float64 norms of U and L, not below the true ones.
+    """Float64 norms of U and L, not below the true ones; with levels L is absent."""
 
-    `directions` are the stored ones, each coordinate over its stretch; with levels L is absent.
-    """
-
-    directions: Float64  # [P, D]
+    directions: Float64  # [P, D], each coordinate over its stretch
     size: float  # their Frobenius norm
     skew: float  # >= ||directions directions^T - I||
     gain: float  # the Frobenius norm of the triangle
@@ -143,8 +136,7 @@ def sketch_descriptor(
 ) -> Int64:
     """Return the descriptor of a sketch part's arrays, which the caller keeps alive.
 
-    They include an `order`. With levels, a top k may be wrong with the probability `chance`:
-    levels.py.
+    They include an `order`. With levels, a top k may be wrong with the probability `chance`.
     """
     coarse, fine = arrays["coarse"], arrays["fine"]
     widths, span = widths_of(arrays), span_of(arrays)

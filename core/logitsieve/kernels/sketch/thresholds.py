@@ -17,10 +17,7 @@ SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/certified.py
 
 @inline
 def threshold_of(queries, q, margin):
-    """Return the value that a row's bound must reach for the row to be among the best.
-
-    It exceeds -inf, the bound of computed rows and of places beyond V.
-    """
+    """Return the value that a row's bound must reach for the row to be among the best; not -inf."""
     if int(queries.states[STATE * q + SIZE]) < queries.limit:
         return LOWEST
     return reached_by(queries.values[q * queries.limit], margin)
@@ -28,7 +25,6 @@ def threshold_of(queries, q, margin):
 
 @inline
 def reached_by(logit, margin):
-    """Return a value that the bound of every row with at least this logit reaches."""
     threshold = np.float32(logit - margin - SPARE * abs(logit))
     return threshold if threshold > LOWEST else LOWEST  # also if the margin is NaN
 
@@ -64,7 +60,7 @@ def _count(values, size, threshold):
 def take_best(estimates, uppers, ids, count, limit, chosen):
     """Write the ids of the best estimates to `chosen`: at least min(limit, count); return how many.
 
-    Their bounds become -inf, as they will be computed. Estimates are padded to whole lanes.
+    Their bounds become -inf. Estimates are padded to whole lanes.
     """
     most, end = 2 * SEEDS * limit, padded(count)
     for i in range(count, end):

@@ -1,6 +1,6 @@
 """Descriptors: how a matrix that never changes is handed to the kernels.
 
-Numba unboxes each array argument in some 50 ns, so a head's arrays travel as one int64 vector of
+Numba unboxes an array argument in 50 ns, so a head's arrays travel as one int64 vector of
 addresses, sizes and float64 bits. Its owner keeps the arrays alive.
 """
 
@@ -95,8 +95,7 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
 def largest_norm(address, function):
     """Return max ||w_i|| of a descriptor's matrix, in float64 and not below the true one.
 
-    `function` decodes rows that are not float32: with MAGNITUDES, into the sum of their parts'
-    magnitudes.
+    `function` decodes rows that are not float32: DECODE, or MAGNITUDES of their parts.
     """
     matrix = matrix_at(int64_pointer(address), 0)
     dim, largest = matrix.dim, 0.0
@@ -207,7 +206,6 @@ def widen_hidden(descriptor, h, wide):
 
 @inline
 def exact_logit(matrix, wide, i):
-    """Return the float64 logit of row i of W for one widened row of hidden."""
     if matrix.kind == F32:
         return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
     row = row_of(matrix.stored, i, matrix.row_bytes)
@@ -216,6 +214,5 @@ def exact_logit(matrix, wide, i):
 
 @inline
 def fill_logits(matrix, wide, ids, first, last, logits):
-    """logits[first:last] of ids[first:last] for one widened row of hidden, exact."""
     for i in range(first, last):
         logits[i] = np.float32(exact_logit(matrix, wide, ids[i]))

@@ -1,7 +1,4 @@
-"""Exact top k of all rows of W or of given ones, and exact logits of given ids.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
-"""
+"""Exact top k of all rows of W or of given ones, and exact logits of given ids."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def dense_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
-
-    Returns 0, or -1 - r if row r is not finite or too large.
-    """
+    """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     block, status = at_once(stop - start, query_room(dim, limit)), 0
@@ -49,9 +43,8 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
 def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
 
-    Row start + r chooses among the distinct ids listed[offsets[r] : offsets[r+1]]; `address` is
-    that of W's descriptor. A row with fewer than K gets scanned = -1. Returns the number of such
-    rows, or -1 - r if row r of hidden is not finite or too large.
+    Row start + r chooses among the distinct `listed` ids of CSR row r. A row with fewer than K gets
+    scanned = -1. Returns the number of such rows, or -1 - r if row r of hidden is refused.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]

@@ -1,7 +1,7 @@
 """The running top k: a binary heap with the worst answer at the root.
 
-An answer is better if its logit is larger, or equal with a lower id: a total order, so that the k
-best do not depend on the order of offers.
+An answer is better if its logit is larger, or equal with a lower id: a total order, whatever the
+order of offers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from logitsieve.kernels.compile import inline
 
 @inline
 def better(value, row, other_value, other_row):
-    """True if (value, row) goes before (other_value, other_row) in an answer."""
     return value > other_value or (value == other_value and row < other_row)
 
 

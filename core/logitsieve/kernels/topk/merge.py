@@ -1,7 +1,6 @@
 """Merges of lists: a head's answer with the edited ids, and the hypotheses of a beam search.
 
-Shape letters: B batch rows (hypotheses), K answers (pairs of a group), G groups, N tokens a
-hypothesis.
+Shape letters: B hypotheses, K pairs of a group, G groups, N tokens a hypothesis.
 """
 
 from __future__ import annotations
@@ -59,11 +58,10 @@ def _rank(score, apart, rest, divisor, off):
 def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, doubtful):
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
-    Row r has score scores[r] and counts[r] tokens of falling logits[r] [B, N], so that a group's
-    pairs are merged from the fronts of its rows' lists. Pairs are ordered by (score + logit - log
-    Z) / divisors[r], then by parent and place; -1 and 0 if a group has too few. log_z [B, 4] is
-    TOP, VALUE, LOW, HIGH; a group is doubtful if bounds leave its pairs or their order open. Rows
-    of a group with equal alike[r] have the same log Z.
+    Row r has counts[r] tokens of falling logits[r] [B, N]: a group's pairs are merged from the
+    fronts of its rows. They are ordered by (score + logit - log Z) / divisors[r], then by parent
+    and place; -1 and 0 if a group has too few. A group is doubtful if bounds of log_z [B, 4] leave
+    its pairs or their order open. Rows of a group with equal alike[r] have the same log Z.
     """
     groups, most = parents.shape
     beams = scores.size // groups

@@ -1,7 +1,4 @@
-"""Queries: rows of hidden with their float64 copies and running top k.
-
-Shape letters: Q queries, D hidden size, K answers.
-"""
+"""Queries: rows of hidden with their float64 copies and running top k."""
 
 from __future__ import annotations
 
@@ -33,22 +30,20 @@ STATE = 5
 CHUNK = 256  # float32 logits of one query at a time
 LOGITS = 2 * CHUNK  # float64 values of scratch for those of four queries
 
-# Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], states float64 [Q, 4], and the
-# heaps: values float64 [Q, K] and kept int32 [Q, K] (row numbers), and room for float32 logits
-# [4, CHUNK]. `distinct`: rows may be offered twice, and must be kept once. `codes` are those that
-# rows of codes are multiplied with, 2 x `code_room` float32 a query; only written for such rows.
+# Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], codes for rows of codes, states
+# float64 [Q, STATE], the heaps' values float64 [Q, K] and ids int32 [Q, K], and float32 logits [4,
+# CHUNK]. `distinct`: rows may be offered twice, and must be kept once.
 Queries = namedtuple("Queries", "hidden wide codes states values kept logits limit distinct")
 
 
 @inline
 def query_room(dim, limit):
-    """Count float64 values of scratch for one query."""
     return padded(dim) + code_room(dim) + STATE + limit
 
 
 @inline
 def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
-    """Lay out `block` queries in scratch of `query_room` each; room for float32 logits follows."""
+    """Lay out `block` queries in scratch of `query_room` each, and LOGITS."""
     codes = shift(scratch, block * padded(dim))
     states = shift(codes, block * code_room(dim))
     values = shift(states, block * STATE)
@@ -60,16 +55,12 @@ def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
 
 @inline
 def at_once(rows, room):
-    """Count the queries, of `room` float64 values each, that are answered together."""
     return max(1, min(rows, QUERIES_AT_ONCE, SCRATCH // room))
 
 
 @inline
 def begin_block(descriptor, scratch, block, hidden, ids, first, count, limit, distinct):
-    """Return queries for rows first .. first + count - 1 of hidden, with empty heaps in `ids`.
-
-    Also return -1, or the first row that cannot be answered.
-    """
+    """Return queries for `count` rows of hidden from `first` on, and -1 or a row to refuse."""
     dim = descriptor[DIM]
     rows, own_ids = row_of(hidden, first, dim), row_of(ids, first, limit)
     queries = queries_at(scratch, block, rows, own_ids, dim, limit, distinct)
@@ -102,7 +93,6 @@ def codes_of(queries, q, dim):
 
 @inline
 def operand_of(matrix, queries, q):
-    """Return the factor of rows of a matrix for query q: hidden, or its codes."""
     if matrix.kind >= CODED:
         return codes_of(queries, q, matrix.dim)
     return row_of(queries.hidden, q, matrix.dim)
@@ -110,7 +100,6 @@ def operand_of(matrix, queries, q):
 
 @inline
 def empty_heaps(descriptor, place, queries, count):
-    """Start on the matrix with its descriptor at `place`."""
     for q in range(count):
         state = shift(queries.states, STATE * q)
         state[SIZE], state[THRESHOLD] = 0.0, -np.inf

@@ -1,13 +1,11 @@
 """Top k of rows of a matrix: float32 dots choose, or dots of codes, and `dot64` decides.
 
-A float32 dot of D terms, summed in any order, is within `slack` of the exact logit; so is the dot
-of a row in blocks of codes with a query's codes. So a row with a float32 logit more than slack
-below the worst of k exact logits, or more than twice slack below the k-th best of float32 ones,
-cannot be among the k best. All others are evaluated by `dot64` and offered to the heap: the answer
-is `dot64`'s over all rows scanned, in any order and grouping.
+A float32 dot, summed in any order, is within `slack` of the exact logit; so is a dot of codes. So a
+row more than slack below the worst of k exact logits, or more than twice slack below the k-th best
+of float32 ones, cannot be among the k best. All others are evaluated by `dot64`: the answer is
+`dot64`'s over all rows scanned, in any order and grouping.
 
-Rows are taken a chunk at a time, first all float32 dots, then the few decisions: a decision in
-between would stall the dots behind it.
+Rows are taken a chunk at a time, first all float32 dots: a decision would stall those behind it.
 """
 
 from __future__ import annotations
@@ -43,21 +41,19 @@ from logitsieve.kernels.topk.queries import (
     operand_of,
 )
 
-# Whether rows are named by ids. Numba compiles another function for each literal True or 0, but not
-# for a numpy scalar. It is worth that for `scan_one` of all rows: there it saves a twentieth.
+# Whether rows are named by ids. Numba compiles another function for each literal, but not for a
+# numpy scalar. For `scan_one` of all rows it is worth that: it saves a twentieth.
 LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 
-# Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
+# Of a logit when its bias is added; rounding keeps order.
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
-# Of a list, the first values of some rows ahead are prefetched: the hardware does the rest. Whole
-# rows would compete with the present loads.
+# Of a list, the beginnings of some rows ahead are prefetched: the hardware does the rest.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
 LEAST_FOURS = 4  # fours of rows of hidden, each of which prefetches its part
 ALONE = np.int64(1)  # the only four
-# The most queries for which rows of codes are multiplied as they are. Beyond it products of float32
-# cost less, as queries share the decoding: soon with wide registers, and never if as many units
-# multiply int16 as float32 (Zen 3 and later; others measured on Zen 1).
+# The most queries for which rows of codes are multiplied as they are. Beyond it float32 costs less,
+# as queries share the decoding; never if as many units multiply int16 as float32 (Zen 3 and later).
 FEW_CODED = 8 if AVX512 else QUERIES_AT_ONCE if cpu_has("vaes") else 32
 FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
@@ -66,7 +62,6 @@ MAX_RANKED = 64  # the most answers k for which the k-th best float32 logit is s
 
 @inline
 def decide(matrix, queries, q, row):
-    """Evaluate one row by `dot64` for query q and offer it to its heap."""
     value = exact_logit(matrix, row_of(queries.wide, q, padded(matrix.dim)), row)
     state, limit = shift(queries.states, STATE * q), queries.limit
     values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
@@ -83,7 +78,7 @@ def decide(matrix, queries, q, row):
 
 @inline
 def decide_above(matrix, listed, ids, first, count, logits, queries, q):
-    """Offer to query q the rows first, ... (ids[first], ... if `listed`) that `logits` leave."""
+    """Offer to query q the rows from `first` on, or ids from there, that `logits` leave."""
     state = shift(queries.states, STATE * q)
     floor = -np.inf
     if int(state[SIZE]) == 0 and queries.limit <= min(count, MAX_RANKED):
@@ -101,7 +96,7 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
 
 @inline
 def _ranked(logits, count, rank):
-    """The rank-th largest of the distinct values, so at most the rank-th largest; or -inf."""
+    """The rank-th largest of the distinct values; -inf if they are fewer."""
     value = np.float32(np.inf)
     for _ in range(rank):
         best = splat32(np.float32(-np.inf))
@@ -122,7 +117,6 @@ def _four_rows(listed, ids, i, last, apart):
 
 @inline
 def _fill_lanes(logits, count):
-    """Write -inf after `count` logits, up to whole lanes."""
     for i in range(count, padded(count)):
         logits[i] = -np.inf
 
@@ -138,7 +132,6 @@ def _prefetch_beginnings(matrix, ids, begin, end):
 
 @inline
 def _stored_dots(matrix, r0, r1, r2, r3, operand):
-    """Four dots of rows that are not float32 with an `operand_of`."""
     dim, place = matrix.dim, CODED_DOTS if matrix.kind >= CODED else DOTS
     return call_dots(
         matrix.functions[place], matrix.stored, r0 * dim, r1 * dim, r2 * dim, r3 * dim,
@@ -148,7 +141,6 @@ def _stored_dots(matrix, r0, r1, r2, r3, operand):
 
 @inline
 def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
-    """Dots of one row in blocks of codes with four queries' codes."""
     dim = matrix.dim
     each = 2 * code_room(dim)
     return call_dots(
@@ -202,7 +194,6 @@ def _store_four(logits, place, dots, bias):
 
 @inline
 def _prefetch_share(matrix, row, part, parts):
-    """Prefetch one part of the lines of four rows."""
     lines = (4 * matrix.row_bytes // CACHE_LINE + parts - 1) // parts
     start = row * matrix.row_bytes + part * lines * CACHE_LINE
     for line in range(lines):
@@ -213,9 +204,8 @@ def _prefetch_share(matrix, row, part, parts):
 def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
     """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
 
-    Rows that are not float32 are decoded for each of the four. `fours` groups of four rows of
-    hidden, from q0 = 0 on, take their turns; if they are many, each prefetches a part of the next
-    rows, so that the first does not wait for all memory.
+    Rows that are not float32 are decoded for each. `fours` groups of four take their turns; if they
+    are many, each prefetches a part of the next rows, so that the first does not wait for all.
     """
     dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
     steps, stride, apart = _steps(listed, first, last)
@@ -278,7 +268,6 @@ def tile_rows(matrix, count):
 
 @inline
 def _few(matrix, count):
-    """Decide if rows are multiplied as they are stored, for `count` queries."""
     if matrix.kind < CODED:
         return count == 1
     return count <= (FEW_CODED if matrix.kind == CODED else FEW_COSTLY)
@@ -286,13 +275,12 @@ def _few(matrix, count):
 
 @inline
 def _stored_rows(matrix):
-    """Count stored rows that queries go through together, held by a further level of cache."""
+    """Count stored rows that queries go through together, in a further level of cache."""
     return min(CHUNK, max(LANES, FEW_BYTES // matrix.row_bytes))
 
 
 @inline
 def scan_all(matrix, queries, count):
-    """Offer every row of the matrix to every query, a tile of rows at a time."""
     few, fours = _few(matrix, count), count // 4 * 4
     tile = _stored_rows(matrix) if few and count > 1 else tile_rows(matrix, count)
     room = np.empty(tile_room(matrix), np.float32)
