@@ -9,13 +9,12 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 315,
-    "lines of source": 42_000,
-    "lines of core/": 19_150,
+    "lines of source": 41_300,
+    "lines of core/": 18_400,
     "lines of tests/": 48_650,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source
-LONGER = {"core/logitsieve/kernels/intervals/draws.py:interval_sample"}
 
 
 def python_of(*folders: str) -> list[Path]:
@@ -55,4 +54,4 @@ def test_functions_are_short() -> None:
                 assert node.end_lineno is not None
                 if node.end_lineno - node.lineno >= LONGEST:
                     long.add(f"{path.relative_to(REPOSITORY)}:{node.name}")
-    assert long == LONGER, "look for the second idea in it"
+    assert not long, "look for the second idea in it"
