@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import reduce
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def _kind(*values: Any) -> str:
 
 def _rounded(operator: str, one: Any, other: Any) -> Symbol:
     if operator == "*" and other == 1:
-        return one
+        return cast(Symbol, one)
     kind, text = _kind(one, other), f"{text_of(one)} {operator} {text_of(other)}"
     exact = operator == "*" and 2 in (one, other)
     return Symbol(f"({text})" if exact else f"{kind}({text})", kind)

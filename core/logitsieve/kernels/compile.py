@@ -20,7 +20,8 @@ from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
 # For functions that kernels call: without wrappers. Each is optimised by itself, for no caller.
-inline = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+inline = numba.njit(**_BARE)
 # For long functions with one caller: part of it before anything is compiled.
 inline_once = numba.njit(inline="always")
 
