@@ -30,7 +30,7 @@ _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
 
 _ANEW = "kernels are compiled anew at every start"
 
-_cache: dict[str, Path | None] = {}  # "folder": where to keep machine code, once that is decided
+_cache: dict[str, Path | None] = {}  # "folder": of machine code, once that is decided
 
 
 class Kernel:
@@ -79,7 +79,7 @@ class CFunction:
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
-    """Decorate an entry kernel; `signature` is Numba's, without the return type."""
+    """Decorate an entry kernel with Numba's `signature`, without the return type."""
     return lambda function: Kernel(function, signature)
 
 
@@ -111,7 +111,7 @@ def default_cache() -> Path:
 
 
 def use_cache(folder: Path | None) -> None:
-    """Keep machine code compiled from now on under `folder` (None: the default), or warn once."""
+    """Keep machine code from now on under `folder` (None: the default), or warn once."""
     target = (folder or default_cache()) / f"kernels-{_sources_digest(_ROOT)}"
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def use_cache(folder: Path | None) -> None:
 
 
 def _keep(function: Any, root: Path) -> None:
-    """Cache what is compiled of `function`, in a folder named by the sources below `root`."""
+    """Cache `function`, in a folder named by the sources below `root`."""
     if "folder" not in _cache:
         use_cache(None)
     if (folder := _cache["folder"]) is not None:
@@ -153,10 +153,7 @@ def _root_of(function: Callable[..., Any]) -> Path:
 
 @cache
 def _sources_digest(root: Path) -> str:
-    """Hash Numba's version and every source below `root`.
-
-    Numba's own cache only notices changes of an entry kernel's file.
-    """
+    """Hash Numba's version and every source: its own cache only sees an entry kernel's file."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(root.rglob("*.py")):
         digest.update(source.read_bytes())

@@ -87,9 +87,9 @@ def interval_sample(
 ):  # fmt: skip
     """Fill ids [B, N] and log_z [B, 4] like `gumbel_sample`; `address` is the sketch's descriptor.
 
-    log Z is an estimate and two proven bounds: without filters at most `width` apart, which is
-    finite if N is 0. scanned [B] counts logits computed. If answered[r] is False, the row's other
-    outputs are unset: all its logits are needed. Row i of W is at places[i] of the sketch's order.
+    log Z's bounds are, without filters, at most `width` apart, which is finite if N is 0. scanned
+    [B] counts logits computed. If answered[r] is False, the row needs all its logits, and its other
+    outputs are unset. Row i of W is at places[i] of the sketch's order.
     """
     descriptor = int64_pointer(address)
     dim, bad = hidden.shape[1], -1
@@ -229,7 +229,6 @@ def best_candidate(descriptor, intervals, scale, draws, count, reached):
 
 @inline
 def _compute_candidate(descriptor, intervals, scale, draws, i, least, winner, best):
-    """Compute a candidate if its bound is at least `least`; return the winner and its value."""
     if _bound_of(intervals, scale, draws, i) >= least:
         compute_weight(descriptor, intervals, scale, draws, np.int64(draws.ids[i]))
         return _better(intervals, scale, draws, i, winner, best)

@@ -1,7 +1,7 @@
 """The rows that top-p and min-p leave, decided as far as draws need it.
 
 A row is in the nucleus if the mass before it is less than top-p of all. Intervals are narrowed
-until sums over them decide. Each answer holds for all rows before the row, or after it.
+until sums decide. Each answer holds for all rows before the row, or after it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ def below_of(inverse, min_p):
 
 @inline
 def weigh_known(intervals, scale, draws):
-    """Weigh the rows that filters leave, if all are known; return sums over them."""
     for row in range(0, draws.size, LANES):
         store(draws.weights, row, zeros32())
     total = 0.0

@@ -1,8 +1,7 @@
 """Intervals of all logits of a row of hidden, narrowed on demand.
 
 Intervals come from the coarse codes or the second level, then from the fine ones or the last level.
-A known row has its exact logit; the row with the largest logit always is known. S places are V up
-to a multiple of 16, in the order of the sketch.
+The row with the largest logit always is known. S places are V up to a multiple of 16.
 """
 
 from __future__ import annotations
@@ -149,7 +148,6 @@ def _bound_levels(descriptor, intervals, margin, below):
 
 @inline
 def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
-    """Narrow `count` rows of a queue, and compute those within `near` of the largest."""
     estimate, upper = last_level(
         sketch_at(descriptor), intervals.coded.planes, levels, queue, count
     )
@@ -264,7 +262,7 @@ def _reaching(intervals, below):
 def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
     """Bound a row of hidden with edits edited[first:last]; False if that takes too many logits.
 
-    The largest logit is then known, and all possibly within `below` of it, if they are few.
+    The largest is then known, and all possibly within `below` of it, if they are few.
     """
     intervals.state[COUNT], intervals.state[MOST], intervals.state[BELOW] = 0.0, -np.inf, 0.0
     intervals.state[COMPUTED] = intervals.state[REFINED] = 0.0

@@ -60,7 +60,6 @@ def narrow(descriptor, intervals, scale, budget):
 
 @inline
 def _threshold(weights, size, error, budget):
-    """Return the largest power of two for which lighter rows keep to the budget."""
     low, high = LEAST_POWER, 1  # exponents: enough, and too much
     while high - low > 1:
         middle = (low + high) // 2

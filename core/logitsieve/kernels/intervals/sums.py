@@ -76,7 +76,6 @@ def known_sum(intervals, scale):
 
 @inline
 def sum_known(descriptor, intervals, scale):
-    """Return sums with bounds from known rows only; the estimate includes the others."""
     estimates = zeros64()
     for place in range(0, places_of(descriptor), LANES):
         estimates += widen(exponentials_at(intervals, scale, place)[0])
@@ -104,7 +103,6 @@ def with_known(intervals, known, sums):
 
 @inline
 def sums_of(estimate, low, high, size):
-    """Widen sums of float32 exponentials over `size` places by their error."""
     low = max(0.0, low - size * LEAST) * (1 - SUM_SPARE)
     return Sums(estimate, low, high * (1 + SUM_SPARE))
 
@@ -113,8 +111,8 @@ def sums_of(estimate, low, high, size):
 def _sum_state(descriptor, intervals, scale, state, side, limits):
     """Return sums over the rows of a state on one side, by their own bounds and by a joint one.
 
-    The errors of all estimates are a vector no longer than `error`. By Cauchy-Schwarz the error of
-    a sum of exponentials is, up to second order, at most that times the length of the weights.
+    All estimates' errors are a vector no longer than `error`. By Cauchy-Schwarz a sum's error is,
+    up to second order, at most that times the length of the weights.
     """
     estimates, squares, lows, highs, most = zeros64(), zeros64(), zeros64(), zeros64(), zeros32()
     size = places_of(descriptor)

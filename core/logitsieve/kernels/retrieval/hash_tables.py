@@ -178,7 +178,6 @@ def _most_collided(collected, size, counts, limit, histogram, tables):
 
 @inline
 def _look_up(lookup, sides, tables, counts):
-    """Count the ids in the probed buckets of one query; return the number collected."""
     bits, size = lookup.bits, 0
     for table in range(tables):
         first = table * bits
@@ -200,8 +199,8 @@ def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, count
     """Return CSR (offsets int64 [B+1], distinct ids) of the buckets probed for each row of hidden.
 
     The first `tables` of planes [L, N, D] are looked up in the `probe_order`. A row keeps the
-    `limit` ids that most tables found, those of nearer buckets first. Scratch: counts [V], zeros
-    before and after, and collected [V + 1].
+    `limit` ids that most tables found, nearer buckets first. Scratch: counts [V], zeros before and
+    after, and collected [V + 1].
     """
     rows, dim = hidden.shape
     bits = planes.shape[1]

@@ -1,7 +1,7 @@
 """A preview of all logits in few rotated dimensions, and the rows that are best by it.
 
-The columns of sixteen rows lie together: no sum runs across lanes, and a smaller width reads the
-beginning of each group. A score is the bias, then one multiply_add a column, in any batch.
+The columns of sixteen rows lie together: no sum runs across lanes. A score is the bias, then one
+multiply_add a column, in any batch.
 
 The best are int64 keys, the score's order above and the complement of the id below. They are
 collected until the space is full; then the worst are dropped.
@@ -37,7 +37,7 @@ def keep_largest(keys, size, count):
     low, high, border = 0, size, 0
     while border != count:
         a, b, c = keys[low], keys[(low + high) // 2], keys[high - 1]
-        # Of three or more neither the least nor the largest, of two the larger: both sides shrink.
+        # Neither the least nor the largest of three, the larger of two: both sides shrink.
         pivot = max(min(a, b), min(max(a, b), c)) if high - low > 2 else max(a, c)
         border = low
         for i in range(low, high):
@@ -58,7 +58,6 @@ def _ordered(bits):
 
 @inline
 def _shrink(best, q, keys, size):
-    """Drop all but the best keys of query q, and raise its threshold to the worst of these."""
     keep_largest(keys, size, best.count)
     worst = keys[0]
     for i in range(1, best.count):
@@ -118,7 +117,6 @@ def _store_four(scores, lanes):
 
 @inline
 def _score_four(preview, groups, turned, scores):
-    """Scores [4 queries, 4, 16]: the queries share every load of a column."""
     columns, stride, width = preview.columns, preview.rank * LANES, preview.width
     i, j, k, m = groups[0] * stride, groups[1] * stride, groups[2] * stride, groups[3] * stride
     s0, s1 = _biases(preview, groups[0]), _biases(preview, groups[1])
@@ -208,7 +206,6 @@ def preview_select(hidden, basis, columns, bias, width, selected):
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
 def preview_scores(hidden, basis, columns, bias, width, scores):
-    """Fill scores [B, V] with those of `preview_select`, for every row of hidden [B, D]."""
     (rows, dim), vocab_size = hidden.shape, bias.size
     turned, four = np.empty(width, np.float32), np.empty(4 * LANES, np.float32)
     preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)

@@ -126,8 +126,8 @@ def _byte_scale(first: int) -> Emit:
 def _six_bits(upper: bool) -> Emit:
     """Scales (or minima, `upper`) of six bits, one for every 32 numbers, in bytes 4 .. 15.
 
-    The first four are in the lower bits of bytes 4 .. 7 (8 .. 11). The others have their lower four
-    bits in a half of bytes 12 .. 15, and the upper two in the byte of the first.
+    The first four are in bytes 4 .. 7 (8 .. 11). The others have their lower four bits in a half of
+    bytes 12 .. 15, the upper two in the byte of the first.
     """
 
     def emit(place: Place) -> Any:

@@ -71,7 +71,6 @@ def dot(row, h64, dim):
 
 
 def dots(stored, i, j, k, m, h, dim, sums):
-    """`dots_1x4` of the stored rows with first numbers i, j, k and m, to sums[:4]."""
     sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim)
     return dim
 
@@ -82,7 +81,7 @@ def _pointers(*kinds):
 
 @cache
 def functions_of(kind: str) -> tuple[CFunction, ...]:
-    """Return the functions for rows of that kind, in order; the last three only for blocks."""
+    """Return the functions for rows of a kind; the last three only for blocks."""
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
     size = types.int64
     multiplies = size(stored, *_PLACES, floats, size, floats)
@@ -127,7 +126,6 @@ def call_dot(builder, address, row, h64, dim):
 
 @emits(lambda _, stored, *others: _FOUR(types.int64, stored, *_PLACES, others[4], types.int64))
 def call_dots(builder, address, stored, i, j, k, m, h, dim):
-    """Return the four sums of `dots`, or of `coded_dots` or `coded_fours`, at that address."""
     sums = cgutils.alloca_once(builder, ir.FloatType(), 4)
     _call(builder, address, ir.IntType(64), [stored, i, j, k, m, h, dim, sums])
     return [builder.load(cgutils.gep_inbounds(builder, sums, place)) for place in range(4)]

@@ -5,9 +5,7 @@ A query h has codes r of 15 bits: g = scale r approximates it. A row's dot with 
 scale x sum over spans (the row's scale x sum of code x r + low x sum of r),
 
 with both sums exact in float32: eight lanes hold four products each, below 2^24. D is a multiple of
-32. topk/descriptor.py counts the roundings.
-
-Codes of a query are float32 values: the scale, for each 32 coordinates an eighth of the sum of
+32. Codes of a query are float32 values: the scale, for each 32 coordinates an eighth of the sum of
 their codes; after `code_header` of them the codes as int16.
 """
 
@@ -108,7 +106,6 @@ def add_products(typing_context, total, row, offset, words, eighths):
 
 @emits(lambda start, scale, *sums: types.void(start, types.float32, *sums))
 def store_four(builder, start, scale, s0, s1, s2, s3):
-    """start[:4] = the totals of four, times `scale`."""
     both = (_folded(builder, *each, _SINGLE) for each in ((s0, s1), (s2, s3)))
     four = _folded(builder, *both, _PAIRED)
     half = [shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)]
@@ -181,7 +178,6 @@ def coded_dots(stored, i, j, k, m, codes, dim, sums):
 
 
 def coded_fours(stored, i, j, k, m, codes, dim, sums):
-    """Dots of the stored row with first number i with `codes`, and those j, k, m after them."""
     header, row = code_header(dim), block_at(stored, i)
     c1, c2, c3 = shift(codes, j), shift(codes, k), shift(codes, m)
     w0, w1 = as_uint8(shift(codes, header)), as_uint8(shift(c1, header))

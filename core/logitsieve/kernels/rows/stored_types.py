@@ -51,7 +51,6 @@ def moved(builder, place, by):
 
 
 def bits_of(builder, number, first, mask):
-    """Return the bits of a number from `first` on that `mask` keeps."""
     return builder.and_(_shifted(builder, number, first), _constant(number.type, mask))
 
 
@@ -60,7 +59,6 @@ def _shifted(builder, number, first):
 
 
 def block_of(builder, offset, values, size):
-    """Return the first byte of the block of number `offset`, and its place there, in sixteens."""
     block = _shifted(builder, offset, values.bit_length() - 1)
     return times(builder, block, size), bits_of(builder, offset, 0, values - LANES)
 
@@ -74,7 +72,6 @@ def everywhere(builder, number):
 
 
 def floats_of_halves(builder, halves, native=F16C):
-    """Return float32 of the bits of float16, exactly; NaN stays NaN."""
     vector = isinstance(halves.type, ir.VectorType)
     floats, integers = (FLOATS, INTEGERS) if vector else (ir.FloatType(), INT32)
     if native:

@@ -1,9 +1,8 @@
 """Draws from all ids by the Gumbel-max trick: the id with the largest x_i / T + G_i.
 
-Gumbel noise is G_i = -log E_i, with independent exponentials E_i. A block of sixteen ids draws its
-least E_i, -log(u) / 16, and its owner by one random number u (stream LEAST); the others exceed it
-by exponentials -log u of their own (stream NOISE), which have no memory. So a block that cannot win
-costs one number.
+Gumbel noise is G_i = -log E_i, with exponentials E_i. A block of sixteen ids draws its least E_i,
+-log(u) / 16, and its owner by one random number u (stream LEAST); the others exceed it by
+exponentials of their own (stream NOISE). So a block that cannot win costs one number.
 
 Top-p and min-p (Hugging Face's definition and order) restrict the noise to the ids that they leave,
 which draws from the softmax over these.
@@ -49,7 +48,7 @@ from logitsieve.kernels.topk.descriptor import matrix_at, tile_room, widen_hidde
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
-BLOCK = LANES  # ids that share a random number for their least exponential
+BLOCK = LANES  # ids that share a random number
 SPARE = 1 + 1e-6  # of a weight, for rounding in float32 and float64
 FARTHEST = 1e36  # 16 times that times a weight is within float32
 GUESSED = 1.5  # nats by which the guess is below log Z
@@ -142,9 +141,8 @@ def gumbel_sample(
     """Fill ids [B, N], drawn at a temperature of 1 / inverse, and log_z [B, 4] (log_z.py).
 
     The logits of `edited` ids are replaced by `values` [E], -inf to exclude them. Then top_p and
-    min_p apply, unless they are 1 and 0. log Z is that of e^{x / T} over the remaining ids. Row i
-    of W has the noise of id first_id + i, with first_id a multiple of 32. Results do not depend on
-    the batch.
+    min_p apply, unless they are 1 and 0. Row i of W has the noise of id first_id + i, with first_id
+    a multiple of 32. Results do not depend on the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -198,7 +196,7 @@ def draw_state_at(scratch, logits, rows, size, inverse):
 
 @inline_once
 def _weigh(state, top_p, min_p):
-    """Fill the weights; return how many ids filters leave, and their weight without the best."""
+    """Return how many ids filters leave, and their weight without the best."""
     state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others: not added
     total = _fill_weights(state)
     state.logits[state.best], state.weights[state.best] = state.most, 1.0
@@ -260,7 +258,6 @@ def _filter(state, total, top_p, min_p):
 
 @inline
 def _partition(state, first, last):
-    """Partition ids[first:last], better ids first; return the pivot's place and their weight."""
     ids = state.ids
     middle, split, mass = (first + last) // 2, first, 0.0
     pivot, ids[middle] = ids[middle], ids[last - 1]

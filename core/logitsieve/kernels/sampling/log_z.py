@@ -1,8 +1,8 @@
 """log Z, the logarithm of the sum of all e^{scale x}, in float64 with a computed interval.
 
 log Z = scale top + rest, with top the largest logit, rest = log(1 + S), and S the sum of all other
-e^{scale (x - top)}. So log p = scale (x - top) - rest does not cancel and is never above 0. log_z
-[B, 4] is TOP, VALUE, LOW and HIGH: `top`, `rest`, and two proven bounds of `rest`.
+e^{scale (x - top)}: log p = scale (x - top) - rest is never above 0. log_z [B, 4] is TOP, VALUE,
+LOW and HIGH: `top`, `rest`, and two proven bounds of `rest`.
 
 A logit is `dot64` + bias, or an edit's value. Errors, relative to S (docs/exactness.md):
 

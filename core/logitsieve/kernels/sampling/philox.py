@@ -38,11 +38,8 @@ def random_bits(seed, step, draw, place):
     for _ in range(ROUNDS):
         low, high = FACTORS[0] * c0, FACTORS[1] * c2
         c0, c1, c2, c3 = (
-            (high >> HALF) ^ c1 ^ key0,
-            high & WORD,
-            (low >> HALF) ^ c3 ^ key1,
-            low & WORD,
-        )
+            (high >> HALF) ^ c1 ^ key0, high & WORD, (low >> HALF) ^ c3 ^ key1, low & WORD,
+        )  # fmt: skip
         key0, key1 = (key0 + WEYL[0]) & WORD, (key1 + WEYL[1]) & WORD
     return c0 | (c1 << HALF), c2 | (c3 << HALF)
 

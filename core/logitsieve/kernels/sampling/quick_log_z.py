@@ -1,8 +1,7 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
-A row that may weigh more than e^-NEAR of the sum so far is computed by `dot64` and weighed in
-float64. Others are float32 dots, within `slack` of the exact logit, unless slack is too large.
-Results depend neither on the batch nor on how rows are stored.
+A row that may weigh more than e^-NEAR of the sum so far is computed by `dot64`; others are float32
+dots, within `slack`. Results depend neither on the batch nor on how rows are stored.
 
 The error of an exponent is slack plus the rounding of the logit and of the largest one (ROUNDED of
 the largest and 90, as logits 87 below it count as e^-87); an exponential adds ROUGH.
@@ -50,8 +49,8 @@ from logitsieve.kernels.topk.scan import (
     tile_rows,
 )
 
-# HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones and its error, relative to e^MOST.
-# FLOOR: rows with logits below it are light. GROWTH: e^x - 1 for the error x of an exponent.
+# HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones, below FLOOR, and its error, relative to
+# e^MOST. GROWTH: e^x - 1 for the error x of an exponent.
 MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH = range(8)
 STATE = 8
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light

@@ -1,8 +1,7 @@
 """Round log Z and log-probabilities to float32 such that proofs in float64 still hold.
 
-Bounds are rounded outward, log-probabilities down: they are never above 0, and the probabilities of
-a row sum to at most 1 (docs/exactness.md). log_z [B, 4] is log_z.py's; estimates have infinite
-bounds.
+Bounds are rounded outward, log-probabilities down: never above 0, with probabilities of a row that
+sum to at most 1 (docs/exactness.md). log_z [B, 4] is log_z.py's; estimates have infinite bounds.
 
 Shape letters: M ids of a row, G groups of hypotheses, K pairs of a group.
 """
@@ -85,8 +84,8 @@ def round_pairs(
 ):  # fmt: skip
     """Fill tokens, scores (`scores32`), ranks and `ended` [G, K] of the chosen pairs.
 
-    Row r of ids and logits [B, M] is hypothesis r; pair p of a group is at places[g, p] of its row
-    parents[g, p], -1 for no pair. Scores are not above the true ones, and ranks do not increase.
+    Pair p of a group is at places[g, p] of row parents[g, p], -1 for none, of ids and logits [B,
+    M]. Scores are not above the true ones, and ranks do not increase.
     """
     groups, most = parents.shape
     beams = scores.size // groups

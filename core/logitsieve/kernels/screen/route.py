@@ -1,9 +1,8 @@
 """Routing: the clusters whose centroids have the largest dots with a query, chosen by int8.
 
 A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t. Then |v.h - s g q.z| =
-|r.h + s q.t| <= e ||h|| + (n + e) tau, with e >= ||r|| and n >= ||v|| over all rows, and tau >=
-||t||. Only centroids with an int8 dot at least the P-th best exact one less that bound are
-evaluated by `dot64`. The slack includes rounding (proofs/route.py).
+|r.h + s q.t| <= e ||h|| + (n + e) ||t||, with e >= ||r|| and n >= ||v|| over all rows. Only
+centroids within that of the P-th best are evaluated by `dot64` (rounding: proofs/route.py).
 
 Shape letters: C clusters, G groups of 16 of them, P probes.
 """
@@ -63,10 +62,10 @@ from logitsieve.kernels.topk.queries import NORM, SLACK, STATE, empty_heaps
 from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_one
 
 CENTROIDS = MATRIX_FIELDS  # the descriptor of W comes first, then that of the centroids
-# Offsets int32 [C+1], and again the last one: list C is empty; ids int32; the number of probes. The
-# centroids' int8 codes (0: none), their scales, and the largest error. Whether an id may be in two
-# lists. The least cosine of a row to its centroid, and the centroids' norms float64 [C] (0: any
-# cosine will do); other rows get list C. The descriptor of a sketch (0: none).
+# Offsets int32 [C+1], and again the last one: list C is empty; ids int32. The centroids' int8 codes
+# (0: none), their scales, and the largest error. Whether an id may be in two lists. The least
+# cosine of a row to its centroid, with the centroids' norms float64 [C] (0: any will do), below
+# which a row gets list C. The descriptor of a sketch (0: none).
 (
     OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH,
 ) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
@@ -100,7 +99,7 @@ def screen_descriptor(
 
     With `biases` [C] of centroids their dots are not approximated by int8. `disjoint` lists share
     no id. Rows with a cosine to the best centroid below `escalate` (times its `reaches` [C]) get no
-    candidates. Lists are scanned through a `sketch`, if its descriptor is given.
+    candidates. Lists are scanned through a `sketch`.
     """
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
     fields = {
@@ -127,7 +126,7 @@ def screen_descriptor(
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
     """Return codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e of centroids.
 
-    D is padded to whole lanes. Copies of the first centroid fill the last group.
+    Copies of the first centroid fill the last group.
     """
     clusters, dim = centroids.shape
     groups, quads = -(-clusters // LANES), -(-dim // LANES) * LANES // 4
@@ -212,12 +211,10 @@ def _route_one(centroids, routes, q):
 @inline
 def route_queries(descriptor, routes, count):
     centroids = Centroids(
-        matrix_at(descriptor, CENTROIDS),
-        uint8_pointer(descriptor[CODES]),
-        float32_pointer(descriptor[SCALES]),
-        number_at(descriptor, ERROR),
+        matrix_at(descriptor, CENTROIDS), uint8_pointer(descriptor[CODES]),
+        float32_pointer(descriptor[SCALES]), number_at(descriptor, ERROR),
         number_at(descriptor, CENTROIDS + LARGEST_NORM),
-    )
+    )  # fmt: skip
     empty_heaps(descriptor, CENTROIDS, routes, count)
     if descriptor[CODES] == 0:
         scan_all(centroids.matrix, routes, count)
@@ -232,7 +229,6 @@ def route_queries(descriptor, routes, count):
 
 @inline_once
 def _escalate(descriptor, routes, count):
-    """Route the rows that are far from every centroid to the empty list."""
     norms, least = float64_pointer(descriptor[NORMS]), number_at(descriptor, ESCALATE)
     for q in range(count):
         first = q * routes.limit

@@ -112,7 +112,6 @@ def scan_prescreened_list(descriptor, coded, ids, first, last, queries, q):
 
 @inline_once
 def scan_prescreened(sketch, lists, routes, queries, count, scanned):
-    """Scan each list through a sketch; after a chunk in `queries.logits` comes scratch."""
     coded = coded_at(sketch, as_float64(shift(queries.logits, CHUNK)))
     for q in range(count):
         h = row_of(queries.hidden, q, sketch[DIM])
@@ -130,7 +129,6 @@ def grouping_room(descriptor, routed):
 
 @inline_once
 def scan_grouped(descriptor, lists, routes, queries, count, scratch):
-    """Let queries of the same cluster go through its list four at a time."""
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
     ends = scratch  # of the lists and of the empty one
     order = shift(scratch, clusters + 2)
@@ -150,7 +148,6 @@ def scan_grouped(descriptor, lists, routes, queries, count, scratch):
 
 @inline_once
 def _group(routes, count, clusters, ends, order):
-    """Sort by counting: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
     routed = count * routes.limit
     for cluster in range(clusters + 2):
         ends[cluster] = 0
@@ -185,8 +182,7 @@ def unite(lists, clusters, probes, shared, out):
 
 @inline
 def _sort(ids, count):
-    """Shell's sort by Knuth's gaps 1, 4, 13, ...: Numba's own takes a second to compile."""
-    gap = 1
+    gap = 1  # Shell sort, as Numba's own takes a second to compile
     while gap < count // 3:
         gap = 3 * gap + 1
     while gap > 0:

@@ -38,9 +38,9 @@ _WORDS, _PRODUCTS = ir.VectorType(INT16, 2 * LANES), ir.VectorType(INT32, 2 * LA
 class Form(NamedTuple):
     """One way to multiply, by `products(builder, sums, rows, first plane, second plane)`.
 
-    A query has two planes of a byte a coordinate: the high and the low part of its codes, each
-    taken by itself; or, as `words`, int16 codes: coordinates 0 and 2 of every four in the first
-    plane, 1 and 3 in the second. A sum is too large by `offset` times the sum of the query's codes.
+    A query has two planes: the high and the low bytes of its codes; or, as `words`, int16 codes of
+    coordinates 0 and 2 of every four, and of 1 and 3. A sum is too large by `offset` times the sum
+    of the query's codes.
     """
 
     products: Callable[..., Any]
@@ -89,21 +89,19 @@ def _products_of_words(builder, rows, plane):
 
 
 def _split(builder, rows):
-    """LLVM: bytes 0 and 2 of every four, and bytes 1 and 3, as words."""
     rows = builder.bitcast(rows, _WORDS)
     even = builder.and_(rows, ir.Constant(_WORDS, [255] * 2 * LANES))
     return even, builder.lshr(rows, ir.Constant(_WORDS, [8] * 2 * LANES))
 
 
 def _add_words_in_pairs(builder, sums, rows, first, second):
-    """Add words in the shape that LLVM turns into two `vpmaddwd` of the CPU's width."""
+    """Add words in the shape that LLVM turns into two `vpmaddwd`."""
     for words, plane in zip(_split(builder, rows), (first, second), strict=True):
         sums = _add_pairs(builder, sums, _products_of_words(builder, words, plane))
     return sums
 
 
 def _add_words(builder, sums, rows, first, second):
-    """Add words with fewer additions, for CPUs that cannot add pairs of products: `smlal`."""
     even, odd = _split(builder, rows)
     products = _products_of_words(builder, even, first)
     products = builder.add(products, _products_of_words(builder, odd, second))
@@ -111,7 +109,7 @@ def _add_words(builder, sums, rows, first, second):
 
 
 def _add_small_bytes(builder, sums, rows, plane, _=None):
-    """Sums by `vpmaddubsw`, whose sums of two products must fit a word: row bytes up to 127."""
+    """Sums by `vpmaddubsw`, for row bytes up to 127: sums of two products fit a word."""
     kinds = (BYTE, 2 * LANES), (INT16, LANES), (INT32, LANES // 2)
     half, words, totals = (ir.VectorType(kind, count) for kind, count in kinds)
     of_bytes = builder.module.declare_intrinsic(
@@ -200,14 +198,12 @@ def _multiply(form, load_plane, load_rows=_load_bytes):
 def multiply_bytes_by(form):
     """multiply(sums, rows, first, second, quad): products with one quad of a query's planes.
 
-    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]), for a query's codes of a byte
-    or, with two `sums`, of fifteen bits.
+    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]); two `sums` for fifteen bits.
     """
     return _multiply(form, _four_everywhere)
 
 
 def multiply_row_by(form):
-    """multiply(sums, row, first, second, piece): products with bytes 64 piece .. 64 piece + 63."""
     return _multiply(form, _sixty_four)
 
 
@@ -239,7 +235,6 @@ multiply_crumbs, join_planes = multiply_crumbs_by(CRUMB_FORM), join_planes_by(FO
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))
 def store_bytes(builder, start, offset, lanes):
-    """start[offset : offset + 16] = lanes, whole numbers from -128 to 127."""
     vector = ir.VectorType(BYTE, LANES)
     address = vector_at(builder, start, offset, vector)
     builder.store(builder.fptosi(lanes, vector), address, align=1)

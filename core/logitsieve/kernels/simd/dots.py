@@ -143,7 +143,6 @@ def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim):
 
 @inline
 def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim):
-    """Compute four sums at a time: narrow registers would not hold sixteen."""
     upper = _dots_2x2(W, i, j, H, r0, r1, dim)
     upper_right = _dots_2x2(W, i, j, H, r2, r3, dim)
     lower = _dots_2x2(W, k, m, H, r0, r1, dim)

@@ -1,4 +1,4 @@
-"""exp of sixteen float32 or float64 at once, and sums of it; libm's takes some 4 ns an element."""
+"""exp of sixteen float32 or float64 at once, and sums of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOWEST = np.float32(-87.0)  # e^-87 is normal; lower powers become it
 LOG2_E = np.float32(1.4426950408889634)
 # ln 2 in two parts; products of the first with whole numbers are exact.
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-# Taylor's series to the seventh power: within 1e-8 of e^r for |r| <= ln 2 / 2.
+# Taylor's series: within 1e-8 of e^r for |r| <= ln 2 / 2.
 SERIES = tuple(np.float32(1.0 / n) for n in (5040, 720, 120, 24, 6, 2, 1, 1))
 ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
 
@@ -49,7 +49,7 @@ def times_power_of_two(builder, lanes, powers):
 def shifted_exponents(builder, lanes, steps, compared, limit):
     """lanes * 2^n in float64 if `compared` >= `limit`, else 0; `steps` are n + 1.5 2^52.
 
-    The low bits of such a sum are those of the whole number n. Results are normal numbers.
+    The low bits of such a sum are those of n. Results are normal numbers.
     """
     integers = ir.VectorType(ir.IntType(64), LANES)
     exponents = builder.shl(builder.bitcast(steps, integers), ir.Constant(integers, [52] * LANES))
@@ -84,7 +84,7 @@ def exp_lanes(x):
 LOWEST64 = -708.0  # e^-708 is normal; lower powers become 0
 LOG2_E64 = 1.4426950408889634
 LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# Taylor's series to the thirteenth power: within 2^-57 of e^r for |r| <= ln 2 / 2.
+# Taylor's series: within 2^-57 of e^r for |r| <= ln 2 / 2.
 SERIES64 = tuple(1.0 / factorial(n) for n in range(13, -1, -1))
 WHOLE = 1.5 * 2.0**52  # a number added to it is rounded to a whole one, in its low bits
 

@@ -99,7 +99,6 @@ def splat64(builder, value):
 
 @emits(lambda start, value: _LANES_OF[start.dtype](start, start.dtype))
 def splat_like(builder, start, value):
-    """The value in every lane, in the type that `start` points at."""
     return spread(builder, value, ir.VectorType(value.type, LANES))
 
 
@@ -194,7 +193,6 @@ def _floats_at(builder, start, offset):
 
 @intrinsic
 def load(typing_context, start, offset):
-    """start[offset : offset + 16]."""
 
     def codegen(context, builder, signature, arguments):
         if isinstance(start.dtype, StoredType):
@@ -241,7 +239,6 @@ def prefetch(builder, start, offset):
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))
 def store(builder, start, offset, lanes):
-    """start[offset : offset + 16] = lanes."""
     address, size = _floats_at(builder, start, offset)
     builder.store(lanes, address, align=size)
 
@@ -252,13 +249,11 @@ def widen(builder, lanes):
 
 
 def shuffle(builder, left, right, order):
-    """LLVM: the lanes of two concatenated vectors, in that order."""
     mask = ir.Constant(ir.VectorType(INT32, len(order)), list(order))
     return builder.shuffle_vector(left, right, mask)
 
 
 def concatenated(builder, parts):
-    """LLVM: 2, 4, 8, ... vectors of one type as one."""
     while len(parts) > 1:
         both = range(2 * parts[0].type.count)
         parts = [shuffle(builder, *parts[i : i + 2], both) for i in range(0, len(parts), 2)]

@@ -1,7 +1,7 @@
 """Raw pointers for kernels, typed by their elements.
 
-An array argument costs two atomic reference counts in each function, so only entry kernels take
-arrays. They end with `keep_alive` of these.
+An array argument costs two atomic reference counts, so only entry kernels take arrays. They end
+with `keep_alive` of these.
 """
 
 from __future__ import annotations

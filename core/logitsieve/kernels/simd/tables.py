@@ -4,8 +4,8 @@ A table has the sum of each subset of four codes of a query: four bits of a row 
 (André, Kermarrec, Le Scouarnec, "Cache locality is not enough", VLDB 2015). Sums are exact: bytes
 are added as words, and no sum of four is above 255.
 
-Sixteen rows lie in chunks of 64 bytes: byte 16 l + r is of row r and has the bits of coordinates 8
-l .. 8 l + 7 of 32. Tables of a chunk are four for the low halves of bytes, then four for the high.
+Sixteen rows lie in chunks of 64 bytes: byte 16 l + r of row r has the bits of coordinates 8 l .. 8
+l + 7 of 32. A chunk's tables are four for the low halves of bytes, then four for the high.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ def _load_chunk(builder, start, place, by):
 
 
 def add_bits_by(way):
-    """add(sums, rows, tables, chunk): add the look-ups for the bits of a chunk of sixteen rows."""
 
     @emits(lambda sums, rows, tables, chunk: sums(sums, rows, tables, types.intp))
     def add(builder, sums, rows, tables, chunk):

@@ -80,7 +80,6 @@ _four_groups, _four_rows = _four_by(multiply_bytes), _four_by(multiply_row)
 
 @inline
 def sum_four(sketch, planes, group, end):
-    """Return the sums of coarse codes of four groups; from `end` on the last one repeats."""
     coarse, size = sketch.coarse, sketch.group_bytes
     g0, g1, g2, g3 = four_from(group, end)
     return _four_groups(

@@ -126,7 +126,6 @@ def _above(bound, margin):
 
 @kernel("(int64, float32[:,::1], float32[::1], float32[::1])")
 def certified_bounds(address, hidden, lowers, uppers):
-    """Fill lowers and uppers [V] with bounds of the logits of hidden [1, D]."""
     descriptor = int64_pointer(address)
     dim, sketch = hidden.shape[1], sketch_at(descriptor)
     size = padded(dim) + size_of(coded_at(descriptor, nowhere())) + CHUNK

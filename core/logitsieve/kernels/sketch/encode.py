@@ -16,7 +16,7 @@ from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
 MOST = 127  # the largest eight-bit code
 SHARE = 1e-6  # least scale over a row's norm: far above float64 rounding
 LEAST_SCALE = 2e-30  # it and quotients by it are normal float32 numbers
-STEP = 0.29  # standard deviations: the best step for a normal distribution in sixteen levels
+STEP = 0.29  # standard deviations: best for a normal distribution in sixteen levels
 ROUNDED = 1 + 1e-6  # factor of a float64 norm before rounding to float32
 LEAST_LENGTH = 1e-300  # of a tail, as a divisor
 SHORTENED = 1e-7  # relative rounding of errors and coordinates to float32

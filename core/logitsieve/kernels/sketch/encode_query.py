@@ -47,7 +47,7 @@ FACTORS = 14
 NORMAL = 1e-37  # added to factors, so that rounding to float32 loses at most 2^-24 of them
 
 # Proven to be enough by proofs/certified.py.
-ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings of a product on top of D / 16; their growth
+ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings on top of D / 16; their growth
 ROTATION_UNDERFLOW = 2.0**-140  # for each of D products
 CANCELLED = 2.0**-38  # of two squared norms, for the difference of their float64 sums
 NORM_SPARE = 1.000001  # of a norm in float64
@@ -183,7 +183,6 @@ def _encode_levels(descriptor, h, norm, coded, rows):
 
 @inline
 def _set_margin(descriptor, norm, reach, share, terms, factors):
-    """Write the margin of bounds with terms of at most `terms` together, without biases."""
     terms += number_at(descriptor, LARGEST_BIAS)
     # The rest of a row within the span of U, and the rounding of dot64.
     exact = LEFT_SPARE * number_at(descriptor, sketch.LEFT) * reach
@@ -221,7 +220,6 @@ def _turn(descriptor, h, products, turned):
 
 @inline
 def _rounding(dim):
-    """Return the relative error of float32 dots: D / 16 sums in a lane, then sixteen lanes."""
     return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
 
 
@@ -250,7 +248,6 @@ def _bound_nothing(factors):
 
 @inline
 def _error(descriptor, place, off, codes):
-    """Return (K, the largest magnitude scaled by s) with kappa and Q at `place`."""
     _, squares, errors = codes
     kappa, most = number_at(descriptor, place), number_at(descriptor, place + 1)
     length = np.sqrt(squares)
@@ -260,7 +257,6 @@ def _error(descriptor, place, off, codes):
 
 @inline
 def _error_of_all(descriptor, place, off, codes, rest):
-    """Return at least the norm of the errors of all estimates, without the margin."""
     _, squares, errors = codes
     total = number_at(descriptor, place) * np.sqrt(squares)
     total += number_at(descriptor, place + 1) * (np.sqrt(errors) * NORM_SPARE + off)
@@ -292,8 +288,8 @@ def _stretched_squares(values, stretch, dim):
 def reach_of(chance, rows, dim):
     """Return a reach that any of `rows` exceeds at any level with at most the probability `chance`.
 
-    docs/levels.md: a coordinate of a uniform direction in n = dim - 1 dimensions exceeds f with at
-    most (1 - f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))).
+    A coordinate of a uniform direction in n = dim - 1 dimensions exceeds f with at most (1 -
+    f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))).
     """
     if chance <= 0.0 or dim < 4:
         return 1.0
@@ -312,7 +308,7 @@ def reach_of(chance, rows, dim):
 def encode_tail(turned, width, planes, tables):
     """Replace turned[:width] by its codes g, and write these and their tables.
 
-    Returns the scale, the sums of codes and of tables' offsets, ||scale g||^2, ||y - scale g||^2.
+    Returns the scale, sums of codes and of tables' offsets, ||scale g||^2, ||y - scale g||^2.
     """
     largest, fours = np.float32(0), np.float32(0)
     for d in range(0, width, 4):

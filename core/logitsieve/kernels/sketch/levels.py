@@ -11,8 +11,7 @@ The tail of a query has eight-bit codes g, and sums are exact:
 
     q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 2 L - 15 S
 
-B and C are the sums of g over the set first and second bits, L sums the last two bits times g, and
-S is the sum of g.
+B and C sum g over the set first and second bits, L sums the last two bits times g, and S sums g.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from logitsieve.kernels.simd.tables import (
 
 LEVELS = 3
 TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
-# Stored norms are at least APART times the share of an error that has no uniform direction, and a
+# Stored norms are at least APART times the share of an error without a uniform direction, and a
 # query's reach is larger by 1 / APART.
 APART = 512.0
 # A row's numbers: the scale of its first coordinates, then scales and norms of the levels.
@@ -77,7 +76,6 @@ def level_queue_at(start):
 
 @inline
 def _bits(rows, tables, chunks, later, lines):
-    """Return the table sums for the bits of sixteen rows; each chunk prefetches lines `later`."""
     total = zero_sums()
     for first in range(0, chunks, CHUNKS_AT_ONCE):
         sums = zero_words()

@@ -1,8 +1,7 @@
 """The sieve: bound every row by the sketch, compute only rows that may be among the best.
 
-For each query, bound the rows that are often among the best and compute those with the best
-estimates: their k-th best exact logit is the threshold. Then bound all other rows, and compute
-those with refined bounds that reach it. A dropped row has a logit below k others.
+For each query, compute those with the best estimates of the rows that are often among the best:
+their k-th best exact logit is the threshold. Then compute all with bounds that reach it.
 """
 
 from __future__ import annotations
@@ -129,7 +128,6 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
 
 @inline_once
 def _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed):
-    """Append the places of four groups that pass; return how many have passed."""
     uppers = sieved.uppers
     if first > 0:
         uppers = shift(sieved.coded.uppers, -four * LANES)
@@ -181,7 +179,6 @@ def _threshold(sieved, queries, q):
 
 @inline_once
 def _settle(descriptor, sieved, queries, q, keep):
-    """Compute the rows that passed, once they are refined; return the new threshold."""
     sketch, passed, ids = sketch_at(descriptor), int(sieved.counts[PASSED]), sieved.passed
     threshold, begin = _threshold(sieved, queries, q), int(sieved.counts[BEGIN])
     for i in range(passed):

@@ -12,9 +12,9 @@ coded coordinates. The rows of U, each coordinate over its `stretch`, are orthon
 
 Coarse codes [G, bytes] are ordered by how often a row is among the best: F/4 times four coordinates
 of each row, then 16 s, n and biases as float32. A row in `fine` has coordinates, s and n. With
-levels there is only U, any square matrix, with the inverse giving w'; levels.py has the numbers.
+levels there is only U, any square matrix, with the inverse giving w'.
 
-A sketch's descriptor is W's, then addresses, sizes, and float64 bits, in the order below.
+A sketch's descriptor is W's, then addresses, sizes, and float64 bits.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def sketch_descriptor(
 ) -> Int64:
     """Return the descriptor of a sketch part's arrays, which the caller keeps alive.
 
-    They include an `order`. With levels, a top k may be wrong with the probability `chance`.
+    With levels, a top k may be wrong with the probability `chance`.
     """
     coarse, fine = arrays["coarse"], arrays["fine"]
     widths, span = widths_of(arrays), span_of(arrays)
@@ -186,21 +186,13 @@ def sketch_descriptor(
 @inline
 def sketch_at(descriptor):
     return Sketch(
-        descriptor[ROWS],
-        (descriptor[ROWS] + LANES - 1) // LANES,
-        descriptor[COARSE_WIDTH],
-        group_bytes(descriptor),
-        descriptor[FINE_WIDTH],
-        plane_bytes(descriptor),
-        float32_pointer(descriptor[BIAS]),
-        uint8_pointer(descriptor[COARSE]),
-        uint8_pointer(descriptor[MIDDLE]),
-        uint8_pointer(descriptor[FINE]),
-        int32_pointer(descriptor[ORDER]),
-        descriptor[TAIL_WIDTH],
-        int32_pointer(descriptor[STARTS]),
-        number_at(descriptor, LARGEST_BIAS) > 0.0,
-    )
+        descriptor[ROWS], (descriptor[ROWS] + LANES - 1) // LANES, descriptor[COARSE_WIDTH],
+        group_bytes(descriptor), descriptor[FINE_WIDTH], plane_bytes(descriptor),
+        float32_pointer(descriptor[BIAS]), uint8_pointer(descriptor[COARSE]),
+        uint8_pointer(descriptor[MIDDLE]), uint8_pointer(descriptor[FINE]),
+        int32_pointer(descriptor[ORDER]), descriptor[TAIL_WIDTH],
+        int32_pointer(descriptor[STARTS]), number_at(descriptor, LARGEST_BIAS) > 0.0,
+    )  # fmt: skip
 
 
 @inline

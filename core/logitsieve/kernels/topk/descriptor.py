@@ -52,8 +52,8 @@ DOT64_SPARE = 2.0**-22  # of norms, for the error of `dot64`
 DOT_UNDERFLOW = 2.0**-148  # for each product
 CODED_STEPS = 8  # roundings of a product of codes, besides its lane's sum
 
-# `weight` points to float32 rows if the kind is F32, else nowhere; `stored` to the bytes of rows,
-# of `row_bytes` each; `functions` to the addresses of what reads these.
+# `weight` points to float32 rows, if the kind is F32, and `stored` to the bytes of rows, of
+# `row_bytes` each; `functions` to the addresses of their readers.
 Matrix = namedtuple("Matrix", "weight bias rows dim kind stored row_bytes functions")
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
 
@@ -120,20 +120,15 @@ def number_at(descriptor, place):
 @inline
 def matrix_at(descriptor, place):
     return Matrix(
-        float32_pointer(descriptor[place + WEIGHT]),
-        float32_pointer(descriptor[place + BIAS]),
-        descriptor[place + ROWS],
-        descriptor[place + DIM],
-        descriptor[place + KIND],
-        uint8_pointer(descriptor[place + WEIGHT]),
-        descriptor[place + ROW_BYTES],
+        float32_pointer(descriptor[place + WEIGHT]), float32_pointer(descriptor[place + BIAS]),
+        descriptor[place + ROWS], descriptor[place + DIM], descriptor[place + KIND],
+        uint8_pointer(descriptor[place + WEIGHT]), descriptor[place + ROW_BYTES],
         int64_pointer(descriptor[place + FUNCTIONS]),
-    )
+    )  # fmt: skip
 
 
 @inline
 def by_values(matrix):
-    """The matrix with rows that are multiplied by their values, even if they have codes."""
     kind = F32 if matrix.kind == F32 else STORED
     return Matrix(
         matrix.weight, matrix.bias, matrix.rows, matrix.dim, np.int64(kind), matrix.stored,
@@ -143,13 +138,11 @@ def by_values(matrix):
 
 @inline
 def shared_rows(matrix):
-    """Count the rows that several queries share, as the L1 cache holds them in float32."""
     return max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
 
 
 @inline
 def tile_room(matrix):
-    """Count float32 values of scratch for `as_floats`; 0 if W is float32."""
     return shared_rows(matrix) * matrix.dim if matrix.kind != F32 else 0
 
 
@@ -170,7 +163,7 @@ def as_floats(matrix, first, last, room):
 def slack_at(descriptor, place, norm):
     """Bound the error of a float32 logit, for a row of hidden of that norm.
 
-    gamma_D ||w|| ||h||, underflow and rounding; infinite if float32 sums might overflow.
+    gamma_D ||w|| ||h||, underflow and rounding; infinite if sums might overflow.
     """
     dim = descriptor[place + DIM]
     product = norm * number_at(descriptor, place + LARGEST_NORM)
@@ -184,7 +177,7 @@ def slack_at(descriptor, place, norm):
 def coded_slack_at(descriptor, place, norm, off):
     """Bound the error of a logit by a row's codes and those of hidden; ||h - g|| is `off`.
 
-    w . (h - g), and rounding: of each number of w, and of the sum of a row's codes and lows.
+    w . (h - g), and rounding of each number of w and of a row's sum.
     """
     dim, length = descriptor[place + DIM], norm + off
     largest = number_at(descriptor, place + LARGEST_NORM)

@@ -58,10 +58,10 @@ def _rank(score, apart, rest, divisor, off):
 def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, doubtful):
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
-    Row r has counts[r] tokens of falling logits[r] [B, N]: a group's pairs are merged from the
-    fronts of its rows. They are ordered by (score + logit - log Z) / divisors[r], then by parent
-    and place; -1 and 0 if a group has too few. A group is doubtful if bounds of log_z [B, 4] leave
-    its pairs or their order open. Rows of a group with equal alike[r] have the same log Z.
+    Row r has counts[r] tokens of falling logits[r] [B, N]. Pairs are ordered by (score + logit -
+    log Z) / divisors[r], then by parent and place; -1 and 0 if a group has too few. A group is
+    doubtful if bounds of log_z [B, 4] leave its pairs or their order open. Rows of a group with
+    equal alike[r] have the same log Z.
     """
     groups, most = parents.shape
     beams = scores.size // groups

@@ -31,8 +31,8 @@ CHUNK = 256  # float32 logits of one query at a time
 LOGITS = 2 * CHUNK  # float64 values of scratch for those of four queries
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], codes for rows of codes, states
-# float64 [Q, STATE], the heaps' values float64 [Q, K] and ids int32 [Q, K], and float32 logits [4,
-# CHUNK]. `distinct`: rows may be offered twice, and must be kept once.
+# float64 [Q, STATE], the heaps' values float64 and ids int32 [Q, K], and float32 logits [4, CHUNK].
+# `distinct`: rows may be offered twice.
 Queries = namedtuple("Queries", "hidden wide codes states values kept logits limit distinct")
 
 
@@ -43,7 +43,6 @@ def query_room(dim, limit):
 
 @inline
 def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
-    """Lay out `block` queries in scratch of `query_room` each, and LOGITS."""
     codes = shift(scratch, block * padded(dim))
     states = shift(codes, block * code_room(dim))
     values = shift(states, block * STATE)
@@ -72,7 +71,6 @@ def begin_block(descriptor, scratch, block, hidden, ids, first, count, limit, di
 
 @inline
 def widen_queries(descriptor, queries, count):
-    """Widen the rows and note their norms; -1, or the first row that cannot be answered."""
     dim = descriptor[DIM]
     for q in range(count):
         h, wide = row_of(queries.hidden, q, dim), row_of(queries.wide, q, padded(dim))
@@ -111,7 +109,6 @@ def empty_heaps(descriptor, place, queries, count):
 
 @inline
 def write_answers(queries, q, logits):
-    """Sort query q's heap best first and round its values; returns their number."""
     size = int(queries.states[STATE * q + SIZE])
     place = q * queries.limit
     values = shift(queries.values, place)

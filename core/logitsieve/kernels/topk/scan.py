@@ -1,9 +1,8 @@
 """Top k of rows of a matrix: float32 dots choose, or dots of codes, and `dot64` decides.
 
-A float32 dot, summed in any order, is within `slack` of the exact logit; so is a dot of codes. So a
-row more than slack below the worst of k exact logits, or more than twice slack below the k-th best
-of float32 ones, cannot be among the k best. All others are evaluated by `dot64`: the answer is
-`dot64`'s over all rows scanned, in any order and grouping.
+A float32 dot, or one of codes, is within `slack` of the exact logit. So a row more than slack below
+the worst of k exact logits, or more than twice slack below the k-th best of float32 ones, cannot be
+among the k best. All others are evaluated by `dot64`: the answer depends on no order or grouping.
 
 Rows are taken a chunk at a time, first all float32 dots: a decision would stall those behind it.
 """
@@ -52,8 +51,8 @@ ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
 LEAST_FOURS = 4  # fours of rows of hidden, each of which prefetches its part
 ALONE = np.int64(1)  # the only four
-# The most queries for which rows of codes are multiplied as they are. Beyond it float32 costs less,
-# as queries share the decoding; never if as many units multiply int16 as float32 (Zen 3 and later).
+# The most queries for which rows of codes are multiplied as they are: beyond it they share the
+# decoding. With as many units for int16 as for float32 (Zen 3 and later) that never pays.
 FEW_CODED = 8 if AVX512 else QUERIES_AT_ONCE if cpu_has("vaes") else 32
 FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
@@ -108,7 +107,6 @@ def _ranked(logits, count, rank):
 
 @inline
 def _four_rows(listed, ids, i, last, apart):
-    """Four places from i on, `apart` from each other, or the ids at them if `listed`."""
     i, j, k, m = four_from(i, last, apart)
     if listed:
         return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
@@ -151,7 +149,6 @@ def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
 
 @inline
 def _steps(listed, first, last):
-    """(steps, stride, apart): listed rows in order; others as four streams."""
     fours = (last - first + 3) // 4
     return (fours, 4, 1) if listed else (fours, 1, fours)
 
@@ -204,8 +201,7 @@ def _prefetch_share(matrix, row, part, parts):
 def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
     """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
 
-    Rows that are not float32 are decoded for each. `fours` groups of four take their turns; if they
-    are many, each prefetches a part of the next rows, so that the first does not wait for all.
+    If `fours` groups of four are many, each prefetches a part of the next rows.
     """
     dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
     steps, stride, apart = _steps(listed, first, last)
@@ -275,7 +271,6 @@ def _few(matrix, count):
 
 @inline
 def _stored_rows(matrix):
-    """Count stored rows that queries go through together, in a further level of cache."""
     return min(CHUNK, max(LANES, FEW_BYTES // matrix.row_bytes))
 
 
