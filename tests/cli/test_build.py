@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from logitsieve.cli.build import certified_share
 from logitsieve.index import open_index
 from tests.cli.conftest import Run
 from tests.llamacpp.small_model import Make
@@ -57,6 +59,15 @@ def test_build_prints_what_it_measured(run: Run, inputs: dict[str, Any]) -> None
     shown = run("build", *flat(inputs), *QUICK, "--heads", "exact").stdout
     for text in ("B=64", "P@5", "softmax.safetensors", "requests without a head: exact (AUTO)"):
         assert text in shown
+
+
+def test_a_sketch_that_leaves_most_rows_is_told() -> None:
+    heads = {"certified": 290.0, "exact": 300.0}
+    points = [{"head": {"name": name}, "candidates": rows} for name, rows in heads.items()]
+    index: Any = SimpleNamespace(calibration={"points": points}, vocab_size=300)
+    assert certified_share(index) == 290 / 300
+    index.calibration = None
+    assert certified_share(index) == 0
 
 
 def test_a_half_type_is_shown_by_what_reads_the_index(run: Run, inputs: dict[str, Any]) -> None:
