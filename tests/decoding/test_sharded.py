@@ -20,11 +20,14 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
+from logitsieve.api.requests import Sampling
 from logitsieve.api.results import RowRange
 from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
 from logitsieve.decoding.sharded import CALLS_AT_ONCE
+from logitsieve.decoding.shards import winners
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, split_index, write_index
+from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.utils.deadline import ending_by, time_left
 from tests.oracle import logits64
 from tests.server.running import Loop, config_for, running
@@ -366,6 +369,19 @@ def test_a_draw_asks_each_shard_once(sharded: ShardedDecoder) -> None:
     shards = [asking(shard, Counted(shard.decoder, pytest.fail)) for shard in sharded.shards]
     ShardedDecoder(shards).sample(HIDDEN, 20, seeds=SEEDS)
     assert len(calls) == len(shards)
+
+
+@pytest.mark.parametrize(("gap", "settled"), [(0.0, False), (0.019, False), (0.021, True)])
+def test_a_draw_is_sure_if_the_errors_of_two_logits_cannot_change_it(
+    gap: float, settled: bool
+) -> None:
+    how, noise = Sampling(1, SEEDS[:1], 0, 1.0, 0, 1.0, 0.0), np.empty((1, 3))
+    ids = np.array([[5, 3, -1]], np.int32)
+    gumbel_noise(how.seeds[0], how.step, ids, noise)
+    logits = np.array([[gap, 0.0, -np.inf]]) - np.where(ids < 0, 0, noise)
+    won, values, sure = winners(ids[:, None], logits[:, None], np.full(1, 0.01), how)
+    assert sure.tolist() == [settled]
+    assert gap == 0 or (won.item(), values.item()) == (5, logits[0, 0])
 
 
 def test_all_hypotheses_may_have_finished(local: LocalDecoder, sharded: ShardedDecoder) -> None:
