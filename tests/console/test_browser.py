@@ -17,6 +17,7 @@ from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
 from tests.console.conftest import HOSTILE, shown
 from tests.server.running import Loop, Running
+from tests.synthetic import make_hidden
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install '.[dev]'"
@@ -221,9 +222,13 @@ def test_the_slider_says_what_auto_takes(opened: Opened) -> None:
 def test_a_mistake_is_shown_where_it_was_made(opened: Opened) -> None:
     tab = opened()
     tab.open("/why-not?model=demo@1", "#model:enabled")
+    tab.page.fill("#word", "word20")
+    tab.page.click("#question button[type=submit]")
+    tab.page.wait_for_selector("#reasons .notice")
     tab.page.fill("#word", "no such word")
     tab.page.click("#question button[type=submit]")
-    tab.page.wait_for_selector("#problem:has-text('a word of the vocabulary')")
+    tab.page.wait_for_selector("#question + #problem:has-text('a word of the vocabulary')")
+    assert tab.page.inner_text("#reasons") == ""
     tab.errors.clear()  # the browser notes the status 400
     tab.require_quiet()
 
@@ -249,6 +254,7 @@ def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path
 
 
 def test_a_server_at_work(opened: Opened, measured: Running) -> None:
+    measured.client.topk(make_hidden(1), 1)
     tab = opened(at=f"http://127.0.0.1:{measured.server.metrics_port}")
     tab.open("/", "#figures .figure")
     tab.page.wait_for_selector("#rate canvas")

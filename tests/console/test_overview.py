@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry
 
 from logitsieve.api.results import Answer
-from logitsieve.console.overview import live_facts, model_facts, overview_facts
+from logitsieve.console.overview import live_facts, model_facts, overview_facts, unloaded_versions
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.routes import Routes, Version
 from tests.console.conftest import KEPT
@@ -13,7 +15,7 @@ from tests.synthetic import make_hidden
 def test_versions_in_every_state(routes: Routes) -> None:
     more = routes.with_version(Version("demo", 3, error="damaged"))
     more = more.with_version(Version("demo", 4)).with_aliases("demo", {"stable": 1})
-    facts = overview_facts(more, CollectorRegistry(), ready=False)
+    facts = overview_facts(more, CollectorRegistry(), ready=False, unloaded=[])
     models = {model["model"]: model for model in facts["models"]}
     assert not facts["ready"]
     assert models["demo@3"]["error"] == "damaged"
@@ -49,6 +51,12 @@ def test_live_counts(routes: Routes) -> None:
     assert {"reason": "in_flight", "count": 2.0} in facts["shed"]
     assert facts["seconds"][-1] == [None, 1.0]
     assert facts["precision"] == []
+
+
+def test_versions_on_disk_that_were_not_loaded(routes: Routes, tmp_path: Path) -> None:
+    for folder in ("demo/1", "demo/3", "demo/3.tmp", "demo/x", ".incoming/1", "new/12"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert unloaded_versions(tmp_path, routes) == ["demo@3", "new@12"]
 
 
 def test_a_registry_without_series() -> None:

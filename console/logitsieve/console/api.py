@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,7 +15,7 @@ from starlette.routing import Route
 from logitsieve.api.errors import InvalidRequest, RequestTooLarge
 from logitsieve.console import answers, points, why_not
 from logitsieve.console.desk import Desk
-from logitsieve.console.overview import overview_facts
+from logitsieve.console.overview import overview_facts, unloaded_versions
 from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
@@ -49,7 +50,9 @@ class Api:
         ]
 
     async def overview(self, request: Request) -> Any:
-        return overview_facts(self._desk.routes(), self._view.registry, self._view.ready())
+        view, routes = self._view, self._desk.routes()
+        unloaded = await asyncio.to_thread(unloaded_versions, view.config.models, routes)
+        return overview_facts(routes, view.registry, view.ready(), unloaded)
 
     async def points(self, request: Request) -> Any:
         return await self._on_model(request, points.points_facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -14,19 +15,30 @@ from logitsieve.console.answers import Facts
 from logitsieve.console.questions import kept_count
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
+from logitsieve.index.manifest import is_version
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
 from logitsieve.version import __version__
 
 
-def overview_facts(routes: Routes, registry: CollectorRegistry, ready: bool) -> Facts:
+def overview_facts(
+    routes: Routes, registry: CollectorRegistry, ready: bool, unloaded: list[str]
+) -> Facts:
     """Return every version, and the counters since the start."""
     return {
         "version": __version__,
         "ready": ready,
         "models": [_version_facts(routes, version) for version in routes.by_key.values()],
+        "unloaded": unloaded,
         "live": live_facts(registry),
     }
+
+
+def unloaded_versions(models: Path, routes: Routes) -> list[str]:
+    """Return the labels of versions that have a folder and were not loaded."""
+    found = [f"{path.parent.name}@{path.name}" for path in sorted(models.glob("[a-z0-9]*/[1-9]*"))]
+    loaded = {version.label for version in routes.by_key.values()}
+    return [label for label in found if label not in loaded and is_version(label.split("@")[1])]
 
 
 def model_facts(index: Index) -> Facts:

@@ -36,8 +36,8 @@ export async function api(path, question) {
 
 export const query = (values) => new URLSearchParams(values).toString();
 
-/** Runs work at a form's submit, its button disabled meanwhile; errors are shown. */
-export function onSubmit(form, work) {
+/** Runs work at a form's submit, its button disabled meanwhile; an error is shown below it, in place of the last result. */
+export function onSubmit(form, result, work) {
   const button = form.querySelector("button[type=submit]");
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -46,6 +46,8 @@ export function onSubmit(form, work) {
     try {
       await work();
     } catch (error) {
+      result.replaceChildren();
+      form.after($("problem"));
       problem(error);
     }
     button.disabled = false;
@@ -207,7 +209,7 @@ export function contextFields(model) {
   $("kept").value = Math.min($("kept").value, $("kept").max);
   $("kept-count").textContent = none
     ? ", which keeps none: give a row, or tune the index to keep some"
-    : `, ${whole(model.contexts)} from number 0 on`;
+    : `: context 0 to ${whole(model.contexts - 1)}`;
   $("row").placeholder = `${model.dim} numbers`;
   return () => {
     return kept.checked ? { kept: $("kept").valueAsNumber } : { row: numbers($("row").value) };

@@ -42,7 +42,8 @@ function showLive(live) {
     [whole(total(live.shed)), "refused before computing"],
     ...live.memory.map(({ device, used }) => [bytes(used), `used on ${device}`]),
   ]));
-  drawRates(rates);
+  $("plots").hidden = !now.calls;
+  if (now.calls) drawRates(rates);
   $("precision").replaceChildren(precision(live.precision));
 }
 
@@ -119,6 +120,11 @@ function card(model) {
     h("dl", {}, rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), links);
 }
 
+/** A version that is on disk and not loaded, with the command that loads it. */
+function unloaded(model) {
+  return h("p", { class: "hint" }, `${model} is on disk, not loaded: `, h("code", {}, `logitsieve admin load ${model}`));
+}
+
 /** Bytes of all files, and on demand of each, beside those of W in float32. */
 function files(model) {
   const matrix = 4 * model.vocab_size * model.dim;
@@ -147,6 +153,7 @@ async function refresh() {
     $("state").textContent = overview.ready ? "ready" : "not ready";
     $("state").className = `state ${overview.ready ? "good" : "warn"}`;
     showModels(overview.models);
+    $("unloaded").replaceChildren(...overview.unloaded.map(unloaded));
     showLive(overview.live);
   } catch (error) {
     $("state").textContent = "no answer";

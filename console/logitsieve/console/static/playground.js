@@ -55,8 +55,8 @@ function bar(share) {
   return h("div", { class: "range", "aria-hidden": "true" }, filled);
 }
 
-onSubmit($("question"), answer);
-onSubmit($("drawing"), async () => {
+onSubmit($("question"), $("answers"), answer);
+onSubmit($("drawing"), $("drawn"), async () => {
   const drawn = await api("draws", {
     ...question(), ...heads[0](), samples: $("samples").valueAsNumber, seed: $("seed").valueAsNumber,
     temperature: $("temperature").valueAsNumber, top_p: $("top-p").valueAsNumber, top_k: $("top-k").valueAsNumber,

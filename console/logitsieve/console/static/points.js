@@ -39,7 +39,7 @@ function least() {
 
 async function choose() {
   const precision = least();
-  $("asked").textContent = precision == null ? "the index's own target" : precision === 1 ? "1: a proof" : percent(precision, 3);
+  $("asked").textContent = precision == null ? "the index's own target" : precision === 1 ? "100 %: a proof" : percent(precision, 3);
   $("least").setAttribute("aria-valuetext", $("asked").textContent);
   const k = Math.min(Number($("at").value), model.vocab_size);
   const asked = { model: model.model, k, ...(precision == null ? {} : { min_precision: precision }) };

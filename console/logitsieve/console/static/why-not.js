@@ -9,7 +9,7 @@ choosing(async (one) => {
   $("reasons").replaceChildren();
 });
 
-onSubmit($("question"), async () => {
+onSubmit($("question"), $("reasons"), async () => {
   const facts = await api("why-not", {
     model: model.model, ...context(), word: wordOrId($("word").value, model.has_words), k: $("k").valueAsNumber, ...head(),
     banned: listed($("banned").value, model.has_words), allowed: listed($("allowed").value, model.has_words),
