@@ -59,6 +59,20 @@ class Closing(ABC):
         self.close()
 
 
+class AsyncClosing(ABC):
+    """Closed at the end of its `async with` block."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection; calls in flight fail."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
 class Connection:
     """A channel of `grpc` or `grpc.aio`, which connects at the first call.
 
@@ -128,20 +142,14 @@ class BlockingConnection(Connection, Closing):
             raise self._exception(failure) from failure
 
 
-class AsyncConnection(Connection):
-    """A connection for awaited calls of one event loop; `async with` closes it at its end."""
+class AsyncConnection(Connection, AsyncClosing):
+    """A connection for awaited calls of one event loop."""
 
     api = grpc.aio
 
     async def close(self) -> None:
         """Close the channel; calls in flight fail."""
         await self._channel.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import (
@@ -17,6 +17,7 @@ from logitsieve.api.decoder import (
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import ArrayLike, BeamStepReply, SampleReply, ScoreReply, TopKReply
 from logitsieve.client.codec import R, fill, to_reply, uint32
+from logitsieve.client.connection import AsyncClosing
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Rpc
@@ -139,8 +140,8 @@ def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]:
     return cast("Awaited[P, T]", method)
 
 
-class AsyncRemoteDecoder(ABC):
-    """The methods of `RemoteDecoder`, to be awaited; `async with` closes it at its end."""
+class AsyncRemoteDecoder(AsyncClosing):
+    """The methods of `RemoteDecoder`, to be awaited."""
 
     topk = awaited(RemoteDecoder.topk)
     score = awaited(RemoteDecoder.score)
@@ -150,16 +151,6 @@ class AsyncRemoteDecoder(ABC):
     @abstractmethod
     async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
         """Return the response to a request, or raise one of our exceptions."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close the connection; calls in flight fail."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def _reply(self, rpc: Rpc[R], request: Any) -> R:
         return to_reply(rpc, await self._ask(rpc, request))
