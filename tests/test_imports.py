@@ -55,6 +55,7 @@ CONFINED: dict[str, set[str]] = {
     "faiss": {"index_builder"},
     "grpc": {"client", "server", "console", "v1"},
     "starlette": {"server", "console"},
+    "opentelemetry": {"server"},
     "uvicorn": {"server"},
     "uvloop": {"server", "ray"},
     "ray": {"ray"},

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import uvloop
@@ -34,8 +34,11 @@ from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security.secrets import ADMIN, READ, Tokens, http_tls
-from logitsieve.utils.environment import is_loopback
+from logitsieve.utils.environment import is_loopback, require
 from logitsieve.utils.options import Progress, no_progress
+
+if TYPE_CHECKING:
+    from logitsieve.server.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,13 @@ class Server:
         self.losing = asyncio.Event()  # set with `lost`
         self._health = Health()
         Devices(config.device, self.metrics.registry)
+        self._tracing: Tracing | None = None
+        if config.otlp_endpoint is not None:
+            require("otel", "opentelemetry")
+            from logitsieve.server.tracing import open_tracing
+
+            self._tracing = open_tracing(config.otlp_endpoint)
+            self.metrics.on_finish = self._tracing.record
         self._work = Executor(
             config,
             count_batch=self.metrics.batch_rows.observe,
@@ -118,6 +128,8 @@ class Server:
         if self.console is not None:
             await asyncio.to_thread(self.console.close)
         await asyncio.to_thread(self._work.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         if self._http is not None:
             await self._http.stop()
 

@@ -84,6 +84,9 @@ class ServeConfig:
     )
     tokens: Path | None = option(None, "File of bearer tokens; calls without one are refused.")
     reflection: bool = option(False, "Whether gRPC reflection describes the services.")
+    otlp_endpoint: str | None = option(
+        None, "OTLP endpoint (gRPC) that gets a span of each call: http://localhost:4317."
+    )
     log_format: Literal["text", "json"] = option("text", "How lines of the log are written.")
     log_level: Literal["debug", "info", "warning", "error"] = option(
         "info", "Least severe lines that the log has."

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Literal, TextIO
 
 REQUEST_ID = "x-request-id"
+TRACE_KEYS = ("traceparent", "tracestate")
 MAX_ID = 128  # characters of a client's id
 
 FAILED = "request_failed"
@@ -89,6 +90,11 @@ class FewFailures(logging.Filter):
             record.fields = {**getattr(record, "fields", {}), "not_shown": self._held_back}
             self._held_back = 0
         return True
+
+
+def trace_context(metadata: Any) -> dict[str, str]:
+    """Return the W3C trace context in a call's metadata."""
+    return {key: value for key, value in metadata or () if key in TRACE_KEYS}
 
 
 def request_id(metadata: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from platform import python_version
@@ -76,6 +76,8 @@ class Call:
     arrived_ns: int = field(default_factory=perf_counter_ns)
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails
+    trace: Mapping[str, str] = field(default_factory=dict)  # traceparent, tracestate
+    admitted_ns: int = 0  # a time like `arrived_ns`
     model: str = UNKNOWN
     version: str = ""
     alias: str = ""
@@ -149,6 +151,7 @@ class Metrics(Collector):
 
     def __init__(self, versions: Callable[[], Iterable[Version]] | None = None) -> None:
         self._versions = versions
+        self.on_finish: Callable[[Call], object] | None = None  # hears of every call
         self._finished: list[Call] = []
         routed = "version", "alias"
         self._requests = Counters("requests", "Requests answered", "rpc", "model", "code", *routed)
@@ -202,6 +205,8 @@ class Metrics(Collector):
         return generate_latest(self.registry)
 
     def record(self, call: Call) -> None:
+        if self.on_finish is not None:
+            self.on_finish(call)
         self._finished.append(call)
         if len(self._finished) >= KEPT:
             self._count_finished()

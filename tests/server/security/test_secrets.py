@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -260,3 +262,20 @@ def test_a_key_that_others_may_read(
     key.chmod(0o644)
     certificates(ServeConfig(tls_cert=cert, tls_key=key))
     assert f"others may use it: chmod o-rwx,g-w {key}" in caplog.text
+
+
+def test_a_file_that_vanishes_while_it_is_read_again_leaves_the_last_good_one() -> None:
+    class Vanishing:
+        stats = 0
+
+        def stat(self) -> SimpleNamespace:
+            self.stats += 1
+            if self.stats == 5:  # after the two that compare
+                raise FileNotFoundError
+            when = 0 if self.stats <= 2 else 1
+            return SimpleNamespace(st_ino=1, st_size=1, st_mtime_ns=when, st_mode=0o600)
+
+    values = iter("abc")
+    file = ReloadingFile("tokens", lambda: next(values), "a file", cast(Path, Vanishing()))
+    assert not file.renew()
+    assert file.value == "a"

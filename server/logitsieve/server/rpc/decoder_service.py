@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import grpc
@@ -68,6 +69,7 @@ class DecoderService:
         self.work.admit(time_left_s)
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
+            call.admitted_ns = perf_counter_ns()
             asked = to_point_request(target, method.normalizer)
             if prepared.draws:
                 asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)

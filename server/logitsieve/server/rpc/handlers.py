@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
-from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id
+from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id, trace_context
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.status import CallStatus, to_status
 
@@ -50,7 +50,8 @@ def unary(
         return response if isinstance(response, bytes) else response.SerializeToString()
 
     async def handler(message: bytes, context: Context) -> bytes:
-        call = Call(rpc, request_id=request_id(context.invocation_metadata()))
+        metadata = context.invocation_metadata()
+        call = Call(rpc, request_id=request_id(metadata), trace=trace_context(metadata))
         outcome = await settle(answer(message, context, call), call, metrics)
         if isinstance(outcome, CallStatus):
             await abort(outcome, context, call.request_id)

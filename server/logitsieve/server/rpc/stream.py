@@ -13,7 +13,7 @@ from functools import partial
 import grpc
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.server.logs import REQUEST_ID, request_id
+from logitsieve.server.logs import REQUEST_ID, request_id, trace_context
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, abort, parse, settle
@@ -41,10 +41,11 @@ class DecodeStreams:
             stream.end()
 
     async def decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        of_stream = request_id(context.invocation_metadata())
+        metadata = context.invocation_metadata()
+        of_stream = request_id(metadata)
         if of_stream:
             context.set_trailing_metadata(((REQUEST_ID, of_stream),))
-        stream = _Stream(context, partial(self._reply, of_stream))
+        stream = _Stream(context, partial(self._reply, of_stream, trace_context(metadata)))
         self._open.add(stream)
         try:
             if not self._draining:
@@ -54,8 +55,10 @@ class DecodeStreams:
         if self._draining:
             await abort(to_status(Unavailable("the server is stopping")), context, of_stream)
 
-    async def _reply(self, of_stream: str, message: bytes, context: Context) -> bytes:
-        call = Call("Decode", request_id=of_stream)
+    async def _reply(
+        self, of_stream: str, trace: dict[str, str], message: bytes, context: Context
+    ) -> bytes:
+        call = Call("Decode", request_id=of_stream, trace=trace)
         outcome = await settle(self._respond(message, context, call), call, self._metrics)
         if isinstance(outcome, CallStatus):
             return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()

@@ -71,12 +71,12 @@ class ReloadingFile(Generic[T]):
             # Only one of two files may have been replaced by now.
             if self._stats() != stamp:
                 return False
+            self._warn_if_exposed()
         except (OSError, InvalidRequest) as error:
             self._complain(str(error))
             return False
         self._stamp, self.value, self._complaint = stamp, value, ""
         event(log, logging.INFO, "renewed", f"{self._option}: renewed", option=self._option)
-        self._warn_if_exposed()
         return True
 
     def _stats(self) -> list[tuple[int, int, int]]:

@@ -1,0 +1,80 @@
+"""Spans of calls for OpenTelemetry, from times that are taken anyway, once a call has ended.
+
+The span of a call continues the client's W3C traceparent. Under it, `admit` ends when the request
+was read and admitted, `queue` when computing began, `compute` with its answer.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns, time_ns
+from typing import TYPE_CHECKING
+
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from logitsieve.server.metrics import Call
+from logitsieve.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+STAGES = ("admit", "queue", "compute")
+FLUSH_MS = 2000
+
+
+class Tracing:
+    """Makes the spans of finished calls; `provider` samples and exports them."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("logitsieve", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def record(self, call: Call) -> None:
+        shift = time_ns() - perf_counter_ns()  # of the wall clock over that of calls
+        ended = call.arrived_ns + call.elapsed_ns
+        span = self._tracer.start_span(
+            call.rpc,
+            self._propagator.extract(call.trace),
+            SpanKind.SERVER,
+            start_time=shift + call.arrived_ns,
+            attributes={
+                "rpc.system": "grpc",
+                "rpc.method": call.rpc,
+                "logitsieve.code": call.code,
+                "logitsieve.model": call.model,
+                "logitsieve.version": call.version,
+                "logitsieve.request_id": call.request_id,
+            },
+        )
+        answer = call.answer
+        if answer is not None and span.is_recording():
+            span.set_attributes(
+                {"logitsieve.head": answer.head, "logitsieve.rows": len(answer.exact)}
+            )
+            computing = call.arrived_ns + call.queue_ns
+            admitted = min(call.admitted_ns or computing, computing)
+            times = (call.arrived_ns, admitted, computing, computing + answer.compute_ns)
+            inside = set_span_in_context(span)
+            for stage, start, end in zip(STAGES, times, times[1:], strict=False):
+                self._tracer.start_span(stage, inside, start_time=shift + start).end(shift + end)
+        if call.code != "OK":
+            span.set_status(Status(StatusCode.ERROR, call.code))
+        span.end(shift + ended)
+
+    def close(self) -> None:
+        """Export what is left, for at most FLUSH_MS milliseconds."""
+        self._provider.force_flush(FLUSH_MS)
+
+
+def open_tracing(endpoint: str) -> Tracing:
+    """Send spans to an OTLP endpoint (gRPC); OTEL_* variables choose the sampler and the rest."""
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    about = Resource.create({"service.name": "logitsieve", "service.version": __version__})
+    provider = TracerProvider(resource=about, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+    return Tracing(provider)
