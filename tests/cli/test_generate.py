@@ -137,17 +137,7 @@ def test_chats_files_and_stops(run: Run, make_gguf: Make, index: Path, tmp_path:
 
 def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, index: Path) -> None:
     command = (
-        "generate",
-        "-m",
-        make_gguf(),
-        "-p",
-        PROMPT,
-        "-n",
-        5,
-        "--logprobs",
-        "--json",
-        "-t",
-        1,
+        *("generate", "-m", make_gguf(), "-p", PROMPT, "-n", 5, "--logprobs", "--json", "-t", 1),
     )
     made = [
         json.loads(run(*command, *more).stdout)

@@ -53,16 +53,9 @@ def test_the_batch_of_a_request_is_the_nearest_measured_one(rows: int) -> None:
 @pytest.mark.parametrize(
     ("batch", "k", "precision", "expected"),
     [
-        (1, 1, 0.98, FAST),
-        (1, 1, 0.981, WIDE),
-        (1, 5, 0.96, WIDE),
-        (8, 10, 0.9, FAST),
-        (64, 1, 0.99, BATCHED),
-        (1, 1, 0.9999, CERTIFIED),
-        (64, 1, 0.9999, EXACT),
-        (1, 1, 1.0, CERTIFIED),
-        (1, BEYOND, 0.5, CERTIFIED),
-        (64, BEYOND, 1e-9, EXACT),
+        *((1, 1, 0.98, FAST), (1, 1, 0.981, WIDE), (1, 5, 0.96, WIDE), (8, 10, 0.9, FAST)),
+        *((64, 1, 0.99, BATCHED), (1, 1, 0.9999, CERTIFIED), (64, 1, 0.9999, EXACT)),
+        *((1, 1, 1.0, CERTIFIED), (1, BEYOND, 0.5, CERTIFIED), (64, BEYOND, 1e-9, EXACT)),
     ],
 )
 def test_the_cheapest_point_that_is_precise_enough(

@@ -321,13 +321,7 @@ def test_unknown_knobs_are_refused(kind: Kind) -> None:
         head.with_knobs(colour=1)
     for knob, entry in head.knob_table.items():
         wrong: list[Any] = [
-            entry.low - 1,
-            entry.high + 1,
-            1.5,
-            float("nan"),
-            float("inf"),
-            True,
-            "3",
+            *(entry.low - 1, entry.high + 1, 1.5, float("nan"), float("inf"), True, "3")
         ]
         for value in wrong:
             with pytest.raises(InvalidKnob, match=knob):

@@ -213,13 +213,8 @@ def test_only_what_is_older_than_a_day_is_swept(tiny: Path) -> None:
 
 
 LINKED_STEPS = [
-    "folder",
-    "file screen.safetensors",
-    "file softmax.safetensors",
-    "file vocabulary.txt",
-    "calibration",
-    "manifest",
-    "named",
+    *("folder", "file screen.safetensors", "file softmax.safetensors", "file vocabulary.txt"),
+    *("calibration", "manifest", "named"),
 ]
 
 

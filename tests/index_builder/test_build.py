@@ -62,14 +62,7 @@ def test_a_built_index_opens_and_answers(softmax: Softmax, tmp_path: Path) -> No
     right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
     assert right.mean() > 0.9
     expected = [
-        "label",
-        "label held-out",
-        "sketch",
-        "norms",
-        "train",
-        "judge",
-        "calibrate",
-        "write",
+        *("label", "label held-out", "sketch", "norms", "train", "judge", "calibrate", "write")
     ]
     assert list(dict.fromkeys(stages)) == expected
     assert open_index(tmp_path / "models" / "lm" / "1").digest == index.digest

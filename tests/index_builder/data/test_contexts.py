@@ -69,15 +69,8 @@ def as_safetensors(values: np.ndarray, folder: Path) -> object:
 
 
 FORMS = [
-    in_memory,
-    as_list,
-    as_tensor,
-    as_npy,
-    as_fortran_float32,
-    as_shards,
-    as_npz,
-    as_compressed_npz,
-    as_safetensors,
+    *(in_memory, as_list, as_tensor, as_npy, as_fortran_float32, as_shards, as_npz),
+    *(as_compressed_npz, as_safetensors),
 ]
 
 
@@ -285,26 +278,10 @@ def broken_member(folder: Path) -> str:
 
 
 HOSTILE = [
-    pickled,
-    pickled_member,
-    truncated,
-    garbage("h.npy"),
-    garbage("h.npz:H"),
-    garbage("h.safetensors:h"),
-    garbage("h.txt"),
-    garbage("h.pt"),
-    empty,
-    missing,
-    no_shards,
-    a_shard_is_missing,
-    two_shards_of_one_number,
-    member_that_is_no_array,
-    npy_named_npz,
-    unnamed,
-    unknown_member,
-    unknown_tensor,
-    integers,
-    broken_member,
+    *(pickled, pickled_member, truncated, garbage("h.npy"), garbage("h.npz:H")),
+    *(garbage("h.safetensors:h"), garbage("h.txt"), garbage("h.pt"), empty, missing, no_shards),
+    *(a_shard_is_missing, two_shards_of_one_number, member_that_is_no_array, npy_named_npz),
+    *(unnamed, unknown_member, unknown_tensor, integers, broken_member),
 ]
 
 
