@@ -11,7 +11,7 @@ LIMITS = {
     "files of source": 315,
     "lines of source": 41_300,
     "lines of core/": 18_400,
-    "lines of tests/": 48_800,
+    "lines of tests/": 48_700,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source
