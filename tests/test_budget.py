@@ -10,7 +10,7 @@ NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 315,
     "lines of source": 41_300,
-    "lines of core/": 18_400,
+    "lines of core/": 18_280,
     "lines of tests/": 48_700,
     "lines of benchmarks/": 7_100,
 }
