@@ -136,6 +136,7 @@ def test_fields_that_are_unknown_change_no_value(server: Running) -> None:
         ([hidden(), whole("k", 2), whole("k", 2)], {}, "inputs"),
         ([hidden(), whole("samples", 2)], {}, "inputs"),
         ([hidden(), whole("samples", 2)], SAMPLE, "seeds"),
+        ([hidden(), given("seeds", SEEDS, "UINT64")], SAMPLE | {"top_k": 129}, "top_k"),
         ([hidden(HIDDEN[:, :23]), whole("k", 2)], {}, "hidden"),
         ([hidden(np.full((1, 24), np.nan, np.float32)), whole("k", 2)], {}, "hidden"),
         ([hidden(np.zeros((257, 24), np.float32)), whole("k", 2)], {}, "hidden"),

@@ -112,7 +112,7 @@ def test_an_engine_has_one_pace(served: Served) -> None:
         for head in ("screen", "screen", "exact")
     )
     assert one.pace is same.pace
-    one.pace.add(3.0)
-    one.pace.add(2.0)
-    assert one.pace.value == pytest.approx(2.8)
-    assert other.pace.value == 0
+    one.pace.pool.add(3.0)
+    one.pace.pool.add(2.0)
+    assert one.pace.pool.value == pytest.approx(2.8)
+    assert other.pace.pool.value == 0

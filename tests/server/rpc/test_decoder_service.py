@@ -138,6 +138,7 @@ OWN: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"seeds": tensor(UINT64, 2, 2, bytes(32))}, "seeds.cols"),
         ({"temperature": -0.5}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": 129}, "top_k"),
         ({"top_k": UINT32_MAX}, "top_k"),
         ({"top_p": -0.1}, "top_p"),
         ({"top_p": 1.1}, "top_p"),

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from logitsieve.api.decoder import Decoder
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient, DecodeStream
+from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
 from logitsieve.decoding.sharded import ShardedEngine
+from logitsieve.index import Index, open_index
 from logitsieve.ray.serving.remote import RayShardDecoder
+from logitsieve.server import ServeConfig
 from logitsieve.server.kserve.infer import KINDS
 from logitsieve.server.rpc.methods import METHODS
+from logitsieve.server.scheduling.executor import compute, joined
+from logitsieve.server.scheduling.request import ALL, QueuedRequest, RunningMean
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import RPCS, Rpc
-from tests.server.messages import DECODER, GOOD
+from tests.server.messages import DECODER, GOOD, changed, tensor
 from tests.server.rpc.test_codec import REPLIES
+from tests.server.running import write_whole
 from tests.server.test_congruence import ASKS
+from tests.synthetic import make_hidden
 
 DECODERS = [Decoder, DecoderClient, AsyncDecoderClient, DecodeStream, AsyncDecodeStream]
 
@@ -31,6 +43,87 @@ def test_the_list_is_that_of_the_contract() -> None:
     unary = {each.name: (each.input_type, each.output_type) for each in methods}
     unary.pop("Decode")
     assert unary == {rpc.name: (rpc.request.DESCRIPTOR, rpc.response.DESCRIPTOR) for rpc in RPCS}
+
+
+@pytest.mark.parametrize("rows", [0, 9])
+@pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
+def test_too_few_or_too_many_rows_are_refused_before_they_wait(rpc: Rpc[Any], rows: int) -> None:
+    request = changed(rpc.name, hidden=tensor(1, rows, 24))
+    with pytest.raises(InvalidRequest, match=r"1\.\.8 rows") as caught:
+        METHODS[rpc.field].read(request, ServeConfig(max_rows=8), cast(Index, None))
+    assert caught.value.field == "hidden"
+
+
+ROWS = 12
+EACH_TWO = pb.IdSets(
+    offsets=put(pb.Tensor(), np.arange(0, 2 * ROWS + 1, 2, dtype=np.int32)),
+    ids=put(pb.Tensor(), np.arange(2 * ROWS, dtype=np.int32)),
+)
+VECTORS = {
+    "scores": put(pb.Tensor(), -np.arange(ROWS, dtype=np.float32)),
+    "lengths": put(pb.Tensor(), np.arange(1, ROWS + 1, dtype=np.int32)),
+    "finished": put(pb.Tensor(), np.arange(ROWS) % 3 == 0),
+}
+OF_ROWS: dict[str, dict[str, Any]] = {
+    "TopK": {},
+    "BeamStep": {"beams_in": 3, **VECTORS},
+    "Sample": {"seeds": put(pb.Tensor(), np.array([7], np.uint64)), "top_k": 0, "top_p": None},
+    "Score": {"targets": put(pb.Tensor(), np.arange(2 * ROWS, dtype=np.int32).reshape(ROWS, 2))},
+}
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    return LocalDecoder(open_index(write_whole(tmp_path_factory.mktemp("models"), "demo")))
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("head", ["exact", "screen", "certified", "svd"])
+@pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
+def test_parts_joined_are_the_whole(
+    decoder: LocalDecoder, rpc: Rpc[Any], head: str, constrained: bool
+) -> None:
+    hidden = put(pb.Tensor(), make_hidden(ROWS, seed=4))
+    request = changed(rpc.name, hidden=hidden, **OF_ROWS[rpc.name])
+    if constrained:
+        bias = put(pb.Tensor(), np.linspace(-1, 1, 2 * ROWS, dtype=np.float32))
+        named: Any = {"banned": EACH_TWO, "repeated": EACH_TWO, "repetition_penalty": 1.5}
+        if rpc.name != "BeamStep":
+            named |= {"biased": EACH_TWO, "bias": bias}
+        request.constraints.CopyFrom(pb.Constraints(**named))
+    prepared = METHODS[rpc.field].read(request, ServeConfig(), cast(Index, decoder.index))
+    point = decoder.engine(head, (), "")
+    whole = prepared.compute(point, ALL)
+    ends = [0, 3, 6, 12]
+    slices = [slice(*each) for each in pairwise(ends)]
+    reply = joined([prepared.compute(point, part) for part in slices])
+    for one, other in ((reply[:-1], whole[:-1]), (reply.answer, whole.answer)):
+        assert len(one) == len(other)
+    for name in (name for name in whole._fields if name != "answer"):
+        np.testing.assert_array_equal(getattr(reply, name), getattr(whole, name))
+    for name in (name for name in whole.answer._fields if name != "compute_ns"):
+        np.testing.assert_array_equal(getattr(reply.answer, name), getattr(whole.answer, name))
+
+
+def test_a_mistake_in_a_later_part_is_named_by_the_row_of_the_request(
+    decoder: LocalDecoder,
+) -> None:
+    async def scene() -> None:
+        ids = np.arange(300, dtype=np.int32)
+        offsets = np.array([0] * 11 + [300, 300], np.int32)
+        sets = pb.IdSets(offsets=put(pb.Tensor(), offsets), ids=put(pb.Tensor(), ids))
+        hidden = put(pb.Tensor(), make_hidden(ROWS))
+        request = changed("Sample", hidden=hidden, **OF_ROWS["Sample"])
+        request.constraints.CopyFrom(pb.Constraints(banned=sets))
+        prepared = METHODS["sample"].read(request, ServeConfig(), cast(Index, decoder.index))
+        point, future = decoder.engine("exact", (), ""), asyncio.get_running_loop().create_future()
+        queued = QueuedRequest(point, prepared, 1.0, RunningMean(), 0, None, future)
+        queued.start, queued.stop = 8, 12
+        (error,) = compute([queued])
+        assert isinstance(error, InvalidRequest)
+        assert "row 10" in str(error)
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)

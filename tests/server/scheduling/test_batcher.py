@@ -53,7 +53,12 @@ def waiting(
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
     asked = PreparedRequest(
-        len(hidden), k, 0, 0, lambda point: point.topk(hidden, k), hidden if independent else None
+        len(hidden),
+        k,
+        0,
+        0,
+        lambda point, rows: point.topk(hidden[rows], k),
+        hidden if independent else None,
     )
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()
@@ -243,6 +248,19 @@ def test_the_cancelled_leaves_the_queue_and_a_large_one_is_computed_no_further()
         queue.discard(large)
         assert batch is not None
         finish(queue, batch)
+        assert (queue.rows, queue.in_flight) == (0, 0)
+
+    scene(play())
+
+
+def test_a_long_request_that_is_late_is_computed_no_further() -> None:
+    async def play() -> None:
+        queue = batcher()
+        long = waiting(3 * BATCH_ROWS, independent=False, deadline=monotonic() + 100)
+        queue.put(long)
+        assert taken(queue) == [(long, 0, BATCH_ROWS)]
+        long.deadline = monotonic()
+        assert queue.take() == Batch([], [long])
         assert (queue.rows, queue.in_flight) == (0, 0)
 
     scene(play())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
@@ -13,8 +14,15 @@ from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unav
 from logitsieve.api.results import Answer, RowRange, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
-from logitsieve.server.scheduling.executor import INLINE_US, Executor, joined
-from logitsieve.server.scheduling.request import PreparedRequest, RunningMean
+from logitsieve.server.scheduling.batcher import Batcher
+from logitsieve.server.scheduling.executor import Executor, joined
+from logitsieve.server.scheduling.request import (
+    BATCH_ROWS,
+    INLINE_US,
+    PART_US,
+    Pace,
+    PreparedRequest,
+)
 from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
 
@@ -47,12 +55,13 @@ async def run(
     time_left_s: float | None = None,
     *,
     offloaded: bool = False,
+    pace: Pace | None = None,
 ) -> tuple[Any, int, int]:
     return await work.run(
         NO_POINT,
-        PreparedRequest(1, 1, 0, 0, lambda point: compute()),
+        PreparedRequest(1, 1, 0, 0, lambda point, rows: compute()),
         estimate_us=estimate_us,
-        pace=RunningMean(),
+        pace=pace or Pace(),
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,
         offloaded=offloaded,
@@ -107,8 +116,11 @@ def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
         first = asyncio.create_task(run(work, block, LARGE))
         assert await asyncio.to_thread(started.wait, WAIT_S)
         hidden, point = np.zeros((1, 4), np.float32), cast(Engine, Point())
-        request = PreparedRequest(1, 5, 0, 0, lambda point: point.topk(hidden, 5), hidden)
-        options: Any = {"estimate_us": LARGE, "pace": RunningMean(), "arrived_ns": 0}
+        request = PreparedRequest(
+            1, 5, 0, 0, lambda point, rows: point.topk(hidden[rows], 5), hidden
+        )
+        options: Any = {"estimate_us": LARGE, "pace": Pace()}
+        options["arrived_ns"] = perf_counter_ns()
         both = [
             asyncio.create_task(work.run(point, request, time_left_s=seconds, **options))
             for seconds in (WAIT_S, 100.0 * WAIT_S)
@@ -228,4 +240,213 @@ def test_a_lost_gpu_is_told_to_the_server_and_to_who_asked() -> None:
     with pytest.raises(DeviceLost):
         asyncio.run(run(work, fail, LARGE))
     assert told == [error]
+    work.close()
+
+
+def test_a_fault_beside_computing_fails_its_request_and_the_thread_lives_on() -> None:
+    faults = [MemoryError("no room to join parts")]
+
+    def device_ns() -> int:
+        if faults:
+            raise faults.pop()
+        return 0
+
+    work = executor(threads=1, max_in_flight=9, max_queue_rows=9, device_ns=device_ns)
+    with pytest.raises(MemoryError):
+        asyncio.run(run(work, pytest.fail, LARGE))
+    assert asyncio.run(run(work, lambda: "next", LARGE))[0] == "next"
+    assert work.batcher.in_flight == 0
+    work.close()
+
+
+def test_a_pace_is_not_learnt_from_failures(work: Executor) -> None:
+    pace = Pace()
+
+    def fail() -> None:
+        raise KeyError("k")
+
+    for compute in (lambda: "found", fail):
+        before = pace.pool.value
+        with contextlib.suppress(KeyError):
+            asyncio.run(run(work, compute, LARGE, pace=pace))
+    assert pace.pool.value == before > 0
+
+
+def test_closing_does_not_wait_for_what_computes_too_long() -> None:
+    work, started, release = executor(threads=1), threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        release.wait(WAIT_S)
+
+    async def scene() -> None:
+        asked = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        work.close(within_s=0.0)
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+    asyncio.run(scene())
+    assert work.batcher.in_flight == 0
+    release.set()
+
+
+def test_work_that_takes_longer_than_estimated_leaves_the_loop_and_is_tried_there_again() -> None:
+    pace, estimate_us = Pace(), INLINE_US / 2
+    assert pace.fits_loop(estimate_us)
+    pace.add_on_loop(50 * INLINE_US, estimate_us)
+    assert not pace.fits_loop(estimate_us)
+    tries = sum(1 for _ in iter(lambda: pace.fits_loop(estimate_us), True))
+    assert 10 < tries < 1000
+    for _ in range(20):
+        pace.add_on_loop(estimate_us, estimate_us)
+    assert pace.fits_loop(estimate_us)
+    assert not pace.fits_loop(INLINE_US)
+
+
+def test_the_loop_learns_how_long_its_own_work_takes(work: Executor) -> None:
+    here, pace = threading.get_ident(), Pace()
+
+    def compute() -> int:
+        end = perf_counter_ns() + 20 * 1000 * INLINE_US
+        while perf_counter_ns() < end:
+            pass
+        return threading.get_ident()
+
+    assert asyncio.run(run(work, compute, SMALL, pace=pace))[0] == here
+    assert asyncio.run(run(work, compute, SMALL, pace=pace))[0] != here
+
+
+def rows_of(work: Executor, rows: int, compute: Callable[[slice], Any], **options: Any) -> Any:
+    """Run a request of rows that may be computed in parts."""
+    request = PreparedRequest(rows, 1, 0, 0, lambda point, part: compute(part))
+    about: dict[str, Any] = {"estimate_us": 1000.0 * rows, "pace": Pace(), "time_left_s": None}
+    about["arrived_ns"] = perf_counter_ns()
+    return work.run(NO_POINT, request, **about | options)
+
+
+def test_nothing_more_is_computed_for_who_has_gone(work: Executor) -> None:
+    parts: list[slice] = []
+    first, go_on = threading.Event(), threading.Event()
+
+    def compute(part: slice) -> TopKReply:
+        parts.append(part)
+        first.set()
+        assert go_on.wait(WAIT_S)
+        return reply_of(part.stop - part.start)
+
+    async def scene() -> None:
+        asked = asyncio.create_task(rows_of(work, 1000, compute))
+        assert await asyncio.to_thread(first.wait, WAIT_S)
+        asked.cancel()
+        await asyncio.wait((asked,))
+        go_on.set()
+        assert (await run(work, lambda: "next", LARGE))[0] == "next"
+
+    asyncio.run(scene())
+    assert parts == [slice(0, BATCH_ROWS)]
+
+
+def test_a_request_of_many_draws_takes_turns_with_others(work: Executor) -> None:
+    order: list[str] = []
+    started, release = threading.Event(), threading.Event()
+
+    def compute(part: slice) -> TopKReply:
+        started.set()
+        assert release.wait(WAIT_S)
+        order.append("part")
+        return reply_of(part.stop - part.start)
+
+    async def scene() -> None:
+        long = asyncio.create_task(rows_of(work, 8, compute, extra_us=4 * PART_US))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        short = asyncio.create_task(run(work, lambda: order.append("short"), LARGE))
+        await asyncio.sleep(0)
+        release.set()
+        await short
+        assert len((await long)[0].ids) == 8
+
+    asyncio.run(scene())
+    assert order == ["part", "short", "part", "part", "part"]
+
+
+def test_what_surely_comes_too_late_is_not_begun(work: Executor) -> None:
+    pace = Pace()
+    pace.pool.add(1.0)
+    with pytest.raises(DeadlineExceeded, match=r"about 10 s, 1 s are left"):
+        asyncio.run(rows_of(work, 1, pytest.fail, estimate_us=1e7, time_left_s=1.0, pace=pace))
+
+
+def test_the_time_before_arrival_counts_against_patience() -> None:
+    work, pace = executor(threads=1, max_in_flight=9), Pace()
+    pace.pool.add(1.0)
+    started, release = threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        assert release.wait(WAIT_S)
+
+    async def scene() -> None:
+        first = asyncio.create_task(run(work, block, 1e5, pace=pace))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        waiting = asyncio.create_task(run(work, lambda: "in time", LARGE, 1.0))
+        await asyncio.sleep(0)
+        work.admit(1.0)
+        with pytest.raises(Overloaded, match="left"):
+            work.admit(1.0, waited_s=1.0)
+        release.set()
+        await asyncio.gather(first, waiting)
+
+    asyncio.run(scene())
+    work.close()
+
+
+class Faulty:
+    """Raises at the n-th call of any of its methods; passes others on."""
+
+    def __init__(self, queue: Batcher, method: str) -> None:
+        self._queue, self._method = queue, method
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._method:
+            return getattr(self._queue, name)
+        self._method = ""
+        return self._fail
+
+    def _fail(self, *arguments: Any) -> None:
+        raise MemoryError("injected")
+
+
+@pytest.mark.parametrize("place", ["take", "done", "count_batch", "device_ns"])
+def test_no_fault_at_a_hand_over_makes_a_client_wait(place: str) -> None:
+    faults = [MemoryError("injected")]
+
+    def fail(*arguments: object) -> int:
+        if faults and place in ("count_batch", "device_ns"):
+            raise faults.pop()
+        return 0
+
+    work = executor(threads=1, max_in_flight=9, count_batch=fail, device_ns=fail)
+    started, release = threading.Event(), threading.Event()
+
+    def block() -> str:
+        started.set()
+        assert release.wait(WAIT_S)
+        return "found"
+
+    async def scene() -> None:
+        both = [asyncio.create_task(run(work, block, LARGE)) for _ in range(2)]
+        if place != "device_ns":
+            assert await asyncio.to_thread(started.wait, WAIT_S)
+        if place in ("take", "done"):
+            work.batcher = cast(Batcher, Faulty(work.batcher, place))
+        release.set()
+        for outcome in await asyncio.wait_for(
+            asyncio.gather(*both, return_exceptions=True), WAIT_S
+        ):
+            assert isinstance(outcome, MemoryError) or outcome[0] == "found"
+        assert (await run(work, lambda: "next", LARGE))[0] == "next"
+
+    asyncio.run(scene())
+    assert (work.batcher.in_flight, work.batcher.rows, work.batcher.wait_s) == (0, 0, 0)
     work.close()

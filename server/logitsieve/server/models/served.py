@@ -21,7 +21,7 @@ from logitsieve.evaluation.operating_points import OperatingPoint, Setting, sett
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index import Index
 from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
-from logitsieve.server.scheduling.request import Point, RunningMean
+from logitsieve.server.scheduling.request import Pace, Point
 from logitsieve.v1 import decoder_pb2 as pb
 
 AnyDecoder = LocalDecoder | ShardedModel
@@ -35,7 +35,7 @@ US_PER_RANDOM = 0.02  # a draw is taken to need a random number for each id
 class EngineChoice(NamedTuple):
     engine: Point
     us_per_row: float
-    pace: RunningMean  # microseconds taken, over estimated ones
+    pace: Pace
     origin: bytes
     goal: Goal  # precision that AUTO has to meet; empty if the request names its head
 
@@ -124,7 +124,7 @@ class Served:
         self._us_per_logit = decoder.index.dim * 4 / BYTES_PER_US
         self._us_per_draw = decoder.index.vocab_size * US_PER_RANDOM
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
-        self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: RunningMean())
+        self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: Pace())
 
     def choose(self, request: PointRequest, rows: int, k: int, log_z: bool = False) -> EngineChoice:
         """Choose an engine for `k` ids of each of `rows` rows.

@@ -66,7 +66,7 @@ class DecoderService:
             time_left_s = timeout_s if time_left_s is None else min(timeout_s, time_left_s)
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
-        self.work.admit(time_left_s)
+        self.work.admit(time_left_s, (perf_counter_ns() - call.arrived_ns) * 1e-9)
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
@@ -77,8 +77,8 @@ class DecoderService:
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,
                 prepared,
-                estimate_us=prepared.rows * chosen.us_per_row
-                + served.extra_us(prepared.logits, prepared.draws),
+                estimate_us=prepared.rows * chosen.us_per_row,
+                extra_us=served.extra_us(prepared.logits, prepared.draws),
                 pace=chosen.pace,
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,

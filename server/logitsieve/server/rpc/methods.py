@@ -8,6 +8,7 @@ Shape letters: B batch rows, T targets.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
+from logitsieve.api.results import Float32
 from logitsieve.decoding.normalizers import STEPPING
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.served import AnyIndex
 from logitsieve.server.rpc.codec import to_array, to_constraints, to_vector, vector_if_set
-from logitsieve.server.scheduling.request import Point, PreparedRequest
+from logitsieve.server.scheduling.request import ALL, Point, PreparedRequest
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
@@ -39,10 +41,17 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) ->
     k = request.k
     if k > config.max_k:  # the head checks the rest
         raise _beyond("k", k, config.max_k)
-    independent = hidden if constraints is None else None
-    return PreparedRequest(
-        len(hidden), k, edited, 0, lambda point: point.topk(hidden, k, constraints), independent
-    )
+    if constraints is None:
+        return PreparedRequest(
+            len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k), hidden
+        )
+    part = _parts(hidden, index, constraints)
+
+    def compute(point: Point, rows: slice) -> Reply:
+        ready, sets = part(rows)
+        return point.topk(ready, k, sets)
+
+    return PreparedRequest(len(hidden), k, edited, 0, compute)
 
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -52,9 +61,12 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
         allowed = f"at most {config.max_k}"
         raise InvalidRequest("targets", f"{targets.shape[1]} targets a row", allowed)
 
-    def compute(point: Point) -> Reply:
-        ready = as_hidden(hidden, index.dim)
-        return point.score(ready, score_targets(targets, len(ready)), constraints)
+    part = _parts(hidden, index, constraints)
+    checked = cache(lambda: score_targets(targets, len(hidden)))
+
+    def compute(point: Point, rows: slice) -> Reply:
+        ready, sets = part(rows)
+        return point.score(ready, checked()[rows], sets)
 
     return PreparedRequest(len(hidden), 1, edited + targets.size, 0, compute)
 
@@ -68,6 +80,8 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
     samples = request.samples
     if not 1 <= samples <= config.max_samples:
         raise _beyond("samples", samples, config.max_samples)
+    if request.top_k > config.max_k:
+        raise InvalidRequest("top_k", request.top_k, f"at most {config.max_k}; 0 filters no ids")
     seeds = to_vector(request.seeds, "seeds", DType.UINT64)
     options: SampleOptions = {
         "seeds": seeds[0] if len(seeds) == 1 else seeds,
@@ -78,11 +92,16 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
         "min_p": request.min_p,
     }
 
-    def compute(point: Point) -> Reply:
-        ready = as_hidden(hidden, index.dim)
-        return point.sample(ready, sampling(len(ready), samples, options), constraints)
+    part = _parts(hidden, index, constraints)
+    checked = cache(lambda: sampling(len(hidden), samples, options))
 
-    return PreparedRequest(len(hidden), 1, edited, len(hidden) * samples, compute)
+    def compute(point: Point, rows: slice) -> Reply:
+        ready, sets = part(rows)
+        how = checked()
+        return point.sample(ready, how._replace(seeds=how.seeds[rows]), sets)
+
+    listed = len(hidden) * min(request.top_k, index.vocab_size)
+    return PreparedRequest(len(hidden), 1, edited + listed, len(hidden) * samples, compute)
 
 
 def read_beam_step(
@@ -103,12 +122,17 @@ def read_beam_step(
         "length_alpha": request.length_alpha,
     }
 
-    def compute(point: Point) -> Reply:
-        ready = as_hidden(hidden, index.dim)
-        hypotheses = beams(len(ready), scores, request.beams_in, beams_out, options)
-        return point.beam_step(ready, hypotheses, constraints)
+    part = _parts(hidden, index, constraints)
+    checked = cache(lambda: beams(len(hidden), scores, request.beams_in, beams_out, options))
 
-    return PreparedRequest(len(hidden), min(beams_out, index.vocab_size), edited, 0, compute)
+    def compute(point: Point, rows: slice) -> Reply:
+        ready, sets = part(rows)
+        all_ = checked()
+        some = {name: getattr(all_, name)[rows] for name in ("scores", "lengths", "finished")}
+        return point.beam_step(ready, all_._replace(**some), sets)
+
+    k, together = min(beams_out, index.vocab_size), max(1, min(request.beams_in, len(hidden)))
+    return PreparedRequest(len(hidden), k, edited, 0, compute, together=together)
 
 
 METHODS: dict[str, Method] = {
@@ -124,7 +148,7 @@ METHODS: dict[str, Method] = {
 
 def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constraints | None, int]:
     hidden = to_array(request.hidden, "hidden")
-    if len(hidden) > config.max_rows:
+    if not 1 <= len(hidden) <= config.max_rows:
         allowed = f"1..{config.max_rows} rows (serve --max-rows)"
         raise InvalidRequest("hidden", f"{len(hidden)} rows", allowed)
     if not request.HasField("constraints"):
@@ -133,6 +157,22 @@ def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constrain
     constraints = to_constraints(message, config.max_constraint_ids)
     sets = (message.banned, message.allowed, message.biased, message.repeated)
     return hidden, constraints, sum(one.ids.rows for one in sets)
+
+
+def _parts(
+    hidden: np.ndarray, index: AnyIndex, constraints: Constraints | None
+) -> Callable[[slice], tuple[Float32, Constraints | None]]:
+    """Return a function of rows, which checks all of them once."""
+    ready = cache(lambda: as_hidden(hidden, index.dim))
+    sets = cache(lambda: constraints and constraints.for_rows(len(hidden)))
+
+    def part(rows: slice) -> tuple[Float32, Constraints | None]:
+        if rows is ALL or constraints is None:
+            return ready()[rows], constraints
+        checked = sets()
+        return ready()[rows], checked and checked.take(np.arange(len(hidden))[rows])
+
+    return part
 
 
 def _beyond(field: str, got: int, most: int) -> InvalidRequest:

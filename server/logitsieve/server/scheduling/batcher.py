@@ -26,6 +26,10 @@ TOO_LATE = "the deadline passed before computing"
 PATIENCE = 0.5
 
 
+# An estimate may be so many times too high before it tells that a request comes too late.
+DOUBT = 4.0
+
+
 class Batch(NamedTuple):
     requests: list[QueuedRequest]
     late: list[QueuedRequest]
@@ -61,40 +65,52 @@ class Batcher:
         self._changed = Condition()
         self._queue: deque[QueuedRequest] = deque()
         self._closed = False
-        self.in_flight = 0  # requests that wait or are computed
+        self._in_flight: set[QueuedRequest] = set()  # those that wait or are computed
         self.rows = 0  # that wait
         self._us = 0.0  # estimate of all work left in flight
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
 
     @property
     def wait_s(self) -> float:
         return self._us / self._workers * 1e-6
 
-    def admit(self, time_left_s: float | None) -> None:
+    def admit(self, time_left_s: float | None, waited_s: float = 0.0) -> None:
         """Refuse a request by its time or the number in flight, before it is read.
 
         DeadlineExceeded if its time is up; Overloaded if too much is in flight, or if it would
-        spend more than PATIENCE of its time in the queue.
+        wait for more than PATIENCE of its time, with the `waited_s` seconds that it has waited.
         """
         if time_left_s is not None:
             if time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
-            if self.wait_s > PATIENCE * time_left_s:
+            if waited_s + self.wait_s > PATIENCE * (waited_s + time_left_s):
                 raise self._overloaded(f"the queue takes too much of the {time_left_s:.3g} s left")
         if self.in_flight >= self._max_in_flight:
             raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
 
-    def put(self, queued: QueuedRequest) -> None:
-        """Append a request; raises like `admit`, and Overloaded if too many rows wait."""
+    def put(self, queued: QueuedRequest, waited_s: float = 0.0) -> None:
+        """Append a request; raises like `admit`, and Overloaded if too many rows wait.
+
+        DeadlineExceeded, too, if computing it takes far longer than it has.
+        """
         with self._changed:
             if self._closed:
                 raise Unavailable("the server is stopping")
-            self.admit(None if queued.deadline is None else queued.deadline - self._clock())
+            left_s = None if queued.deadline is None else queued.deadline - self._clock()
+            self.admit(left_s, waited_s)
+            own_s = queued.left * queued.paced_us * 1e-6
+            if left_s is not None and own_s > DOUBT * left_s:
+                message = f"computing takes about {own_s:.3g} s, {left_s:.3g} s are left"
+                raise DeadlineExceeded(message)
             if self._queue and self.rows + queued.left > self._max_rows:
                 reason = f"{self.rows} rows wait, {self._max_rows} are the most allowed"
                 raise self._overloaded(reason)
             alone = self.in_flight < self._workers
             queued.ready_at = 0.0 if alone else self._clock() + self._delay_s
-            self.in_flight += 1
+            self._in_flight.add(queued)
             self._us += queued.left * queued.paced_us
             self._append(queued)
 
@@ -115,11 +131,16 @@ class Batcher:
                     return self._next()
             return None
 
-    def done(self, batch: Batch, took_us: float, answered: Collection[QueuedRequest]) -> None:
+    def done(
+        self, batch: Batch, took_us: float | None, answered: Collection[QueuedRequest]
+    ) -> None:
+        """Take back a batch; `took_us` None if it was not computed to its end."""
         with self._changed:
-            if batch.requests:
+            if took_us is not None:
                 batch.requests[0].pace.add(took_us / max(batch.estimate_us, 1e-3))
             for queued in batch.requests:
+                if queued not in self._in_flight:  # cleared meanwhile
+                    continue
                 self._us -= (queued.stop - queued.start) * queued.paced_us
                 queued.start = queued.stop
                 if queued in answered or queued.future.done():
@@ -127,12 +148,23 @@ class Batcher:
                 else:
                     self._append(queued)
 
+    def clear(self) -> list[QueuedRequest]:
+        """Return all requests in flight, which are taken out."""
+        with self._changed:
+            rest = list(self._in_flight)
+            self._in_flight.clear()
+            self._queue.clear()
+            self.rows, self._us = 0, 0.0
+            return rest
+
     def close(self) -> list[QueuedRequest]:
+        """Let workers end; return the requests that wait, which are taken out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            rest, self._queue = list(self._queue), deque()
-            self.rows = 0
+            rest = list(self._queue)
+            for queued in rest:
+                self._drop(queued)
             return rest
 
     def _overloaded(self, reason: str) -> Overloaded:
@@ -149,7 +181,7 @@ class Batcher:
         self._leave(queued)
 
     def _leave(self, queued: QueuedRequest) -> None:
-        self.in_flight -= 1
+        self._in_flight.discard(queued)
         self._us -= queued.left * queued.paced_us
 
     def _pause_s(self, first: QueuedRequest) -> float:

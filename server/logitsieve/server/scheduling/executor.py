@@ -6,33 +6,38 @@ Heads and normalizers promise that no answer depends on the other requests of it
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Thread
 from time import monotonic, perf_counter_ns
 from typing import Any, cast
 
 import numpy as np
 
-from logitsieve.api.errors import DeadlineExceeded, DeviceLost
+from logitsieve.api.errors import DeadlineExceeded, DeviceLost, InvalidRequest
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher
 from logitsieve.server.scheduling.request import (
+    ALL,
     Computed,
+    Pace,
     Point,
     PreparedRequest,
     QueuedRequest,
-    RunningMean,
 )
 from logitsieve.utils.deadline import ending_by
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.v1.rpcs import Reply
 
-# A hop to a thread and back costs 50-80 us: shorter work stays on the loop.
-INLINE_US = 100.0
+CLOSE_S = 1.0
+
+log = logging.getLogger(__name__)
 
 Outcome = Reply | Exception
 Finished = list[tuple[QueuedRequest, Outcome]]
+Handed = list[tuple[int, Finished]]  # one, with the rows of its batch
 
 
 class Executor:
@@ -66,9 +71,9 @@ class Executor:
         for thread in self._pool:
             thread.start()
 
-    def admit(self, time_left_s: float | None) -> None:
+    def admit(self, time_left_s: float | None, waited_s: float = 0.0) -> None:
         if self.batcher.in_flight > self._threads:
-            self.batcher.admit(time_left_s)
+            self.batcher.admit(time_left_s, waited_s)
 
     async def run(
         self,
@@ -76,54 +81,72 @@ class Executor:
         request: PreparedRequest,
         *,
         estimate_us: float,
-        pace: RunningMean,
+        pace: Pace,
         arrived_ns: int,
         time_left_s: float | None,
         offloaded: bool = False,
+        extra_us: float = 0.0,
     ) -> Computed:
-        """Return `request.compute(point)`, the wait since `arrived_ns` and the time on a GPU, in
-        ns.
+        """Return the reply of `point`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
         Work of a GPU or of other processes (`offloaded`) never runs on the event loop.
-        DeadlineExceeded if no time is left, Overloaded like `Batcher.put`. A request cancelled
-        while it waits is never computed.
+        DeadlineExceeded if no time is left, Overloaded like `Batcher.put`. A request cancelled, or
+        too late, is computed no further than its present batch.
         """
-        small = estimate_us < INLINE_US and not offloaded
+        estimate_us += extra_us
+        small = not offloaded and pace.fits_loop(estimate_us)
+        queue_ns = (began := perf_counter_ns()) - arrived_ns
         if small and self.batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
-            queue_ns = perf_counter_ns() - arrived_ns
-            return request.compute(point), queue_ns, 0
-        deadline = None if time_left_s is None else monotonic() + time_left_s
+            reply = request.compute(point, ALL)
+            pace.add_on_loop((perf_counter_ns() - began) / 1000, estimate_us)
+            return reply, queue_ns, 0
+        until = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
         queued = QueuedRequest(
-            point, request, estimate_us, pace, arrived_ns, deadline, future, offloaded
+            point, request, estimate_us, pace.pool, arrived_ns, until, future, offloaded, extra_us
         )
-        self.batcher.put(queued)
+        self.batcher.put(queued, queue_ns * 1e-9)
         try:
             return cast("Computed", await future)
         except asyncio.CancelledError:
             self.batcher.discard(queued)
             raise
 
-    def close(self) -> None:
-        rest = self.batcher.close()
+    def close(self, within_s: float = CLOSE_S) -> None:
+        """End the pool; cancel what waits, and what is not computed `within_s` seconds."""
+        _cancel(self.batcher.close())
+        end = monotonic() + within_s
         for thread in self._pool:
-            thread.join()
-        for queued in rest + self.batcher.close():  # and those put back meanwhile
-            queued.future.get_loop().call_soon_threadsafe(queued.future.cancel)
+            thread.join(max(0.0, end - monotonic()))
+        _cancel(self.batcher.clear())
 
     def _work(self) -> None:
-        while (batch := self.batcher.take()) is not None:
-            started = perf_counter_ns()
+        while True:
+            try:
+                if (batch := self.batcher.take()) is None:
+                    return
+                loop = (batch.requests or batch.late)[0].future.get_loop()
+                handed = [(batch.rows, self._computed(batch))]
+                # A reference held here while the loop goes on would keep an unloaded index mapped.
+                del batch
+                _soon(loop, self._deliver, handed)
+            except Exception as error:  # ours: no client must wait for a request that is lost
+                log.exception("the queue is lost")
+                for queued in self.batcher.clear():
+                    _soon(queued.future.get_loop(), self._deliver, [(0, [(queued, error)])])
+
+    def _computed(self, batch: Batch) -> Finished:
+        started = perf_counter_ns()
+        try:
             finished = self._finish(batch)
-            took_us = (perf_counter_ns() - started) / 1000
-            loop = (batch.requests or batch.late)[0].future.get_loop()
-            handed = [(batch.rows, finished)]
-            self.batcher.done(batch, took_us, {queued for queued, _ in finished})
-            # A reference held here while the loop goes on would keep an unloaded index mapped.
-            del batch, finished
-            loop.call_soon_threadsafe(self._deliver, handed)
+        except Exception as error:  # each client must hear of it
+            finished = [(queued, error) for queued in batch.late + batch.requests]
+        failed = any(isinstance(outcome, Exception) for _, outcome in finished)
+        took_us = None if failed else (perf_counter_ns() - started) / 1000
+        self.batcher.done(batch, took_us, {queued for queued, _ in finished})
+        return finished
 
     def _finish(self, batch: Batch) -> Finished:
         finished: Finished = [(queued, DeadlineExceeded(TOO_LATE)) for queued in batch.late]
@@ -141,50 +164,47 @@ class Executor:
             if queued.whole or isinstance(outcome, Exception):
                 finished.append((queued, outcome))
                 continue
-            queued.parts.append(cast(TopKReply, outcome))
+            queued.parts.append(outcome)
             if queued.stop == queued.request.rows:
                 finished.append((queued, joined(queued.parts)))
         return finished
 
-    def _deliver(self, handed: list[tuple[int, Finished]]) -> None:
+    def _deliver(self, handed: Handed) -> None:
         rows, finished = handed.pop()
-        if rows and self._count_batch:
-            self._count_batch(rows)
         for queued, outcome in finished:
-            if isinstance(outcome, DeviceLost) and self._lose_device:
-                self._lose_device(outcome)
             if queued.future.done():
                 continue
             if isinstance(outcome, Exception):
                 queued.future.set_exception(outcome)
             else:
                 queued.future.set_result((outcome, queued.queue_ns, queued.device_ns))
+        for _, outcome in finished:
+            if isinstance(outcome, DeviceLost) and self._lose_device:
+                self._lose_device(outcome)
+        if rows and self._count_batch:
+            self._count_batch(rows)
 
 
 def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
-    if len(requests) == 1 and requests[0].whole:
-        return [_alone(requests[0])]
-    try:
-        return list(_together(requests))
-    except Exception:  # each request gets the message of its own mistake
-        outcomes = [(queued, _alone(queued)) for queued in requests]
-        return [
-            cut(outcome, queued.start, queued.stop) if isinstance(outcome, TopKReply) else outcome
-            for queued, outcome in outcomes
-        ]
+    if len(requests) > 1:
+        # After a failure, each request gets the message of its own mistake.
+        with suppress(Exception):
+            return list(_together(requests))
+    return [_alone(queued) for queued in requests]
 
 
-def joined(parts: Sequence[TopKReply]) -> TopKReply:
+def joined(parts: Sequence[Reply]) -> Reply:
+    """Make one reply of those to parts of a request."""
     answers = [part.answer for part in parts]
     answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
-    return TopKReply(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.logits for part in parts]),
-        answer._replace(
-            compute_ns=sum(one.compute_ns for one in answers),
-            rows_missing=tuple(sorted({each for one in answers for each in one.rows_missing})),
-        ),
+    answer = answer._replace(
+        chance=max(one.chance for one in answers),
+        compute_ns=sum(one.compute_ns for one in answers),
+        rows_missing=tuple(sorted({each for one in answers for each in one.rows_missing})),
     )
+    arrays = zip(*(cast("tuple[np.ndarray, ...]", part[:-1]) for part in parts), strict=True)
+    kind: Any = type(parts[0])
+    return cast("Reply", kind(*map(np.concatenate, arrays), answer))
 
 
 def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
@@ -192,9 +212,25 @@ def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
     return TopKReply(reply.ids[start:stop], reply.logits[start:stop], answer)
 
 
+def _cancel(requests: Sequence[QueuedRequest]) -> None:
+    for queued in requests:
+        _soon(queued.future.get_loop(), queued.future.cancel)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
+    with suppress(RuntimeError):  # the loop is closed, and so are its clients
+        loop.call_soon_threadsafe(*call)
+
+
 def _alone(queued: QueuedRequest) -> Outcome:
+    request, point = queued.request, queued.point
     try:
-        return queued.request.compute(queued.point)
+        try:
+            return request.compute(point, queued.part)
+        except InvalidRequest:
+            if not queued.whole:
+                request.compute(point, ALL)  # it names the row of the request, not of the part
+            raise
     except Exception as error:
         return error
 

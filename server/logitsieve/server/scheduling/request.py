@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from logitsieve.api.results import TopKReply
 from logitsieve.decoding.local_decoder import Answering
 from logitsieve.v1.rpcs import Reply
 
@@ -20,7 +19,18 @@ BATCH_US = 2000.0
 # A GPU's largest bucket: a batch for it, or for other processes, costs little more than a row.
 BUCKET_ROWS = 256
 
+# The draws and single logits of one batch, at most: a batch cannot be interrupted.
+PART_US = 50_000.0
+
+# A hop to a thread and back costs 50-80 us: shorter work stays on the loop.
+INLINE_US = 100.0
+OWN_US = INLINE_US / 4  # what Python takes, however little is computed
+WORST = 20.0  # a longer pause was not the engine's
+FORGIVEN = 0.99  # so an engine that left the loop is tried there again, now and then
+
 FRESH = 0.2  # weight of the last value in a RunningMean
+
+ALL = slice(None)
 
 # A reply, the wait of its request and a GPU's time for it, in nanoseconds.
 Computed = tuple[Reply, int, int]
@@ -49,13 +59,34 @@ class RunningMean:
         self.value += (FRESH if self.value else 1.0) * (value - self.value)
 
 
+class Pace:
+    """Time taken, over estimated, by an engine: in the pool, and on the event loop."""
+
+    def __init__(self) -> None:
+        self.pool, self.loop = RunningMean(), RunningMean()
+
+    def fits_loop(self, estimate_us: float) -> bool:
+        if estimate_us >= INLINE_US:
+            return False
+        fits = max(estimate_us, OWN_US) * self.loop.value < INLINE_US
+        if not fits:
+            self.loop.value *= FORGIVEN
+        return fits
+
+    def add_on_loop(self, took_us: float, estimate_us: float) -> None:
+        self.loop.add(min(took_us / max(estimate_us, OWN_US), WORST))
+
+
 class PreparedRequest(NamedTuple):
+    """A request that `compute(point, rows)` answers, for a slice of its rows or ALL."""
+
     rows: int
     k: int  # that AUTO chooses for
     logits: int  # more than the head and log Z need
     draws: int
-    compute: Callable[[Point], Reply]
+    compute: Callable[[Point, slice], Reply]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
+    together: int = 1  # rows that are computed in one piece: those of a group of beams
 
 
 @dataclass(slots=True, eq=False)
@@ -70,13 +101,15 @@ class QueuedRequest:
     deadline: float | None
     future: asyncio.Future[Computed]
     offloaded: bool = False  # computed by a GPU or by other processes
+    extra_us: float = 0.0  # of the estimate: draws and single logits, which no rows share
     start: int = 0  # rows before it have been computed
     stop: int = 0  # rows from `start` to here are in a batch
-    parts: list[TopKReply] = field(default_factory=list)  # of the computed rows
+    parts: list[Reply] = field(default_factory=list)  # of the computed rows
     queue_ns: int = 0
     device_ns: int = 0
     ready_at: float = 0.0  # from then on it waits for no others
     us_per_row: float = field(init=False)
+    batch_rows: int = field(init=False)  # the most of them in a batch
     paced_us: float = field(init=False)  # at the pace of its arrival
     key: tuple[Point, int, int] | None = field(init=False)  # equal ones may share a batch
 
@@ -85,6 +118,11 @@ class QueuedRequest:
         self.us_per_row = self.estimate_us / self.request.rows
         self.paced_us = self.us_per_row * self.pace.value
         self.key = None if hidden is None else (self.point, self.request.k, hidden.shape[1])
+        most, own = max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3))), self.extra_us
+        if own:
+            most = min(most, int(PART_US * self.request.rows / own))
+        together = self.request.together
+        self.batch_rows = BUCKET_ROWS if self.offloaded else max(most // together, 1) * together
 
     @property
     def left(self) -> int:
@@ -95,9 +133,5 @@ class QueuedRequest:
         return self.stop - self.start == self.request.rows
 
     @property
-    def batch_rows(self) -> int:
-        if self.key is None:
-            return self.request.rows
-        if self.offloaded:
-            return BUCKET_ROWS
-        return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
+    def part(self) -> slice:
+        return ALL if self.whole else slice(self.start, self.stop)
