@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.utils.options import no_progress
-from tests.server.running import config_for, write_model
+from tests.server.running import WAIT_S, config_for, write_model
 
 
 def loaded(folder: Path, kernel_cache: Path, **options: Any) -> Repository:
@@ -137,3 +139,29 @@ def test_no_index_at_all(tmp_path: Path, folder: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Repository(config_for(tmp_path / folder)).find()
     assert caught.value.field == "models"
+
+
+def test_routes_change_while_an_alias_is_being_written(tmp_path: Path, kernel_cache: Path) -> None:
+    """A lock or a disk may take seconds, and the event loop forgets versions meanwhile."""
+    writing, go_on = Event(), Event()
+
+    def write(model: Path, alias: str, number: int | None) -> None:
+        writing.set()
+        assert go_on.wait(WAIT_S)
+
+    for version in (1, 2, 3):
+        write_model(tmp_path, "demo", version)
+    repository = loaded(tmp_path, kernel_cache, write=write)
+    assert repository.unload("demo", 3) is not None
+    with ThreadPoolExecutor(2) as pool:
+        naming = pool.submit(repository.set_alias, "demo", "canary", 1)
+        assert writing.wait(WAIT_S)
+        repository.forget("demo", 3)
+        unloading = pool.submit(repository.unload, "demo", 1)  # waits for its turn
+        assert [version.number for version in repository.versions()] == [1, 2]
+        go_on.set()
+        naming.result(WAIT_S)
+        with pytest.raises(InvalidRequest, match="named canary"):
+            unloading.result(WAIT_S)
+    assert repository.routes.served("demo:canary").decoder.version == "1"
+    assert [version.number for version in repository.versions()] == [1, 2]

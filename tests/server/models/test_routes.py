@@ -94,3 +94,11 @@ def test_a_writer_waits_for_another(tmp_path: Path) -> None:
             assert not (tmp_path / ALIASES_FILE).exists()
         done.result(WAIT_S)
     assert read_aliases(tmp_path) == {"stable": 1}
+
+
+def test_a_writer_does_not_wait_for_ever(tmp_path: Path) -> None:
+    refused = pytest.raises(TimeoutError, match="another process has locked")
+    with locked(tmp_path), refused, locked(tmp_path, within_s=0.0):
+        pass
+    with locked(tmp_path, within_s=0.0):
+        pass

@@ -69,7 +69,10 @@ class Repository:
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
+        # Held for an assignment to `routes`, and so by the event loop, too.
         self._changing = Lock()
+        # Held, before it, by who changes aliases or sends no more requests to a version.
+        self._ordering = Lock()
         self.routes = Routes()
         # Called after every change, by its thread.
         self.changed: Callable[[], object] = lambda: None
@@ -146,7 +149,7 @@ class Repository:
         A failed one is forgotten, and None returned. ModelNotFound, or InvalidRequest naming
         `version` if an alias names it.
         """
-        with self._changing:
+        with self._ordering, self._changing:
             version = self._version(name, number)
             if aliases := self.routes.aliases_of(version):
                 allowed = "a version that no alias names"
@@ -176,7 +179,7 @@ class Repository:
         if not alias:
             raise InvalidRequest("alias", "nothing", "the name of an alias")
         _require_alias(alias)
-        with self._changing:
+        with self._ordering:
             if number is None:
                 version = self.routes.get(f"{name}:{alias}")
             else:
@@ -184,7 +187,7 @@ class Repository:
                 if version.served is None:
                     got = f"{version.label}, which is {version.state}"
                     raise InvalidRequest("version", got, "a version that is loaded")
-            self._change(self.routes, name, alias, number)
+            self._change(lambda routes: routes, name, alias, number)
         return version
 
     def versions(self) -> list[Version]:
@@ -196,7 +199,7 @@ class Repository:
         IndexUnreadable; InvalidRequest if the hidden size of a name changes.
         """
         aliases = read_aliases(self._config.models / name)
-        with self._changing:
+        with self._ordering, self._changing:
             routes = self.routes.with_aliases(name, aliases)
             routes.require_same_dim(self.routes)
             self._put(routes)
@@ -220,10 +223,10 @@ class Repository:
 
     def _swap(self, served: Served, number: int, alias: str) -> Served | None:
         name = served.decoder.name
-        with self._changing:
+        version = Version(name, number, served)
+        with self._ordering:
             replaced = self.routes.by_key.get((name, number))
-            routes = self.routes.with_version(Version(name, number, served))
-            self._change(routes, name, alias, number)
+            self._change(lambda routes: routes.with_version(version), name, alias, number)
         old = None if replaced is None else replaced.served
         text = "answers" if old is None else "answers in the place of what was loaded before"
         before = "" if old is None else old.decoder.index.digest
@@ -231,17 +234,26 @@ class Repository:
         _log("swap", name, number, text, digest=digest, replaced=before, alias=alias)
         return old
 
-    def _change(self, routes: Routes, name: str, alias: str, number: int | None) -> None:
-        if alias:
+    def _change(
+        self, change: Callable[[Routes], Routes], name: str, alias: str, number: int | None
+    ) -> None:
+        """Change the routes, once an alias is written; meanwhile others load, and are forgotten."""
+
+        def changed_routes() -> Routes:
+            routes = change(self.routes)
+            if not alias:
+                return routes
             aliases = changed(routes.aliases.get(name, {}), alias, number)
-            routes = routes.with_aliases(name, aliases)
-        routes.require_same_dim(self.routes)
+            return routes.with_aliases(name, aliases)
+
+        changed_routes().require_same_dim(self.routes)
         if alias:
             try:
                 self._write(self._config.models / name, alias, number)
             except (OSError, IndexUnreadable) as error:
                 raise Unavailable(f"alias: could not be written: {error}", "alias") from error
-        self._put(routes)
+        with self._changing:
+            self._put(changed_routes())
         if alias:
             version = None if number is None else str(number)
             message = f"{name}:{alias} names {f'{name}@{version}' if version else 'nothing'}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Literal
 
 from logitsieve.api.errors import (
@@ -29,6 +30,7 @@ from logitsieve.server.models.served import Served
 ALIASES_FILE = "aliases.json"
 STABLE = "stable"
 LISTED = 10
+LOCK_S, LOCK_POLL_S = 5.0, 0.02
 
 State = Literal["loading", "available", "unloading", "failed"]
 Key = tuple[str, int]  # (name, version)
@@ -192,11 +194,23 @@ def write_alias(model: Path, alias: str, number: int | None, write: Write = writ
 
 
 @contextmanager
-def locked(model: Path) -> Iterator[None]:
-    """Wait for, then keep other processes from changing the aliases of the folder `model`."""
+def locked(model: Path, within_s: float = LOCK_S) -> Iterator[None]:
+    """Wait for, then keep other processes from changing the aliases of the folder `model`.
+
+    TimeoutError after `within_s` seconds.
+    """
     descriptor = os.open(model, os.O_RDONLY | os.O_DIRECTORY)
+    end = monotonic() + within_s
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if monotonic() >= end:
+                    message = f"another process has locked {model} for {within_s:g} s"
+                    raise TimeoutError(message) from None
+                sleep(LOCK_POLL_S)
         yield
     finally:
         os.close(descriptor)
