@@ -14,9 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from logitsieve.api.errors import LogitsieveError
 from logitsieve.client import DecoderClient
+from logitsieve.utils.wire_tensors import put
+from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import authority, signed_by
 from tests.server.running import WAIT_S, write_model
 from tests.synthetic import make_hidden
@@ -29,6 +35,40 @@ models, cache, port = sys.argv[1:]
 ports = {"port": int(port), "metrics_port": 0, "admin_port": 0}
 serve(ServeConfig(models=Path(models), kernel_cache=Path(cache), **ports))
 """
+
+
+HELD = """
+import sys
+from pathlib import Path
+from threading import Event, current_thread
+from logitsieve.server import ServeConfig, serve
+from logitsieve.server.models.repository import Repository
+from tests.server.materials import Gate, gated
+class Stuck(Gate):
+    def through(self):
+        if current_thread().name.startswith("logitsieve-"):  # the pool's
+            Event().wait()
+def opener(*given):
+    print("loading", file=sys.stderr, flush=True)
+    Event().wait()
+models, cache, what, drain_s = sys.argv[1:]
+ports = {"port": 0, "metrics_port": 0, "admin_port": 0}
+more = {"kernel_cache": Path(cache), "drain_s": float(drain_s)}
+config = ServeConfig(models=Path(models), **ports, **more)
+loading = what == "loading"
+serve(config, repository=Repository(config, opener) if loading else gated(config, Stuck()))
+"""
+
+
+@contextmanager
+def held(models: Path, cache: Path, what: str, drain_s: float) -> Iterator[subprocess.Popen[str]]:
+    """A server that loads or computes for ever."""
+    arguments = [sys.executable, "-c", HELD, str(models), str(cache), what, str(drain_s)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
 
 
 @contextmanager
@@ -120,3 +160,47 @@ def test_a_taken_port_is_said_in_one_line(tmp_path: Path, kernel_cache: Path) ->
         assert second.returncode == 1
         assert f"InvalidRequest: port: got {address}, which is in use" in said.splitlines()[-1]
         assert "add_port.cc" not in said
+
+
+def ask_and_leave(address: str) -> None:
+    with DecoderClient(address, timeout_s=0.2) as client, pytest.raises(LogitsieveError):
+        client.topk(make_hidden(64), 3)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("what", ["loading", "computing"])
+def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, kernel_cache: Path, what: str) -> None:
+    write_model(tmp_path)
+    with held(tmp_path, kernel_cache, what, drain_s=0.0) as server:
+        if what == "computing":
+            ask_and_leave(where(server)[0])
+        else:
+            assert server.stderr is not None
+            assert server.stderr.readline() == "loading\n"
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=WAIT_S)
+    assert server.returncode == 0
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(
+    tmp_path: Path, kernel_cache: Path, sent: signal.Signals
+) -> None:
+    write_model(tmp_path)
+    with (
+        held(tmp_path, kernel_cache, "computing", drain_s=10 * WAIT_S) as server,
+        grpc.insecure_channel(where(server)[0]) as channel,
+    ):
+        message = pb.TopKRequest(hidden=put(pb.Tensor(), make_hidden(64)), k=3)
+        call = channel.unary_unary("/logitsieve.v1.Decoder/TopK")
+        asked = call.future(message.SerializeToString())
+        stub = HealthStub(channel)
+        assert stub.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status
+        server.send_signal(signal.SIGTERM)
+        assert server.stderr is not None
+        assert server.stderr.readline().startswith("stopping")
+        server.send_signal(sent)
+        server.wait(WAIT_S)
+        asked.cancel()
+    assert server.returncode == -sent

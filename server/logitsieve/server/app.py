@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
     from logitsieve.server.tracing import Tracing
 
 log = logging.getLogger(__name__)
+
+# After `drain_s`, for stopping itself: then the process ends, whatever still runs in it.
+LAST_S = 3.0
+SIGNALS = signal.SIGTERM, signal.SIGINT
 
 ProgressShown = Callable[[], AbstractContextManager[Progress]]
 
@@ -201,8 +207,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. InvalidRequest names a bad option.
 
-    DeviceLost after draining, if a GPU fails. `progress()` is entered while versions load; it
-    yields a callback of (stage, done, total).
+    The process ends LAST_S seconds after draining, whatever still runs in it, and at a second
+    signal. DeviceLost after draining, if a GPU fails. `progress()` is entered while versions load;
+    it yields a callback of (stage, done, total).
     """
     configure(config.log_format, config.log_level)
     uvloop.run(_serve(config, progress, repository))
@@ -211,9 +218,16 @@ def serve(
 async def _serve(
     config: ServeConfig, progress: ProgressShown, repository: Repository | None
 ) -> None:
-    stopping = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop() -> None:
+        for name in SIGNALS:
+            loop.remove_signal_handler(name)
+            signal.signal(name, signal.SIG_DFL)  # a second one ends the process
+        stopping.set()
+
+    for name in SIGNALS:
+        loop.add_signal_handler(name, stop)
     server = create_server(config, repository=repository)
     stopped = asyncio.ensure_future(stopping.wait())
     try:
@@ -230,12 +244,25 @@ async def _serve(
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
             message = f"stopping: {config.drain_s:g} s for what is in flight"
             event(log, logging.INFO, "stopping", message, drain_s=config.drain_s)
+        # Nobody waits for a server that has not started.
+        _end_after(LAST_S + config.drain_s * started.done(), server)
         started.cancel()
     finally:
         await server.stop()
     event(log, logging.INFO, "stopped", "stopped")
     if server.lost is not None:
         raise server.lost
+
+
+def _end_after(seconds: float, server: Server) -> None:
+    def end() -> None:
+        message = f"ended: something still ran {seconds:g} s after the signal"
+        event(log, logging.WARNING, "cut_short", message, seconds=seconds)
+        os._exit(0 if server.lost is None else 1)
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _announce(server: Server) -> None:

@@ -30,7 +30,7 @@ from logitsieve.server.models.served import EngineChoice, Served
 logger = logging.getLogger(__name__)
 
 QUEUE = 256  # rows that wait at most
-JOIN_S = 5.0
+JOIN_S = 1.0
 # Not the lowest priority: a thread that holds the interpreter's lock must get time to release it.
 NICE = 10
 
