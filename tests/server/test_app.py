@@ -25,6 +25,7 @@ from logitsieve.api.errors import (
 )
 from logitsieve.client import DecoderClient
 from logitsieve.server import ServeConfig, create_server
+from logitsieve.server.rpc.handlers import TIMEOUT
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import Gate, gated
@@ -208,6 +209,17 @@ def test_a_defect_is_an_incident_and_the_server_lives_on(
     assert "secret" not in str(caught.value)
     gate.failure = None
     assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
+
+
+def test_waiting_begins_when_the_client_does(tight: Running) -> None:
+    call = tight.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
+    request = pb.TopKRequest(target=pb.Target(model="demo"), hidden=put(pb.Tensor(), LARGE), k=3)
+    metadata = ((TIMEOUT, str(round(1000 * WAIT_S + 20_000))),)  # 20 s have gone
+    message = call(request.SerializeToString(), timeout=WAIT_S, metadata=metadata)
+    assert 19e9 < pb.TopKResponse.FromString(message).answer.queue_ns < 60e9
+    assert value(tight, 'logitsieve_queue_seconds_sum{model="demo"}') > 19
+    labels = '{alias="",model="demo",rpc="TopK",version="1"}'
+    assert value(tight, f"logitsieve_request_seconds_sum{labels}") > 19
 
 
 def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(

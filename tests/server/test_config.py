@@ -35,6 +35,8 @@ def test_binds_are_loopback_by_default() -> None:
         ("max_samples", 0),
         ("max_constraint_ids", -1),
         ("max_in_flight", 0),
+        ("request_memory_mb", 0),
+        ("max_connection_calls", 0),
         ("drain_s", -0.1),
         ("drain_s", float("nan")),
         ("connection_age_s", -1),

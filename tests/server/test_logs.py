@@ -16,6 +16,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import open_index
 from logitsieve.server.logs import (
     FAILED,
+    INCIDENT,
     MAX_ID,
     PER_SECOND,
     FewFailures,
@@ -114,6 +115,8 @@ def test_a_flood_of_failures_is_cut_off_and_counted() -> None:
         shown += few.filter(logging.makeLogRecord({"event": FAILED}))
     assert shown == PER_SECOND
     assert few.filter(logging.makeLogRecord({"event": "guard"}))
+    incidents = [few.filter(logging.makeLogRecord({"event": INCIDENT})) for _ in range(50)]
+    assert sum(incidents) == PER_SECOND
     now[0] = 1.0
     record = logging.makeLogRecord({"event": FAILED, "fields": {"rpc": "TopK"}})
     assert few.filter(record)

@@ -257,8 +257,19 @@ def test_bad_files_are_said_before_models_load(
 
 
 def test_who_listens_beyond_this_machine_is_warned(
-    loop: Loop, models: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
+    loop: Loop,
+    models: Path,
+    kernel_cache: Path,
+    pair: tuple[Path, Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(loop, models, kernel_cache, host="0.0.0.0"):
         pass
+    assert caplog.text.count("no TLS and no tokens: whoever reaches it may call") == 1
+    caplog.clear()
+    tls = {"tls_cert": pair[0], "tls_key": pair[1]}
+    for more in ({}, {"tls_client_ca": pair[0]}):
+        with serving(loop, models, kernel_cache, host="0.0.0.0", **tls | more):
+            pass
     assert caplog.text.count("whoever reaches it may call") == 1
+    assert ": no tokens: whoever" in caplog.text

@@ -45,6 +45,12 @@ class ServeConfig:
     max_constraint_ids: int = option(
         1 << 20, "Most ids in all constraints of a request together.", 0
     )
+    request_memory_mb: int = option(
+        1024, "Most MiB of requests in memory; calls beyond it wait to be read.", 1
+    )
+    max_connection_calls: int = option(
+        100, "Most calls and streams of a connection at a time; a client lets others wait.", 1
+    )
     max_in_flight: int = option(
         256, "Most requests waiting or computing; more are refused with a time to retry.", 1
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
@@ -14,8 +15,8 @@ REQUEST_ID = "x-request-id"
 TRACE_KEYS = ("traceparent", "tracestate")
 MAX_ID = 128  # characters of a client's id
 
-FAILED = "request_failed"
-PER_SECOND = 10  # lines about failed requests
+FAILED, INCIDENT = "request_failed", "incident"
+PER_SECOND = 10  # lines about failed requests, and about incidents
 
 
 def event(
@@ -69,26 +70,27 @@ class Json(logging.Formatter):
 
 
 class FewFailures(logging.Filter):
-    """Passes PER_SECOND lines about failed requests; the next one counts the others."""
+    """Passes PER_SECOND lines of each event that a client can cause; the next counts the others."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
-        self._clock = clock
-        self._second, self._passed, self._held_back = -1, 0, 0
+        self._clock, self._second = clock, -1
+        self._passed, self._held_back = Counter[str](), Counter[str]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if getattr(record, "event", "") != FAILED:
+        name = getattr(record, "event", "")
+        if name not in (FAILED, INCIDENT):
             return True
         second = int(self._clock())
         if second != self._second:
-            self._second, self._passed = second, 0
-        if self._passed == PER_SECOND:
-            self._held_back += 1
+            self._second = second
+            self._passed.clear()
+        if self._passed[name] == PER_SECOND:
+            self._held_back[name] += 1
             return False
-        self._passed += 1
-        if self._held_back:
-            record.fields = {**getattr(record, "fields", {}), "not_shown": self._held_back}
-            self._held_back = 0
+        self._passed[name] += 1
+        if held_back := self._held_back.pop(name, 0):
+            record.fields = {**getattr(record, "fields", {}), "not_shown": held_back}
         return True
 
 

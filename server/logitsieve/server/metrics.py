@@ -72,7 +72,7 @@ KEPT = 16  # finished requests that are counted together
 @dataclass(slots=True, eq=False)
 class Call:
     rpc: str
-    # times in nanoseconds
+    # times in nanoseconds; it arrives when its client sends it, if the client tells its timeout
     arrived_ns: int = field(default_factory=perf_counter_ns)
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails

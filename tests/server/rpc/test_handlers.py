@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import parse, settle, unary
+from logitsieve.server.rpc.handlers import TIMEOUT, parse, settle, unary, waited_ns
 from logitsieve.server.rpc.status import TRAILER, CallStatus
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -91,3 +91,28 @@ def test_a_cancelled_call_is_counted_and_stays_cancelled() -> None:
 
     asyncio.run(scene())
     assert 'code="CANCELLED"' in metrics.text().decode()
+
+
+@pytest.mark.parametrize(
+    ("told", "left_s", "waited_ms"),
+    [
+        ("1000", 0.75, 250),
+        ("1000", 1.25, 0),  # gRPC rounds deadlines up
+        ("1000", None, 0),
+        ("", 0.75, 0),
+        ("-5", 0.75, 0),
+        ("1e3", 0.75, 0),
+        ("9" * 8, 0.75, 0),
+        ("\u0661000", 0.75, 0),
+        (None, 0.75, 0),
+    ],
+)
+def test_a_call_has_waited_for_the_time_that_is_gone(
+    told: str | None, left_s: float | None, waited_ms: int
+) -> None:
+    class Timed(Context):
+        def time_remaining(self) -> float | None:
+            return left_s
+
+    metadata = () if told is None else (("x-request-id", "a"), (TIMEOUT, told))
+    assert waited_ns(metadata, Timed()) == waited_ms * 1_000_000

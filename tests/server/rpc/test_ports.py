@@ -11,8 +11,15 @@ import pytest
 from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.ports import ages
 from tests.server.messages import Code, RawStream, assert_alive
-from tests.server.running import WAIT_S, Loop, config_for, running
+from tests.server.running import WAIT_S, Loop, Running, config_for, running
 
+OPEN = (
+    "logitsieve.v1.Decoder/TopK",
+    "logitsieve.v1.Decoder/Decode",
+    "logitsieve.v1.Models/List",
+    "inference.GRPCInferenceService/ServerLive",
+    "grpc.health.v1.Health/Check",
+)
 READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
 
 
@@ -48,3 +55,11 @@ def test_a_stream_on_it_has_the_grace_to_finish(
         assert caught.value.code() is Code.UNAVAILABLE
         stream.half_close()
         assert run.client.models()
+
+
+@pytest.mark.parametrize("method", OPEN)
+def test_no_message_is_inflated(server: Running, method: str) -> None:
+    call = server.channel.unary_unary(f"/{method}")
+    with pytest.raises(grpc.RpcError, match="gzip") as caught:
+        call(bytes(64 << 20), timeout=WAIT_S, compression=grpc.Compression.Gzip)
+    assert caught.value.code() is Code.UNIMPLEMENTED

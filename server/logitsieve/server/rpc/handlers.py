@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
@@ -18,6 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
 from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id, trace_context
 from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.rpc.intake import has_read
 from logitsieve.server.rpc.status import CallStatus, to_status
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply t
 # A request -> its response, serialized or not
 Behaviour = Callable[[Any, Context, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
+
+TIMEOUT = "logitsieve-timeout-ms"
 
 SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
 
@@ -50,8 +54,10 @@ def unary(
         return response if isinstance(response, bytes) else response.SerializeToString()
 
     async def handler(message: bytes, context: Context) -> bytes:
+        has_read(len(message))
         metadata = context.invocation_metadata()
         call = Call(rpc, request_id=request_id(metadata), trace=trace_context(metadata))
+        call.arrived_ns -= waited_ns(metadata, context)
         outcome = await settle(answer(message, context, call), call, metrics)
         if isinstance(outcome, CallStatus):
             await abort(outcome, context, call.request_id)
@@ -69,6 +75,17 @@ def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
         if (behaviour := getattr(servicer, rpc.name, None)) is not None
     }
     return grpc.method_handlers_generic_handler(servicer.SERVICE.full_name, handlers)
+
+
+def waited_ns(metadata: Any, context: Context) -> int:
+    """Return how long a call waited before it got here, in its client and in gRPC.
+
+    0 unless its client tells its whole timeout.
+    """
+    told = next((str(value) for key, value in metadata or () if key == TIMEOUT), "")
+    if not re.fullmatch(r"[0-9]{1,7}", told) or (left_s := context.time_remaining()) is None:
+        return 0  # seven digits are hours
+    return max(0, int(told) * 1_000_000 - round(left_s * 1e9))
 
 
 async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:

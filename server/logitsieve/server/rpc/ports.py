@@ -14,6 +14,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.access import Access
+from logitsieve.server.rpc.intake import Intake
 from logitsieve.server.security.secrets import Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
+IDLE_MS = 1_800_000  # without a call
 PINGS_MS = 5_000  # gRPC's own five minutes would close streams that are pinged every 30 s
 HEALTH = "grpc.health.v1.Health"
 
@@ -35,22 +37,29 @@ class Ports:
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
         """Make an unbound server; with tokens, calls need one of this scope."""
-        access = None if self.tokens is None else Access(self.tokens, scope, self._metrics)
+        config = self._config
+        interceptors = [Intake(config.request_memory_mb << 20, max_message_bytes)]
+        if self.tokens is not None:  # behind it, so that a call without a token does not wait
+            interceptors.append(Access(self.tokens, scope, self._metrics))
         server = grpc.aio.server(
-            interceptors=() if access is None else (access,),
+            interceptors=interceptors,
             options=[
                 ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
+                # None: gRPC inflates a message before it applies the limit on its length.
+                ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-                *ages(self._config),
+                ("grpc.max_concurrent_streams", config.max_connection_calls),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                *ages(config),
             ],
         )
         server.add_generic_rpc_handlers(tuple(handlers))
-        if self._config.reflection:
+        if config.reflection:
             services = (handler.service_name() for handler in handlers)
             enable_server_reflection((*services, HEALTH, SERVICE_NAME), server)
         return server
@@ -59,13 +68,15 @@ class Ports:
         """Bind and return the port; InvalidRequest names `field` if it cannot be bound."""
         where = address(host, port)
         try:
-            if self._certificates is not None:
-                return int(server.add_secure_port(where, self._certificates()))
-            bound = int(server.add_insecure_port(where))
+            if self._certificates is None:
+                bound = int(server.add_insecure_port(where))
+            else:
+                bound = int(server.add_secure_port(where, self._certificates()))
         except RuntimeError as error:
             raise taken(field, host, port) from error
-        if not is_loopback(host):
-            log.warning("%s: no TLS and no tokens: whoever reaches it may call", where)
+        if self.tokens is None and self._config.tls_client_ca is None and not is_loopback(host):
+            lacking = "no TLS and no tokens" if self._certificates is None else "no tokens"
+            log.warning("%s: %s: whoever reaches it may call", where, lacking)
         return bound
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from grpc import StatusCode
 
 from logitsieve.api import errors
+from logitsieve.server.logs import INCIDENT
 from logitsieve.v1 import decoder_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def to_status(error: Exception) -> CallStatus:
     if code is StatusCode.INTERNAL:
         reply.incident = uuid.uuid4().hex[:12]
         reply.message = f"internal error, incident {reply.incident}"
-        fields = {"event": "incident", "fields": {"incident": reply.incident}}
+        fields = {"event": INCIDENT, "fields": {"incident": reply.incident}}
         log.error("incident %s", reply.incident, exc_info=error, extra=fields)
     reply.field = _short(getattr(error, "field", ""))
     if isinstance(error, errors.Overloaded):

@@ -17,6 +17,7 @@ from logitsieve.server.logs import REQUEST_ID, request_id, trace_context
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, abort, parse, settle
+from logitsieve.server.rpc.intake import CURRENT, Intake
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import CallStatus, to_status
 from logitsieve.v1 import decoder_pb2 as pb
@@ -101,17 +102,21 @@ class _Stream:
             self._reader.cancel()
 
     async def _work(self) -> None:
-        while (message := await self._next()) is not None:
-            reply = await self._reply(message, self._context)
+        intake = CURRENT.get()
+        while (message := await self._next(intake)) is not None:
             try:
+                reply = await self._reply(message, self._context)
                 async with self._writing:
                     await self._context.write(reply)
             except grpc.aio.BaseError:  # the client has gone away
                 if self._handler is not None:
                     self._handler.cancel()
                 return
+            finally:
+                if intake is not None:
+                    intake.leave(len(message))
 
-    async def _next(self) -> bytes | None:
+    async def _next(self, intake: Intake | None) -> bytes | None:
         async with self._reading:
             if self._ended:
                 return None
@@ -128,4 +133,7 @@ class _Stream:
             if message is grpc.aio.EOF:
                 self._ended = True
                 return None
-            return bytes(message)
+            message = bytes(message)
+            if intake is not None:
+                await intake.enter(len(message))
+            return message

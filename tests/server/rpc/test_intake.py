@@ -1,0 +1,100 @@
+"""Calls wait to be read, in order, while too many bytes are in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from logitsieve.server.rpc.intake import Intake, has_read
+from tests.server.messages import GOOD, RawStream, asked
+from tests.server.running import WAIT_S, Loop, config_for, running
+
+UNARY = grpc.unary_unary_rpc_method_handler(None)
+TOP_K, CHECK = "/logitsieve.v1.Decoder/TopK", "/grpc.health.v1.Health/Check"
+
+
+async def arrive(intake: Intake, method: str = TOP_K) -> Any:
+    async def continuation(details: Any) -> grpc.RpcMethodHandler:
+        return UNARY
+
+    return await intake.intercept_service(continuation, SimpleNamespace(method=method))
+
+
+def test_the_oldest_is_next_and_a_call_counts_as_what_it_has() -> None:
+    async def scene() -> None:
+        intake, read = Intake(100, 60), asyncio.Event()
+        order: list[int] = []
+
+        async def call(number: int) -> None:
+            await arrive(intake)
+            order.append(number)
+            await read.wait()
+            has_read(10)
+            await asyncio.sleep(0)
+
+        calls = [asyncio.create_task(call(number)) for number in range(4)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (order, intake.bytes) == ([0], 60)
+        await arrive(intake, CHECK)  # health is never kept waiting
+        read.set()
+        await asyncio.wait_for(asyncio.gather(*calls), WAIT_S)
+        await asyncio.sleep(0)
+        assert (order, intake.bytes) == ([0, 1, 2, 3], 0)
+
+    asyncio.run(scene())
+
+
+def test_who_gives_up_holds_nothing() -> None:
+    async def scene() -> None:
+        intake = Intake(100, 60)
+        await intake.enter(90)
+        gives_up, granted, stays = (asyncio.create_task(intake.enter(60)) for _ in range(3))
+        await asyncio.sleep(0)
+        gives_up.cancel()
+        await asyncio.sleep(0)
+        intake.leave(90)  # the turn of `granted`, who is cancelled before it can take it
+        granted.cancel()
+        await asyncio.wait_for(stays, WAIT_S)
+        assert intake.bytes == 60
+        intake.leave(60)
+        assert intake.bytes == 0
+
+    asyncio.run(scene())
+
+
+def test_a_message_that_is_larger_than_all_is_let_in_alone() -> None:
+    async def scene() -> None:
+        intake = Intake(100, 60)
+        await intake.enter(1000)
+        waits = asyncio.create_task(intake.enter(1))
+        await asyncio.sleep(0)
+        assert not waits.done()
+        intake.leave(1000)
+        await asyncio.wait_for(waits, WAIT_S)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_over_a_real_port(loop: Loop, models: Path, kernel_cache: Path, streams: bool) -> None:
+    config = config_for(models, kernel_cache=kernel_cache, request_memory_mb=1)
+    assert config.max_message_bytes(24) > 1 << 20  # so one call is read at a time
+
+    def ask(number: int) -> int:
+        if streams:
+            stream = RawStream(run)
+            reply = stream.ask(asked("TopK", number)).id
+            stream.half_close()
+            return int(reply)
+        run.raw("Decoder/TopK", GOOD["TopK"].SerializeToString())
+        return number
+
+    with running(loop, config) as run, ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(1, 101), timeout=WAIT_S)) == list(range(1, 101))
