@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import grpc
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
@@ -38,7 +39,7 @@ class Ports:
     ) -> grpc.aio.Server:
         """Make an unbound server; with tokens, calls need one of this scope."""
         config = self._config
-        interceptors = [Intake(config.request_memory_mb << 20, max_message_bytes)]
+        interceptors: list[Any] = [Intake(config.request_memory_mb << 20, max_message_bytes)]
         if self.tokens is not None:  # behind it, so that a call without a token does not wait
             interceptors.append(Access(self.tokens, scope, self._metrics))
         server = grpc.aio.server(
