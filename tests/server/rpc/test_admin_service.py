@@ -411,7 +411,7 @@ def test_senseless_requests(
     served: Administered, models: Path, rpc: str, request_: object, field: str
 ) -> None:
     with pytest.raises(LogitsieveError) as caught:
-        served.admin._call(getattr(served.admin._admin, rpc), request_)
+        served.admin._call(getattr(served.admin._admin, rpc), request_, bool)
     assert isinstance(caught.value, InvalidRequest | ModelNotFound)
     assert caught.value.field == field
     assert [(m.version, m.state) for m in served.run.client.models()] == [("1", "available")]
