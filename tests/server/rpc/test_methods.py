@@ -91,7 +91,7 @@ def test_parts_joined_are_the_whole(
         if rpc.name != "BeamStep":
             named |= {"biased": EACH_TWO, "bias": bias}
         request.constraints.CopyFrom(pb.Constraints(**named))
-    prepared = METHODS[rpc.field].read(request, ServeConfig(), cast(Index, decoder.index))
+    prepared = METHODS[rpc.field].read(request, ServeConfig(), decoder.index)
     point = decoder.engine(head, (), "")
     whole = prepared.compute(point, ALL)
     ends = [0, 3, 6, 12]
@@ -115,7 +115,7 @@ def test_a_mistake_in_a_later_part_is_named_by_the_row_of_the_request(
         hidden = put(pb.Tensor(), make_hidden(ROWS))
         request = changed("Sample", hidden=hidden, **OF_ROWS["Sample"])
         request.constraints.CopyFrom(pb.Constraints(banned=sets))
-        prepared = METHODS["sample"].read(request, ServeConfig(), cast(Index, decoder.index))
+        prepared = METHODS["sample"].read(request, ServeConfig(), decoder.index)
         point, future = decoder.engine("exact", (), ""), asyncio.get_running_loop().create_future()
         queued = QueuedRequest(point, prepared, 1.0, RunningMean(), 0, None, future)
         queued.start, queued.stop = 8, 12

@@ -303,7 +303,7 @@ def test_answers_are_those_of_requests_alone(
                 found.setdefault(queued.request.rows, []).append(reply)
             finish(queue, batch)
         for part in parts:
-            assert_same(joined(found[len(part)]), point.topk(part, 5))
+            assert_same(cast(TopKReply, joined(found[len(part)])), point.topk(part, 5))
 
     scene(play())
 

@@ -374,7 +374,9 @@ def test_what_surely_comes_too_late_is_not_begun(work: Executor) -> None:
     pace = Pace()
     pace.pool.add(1.0)
     with pytest.raises(DeadlineExceeded, match=r"about 10 s, 1 s are left"):
-        asyncio.run(rows_of(work, 1, pytest.fail, estimate_us=1e7, time_left_s=1.0, pace=pace))
+        asyncio.run(
+            rows_of(work, 1, cast(Any, pytest.fail), estimate_us=1e7, time_left_s=1.0, pace=pace)
+        )
 
 
 def test_the_time_before_arrival_counts_against_patience() -> None:
@@ -444,7 +446,7 @@ def test_no_fault_at_a_hand_over_makes_a_client_wait(place: str) -> None:
         for outcome in await asyncio.wait_for(
             asyncio.gather(*both, return_exceptions=True), WAIT_S
         ):
-            assert isinstance(outcome, MemoryError) or outcome[0] == "found"
+            assert isinstance(outcome, MemoryError) or cast(Any, outcome)[0] == "found"
         assert (await run(work, lambda: "next", LARGE))[0] == "next"
 
     asyncio.run(scene())

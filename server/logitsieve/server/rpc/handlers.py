@@ -83,8 +83,9 @@ def waited_ns(metadata: Any, context: Context) -> int:
     0 unless its client tells its whole timeout.
     """
     told = next((str(value) for key, value in metadata or () if key == TIMEOUT), "")
-    if not re.fullmatch(r"[0-9]{1,7}", told) or (left_s := context.time_remaining()) is None:
-        return 0  # seven digits are hours
+    left_s: float | None = context.time_remaining() if re.fullmatch(r"[0-9]{1,7}", told) else None
+    if left_s is None:  # or a number of more than hours
+        return 0
     return max(0, int(told) * 1_000_000 - round(left_s * 1e9))
 
 
