@@ -9,6 +9,8 @@ overload   64 rows of `exact` a call: the peak of a closed loop, then twice as m
            which arrive whatever becomes of those before them and wait 1 s. Goodput is answers in
            time; who is refused must hear RESOURCE_EXHAUSTED with grpc-retry-pushback-ms, or
            DEADLINE_EXCEEDED. The aim: a goodput of at least 0.9 of the peak.
+deadlines  The same for single rows of the own head, which wait 100, 200 or 500 ms, at 1, 2 and 4
+           times the peak. The aim: 0.9 of the peak, and refusals within 20 ms.
 
 Server and clients are processes of their own, kept to half of the cores each: with two cores, one
 each. Let nothing else run, or the shares say more about that than about the server.
@@ -43,6 +45,7 @@ OUT = raw.RESULTS / "load.json.gz"
 ROWS, CLIENTS = (1, 8, 64), (1, 16, 64)
 OVERLOAD = 2.0
 OVERLOAD_ROWS = 64
+DEADLINES_S, TIMES = (0.1, 0.2, 0.5), (1, 2, 4)
 SETTLE_S = 3.0  # until a queue under overload is as long as it gets
 
 
@@ -59,7 +62,7 @@ def main() -> None:
     parser.add_argument("--index", type=Path, help="ask this index instead of building one")
     parser.add_argument("--contexts", type=Path, help="contexts for --index, .npy [N, D]")
     parser.add_argument("--out", type=Path, default=OUT, help="JSON; tables lie beside it as .md")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each of 33 measurements")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each of 43 measurements")
     parser.add_argument("--only", choices=list(PARTS), help="this part alone, printed as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -142,10 +145,25 @@ def overload(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
     }
 
 
+def deadlines(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
+    """Goodput of single rows at the peak of a closed loop, and at multiples of it by deadline."""
+    with server(index, cpus) as address:
+        asked = replace(plan, address=address, clients=64)
+        peak = load(asked)
+        runs = {"peak": peak}
+        for timeout_s in DEADLINES_S:
+            for times in TIMES:
+                flood = replace(asked, per_s=times * peak.good_per_s, timeout_s=timeout_s)
+                name = f"{1000 * timeout_s:g} ms, {times}x"
+                runs[name] = load(replace(flood, warm_s=SETTLE_S))
+    return {"runs": as_json(runs)}
+
+
 PARTS: dict[str, Callable[[Index, Plan, list[int]], Any]] = {
     "closed": closed_loops,
     "batching": batching,
     "overload": overload,
+    "deadlines": deadlines,
 }
 
 

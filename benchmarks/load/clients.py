@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections import Counter
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -46,11 +46,12 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Outcomes within the measured time; latencies of good answers in microseconds."""
+    """Outcomes within the measured time; latencies in microseconds."""
 
     seconds: float
     codes: dict[str, int]
-    us: dict[str, float]
+    us: dict[str, float]  # of good answers
+    refused_us: dict[str, float]  # of RESOURCE_EXHAUSTED
 
     @property
     def good_per_s(self) -> float:
@@ -81,8 +82,7 @@ class _Load:
         self._requests = _requests(plan)
         self._from = perf_counter() + plan.warm_s
         self._until = self._from + plan.seconds
-        self._codes: Counter[str] = Counter()
-        self._us: list[float] = []
+        self._us: dict[str, list[float]] = defaultdict(list)
 
     async def closed_loop(self) -> None:
         """Each client sends its next call when it has the answer to the last."""
@@ -118,15 +118,18 @@ class _Load:
             code = _code(failure)
         end = perf_counter()
         if self._from <= end < self._until:
-            self._codes[code] += 1
-            if code == "OK":
-                self._us.append((end - start) * 1e6)
+            self._us[code].append((end - start) * 1e6)
 
     def result(self) -> Result:
-        ranks = (50, 99, 99.9)
-        found = np.percentile(self._us, ranks).tolist() if self._us else [0.0] * len(ranks)
-        us = {f"p{rank:g}": value for rank, value in zip(ranks, found, strict=True)}
-        return Result(seconds=self._plan.seconds, codes=dict(self._codes), us=us)
+        us, refused = _ranks(self._us["OK"]), _ranks(self._us["RESOURCE_EXHAUSTED"])
+        codes = {code: len(taken) for code, taken in self._us.items() if taken}
+        return Result(seconds=self._plan.seconds, codes=codes, us=us, refused_us=refused)
+
+
+def _ranks(taken: list[float]) -> dict[str, float]:
+    ranks = (50, 99, 99.9)
+    found = np.percentile(taken, ranks).tolist() if taken else [0.0] * len(ranks)
+    return {f"p{rank:g}": value for rank, value in zip(ranks, found, strict=True)}
 
 
 def _code(failure: grpc.aio.AioRpcError) -> str:

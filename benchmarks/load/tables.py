@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-HEAD = "answers/s | p50 us | p99 us | p99.9 us | codes"
+HEAD = "answers/s | p50 us | p99 us | p99.9 us | refused, p99 us | codes"
 RIGHT = {"OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 
 
@@ -17,27 +17,31 @@ def markdown(results: dict[str, Any]) -> str:
         f"thread, clients on cores {cpus['clients']}; {results['seconds']:g} s each.",
         "",
         f"| rows | clients | | {HEAD} |",
-        "|---" * 8 + "|",
+        "|---" * 9 + "|",
     ]
     for one in results["closed"]:
         for name, run in one["runs"].items():
             lines.append(f"| {one['rows']} | {one['clients']} | {name} | {cells(run)} |")
-    lines += ["", f"| single rows, exact | {HEAD} |", "|---" * 6 + "|"]
+    lines += ["", f"| single rows, exact | {HEAD} |", "|---" * 7 + "|"]
     for one in results["batching"]:
         for name, run in one["runs"].items():
             lines.append(f"| {one['clients']} clients, {name} | {cells(run)} |")
     over = results["overload"]
-    lines += ["", f"| {over['rows']} rows, exact | {HEAD} |", "|---" * 6 + "|"]
+    lines += ["", f"| {over['rows']} rows, exact | {HEAD} |", "|---" * 7 + "|"]
     lines += [f"| {name} | {cells(run)} |" for name, run in over["runs"].items()]
     wrong = {code for run in over["runs"].values() for code in run["codes"]} - RIGHT
     codes = f"refused by other codes: {', '.join(sorted(wrong))}" if wrong else "all codes right"
     lines += ["", f"Goodput under overload: {over['share_of_peak']:.2f} of the peak; {codes}."]
+    lines += ["", f"| single rows, deadline and rate | {HEAD} |", "|---" * 7 + "|"]
+    lines += [f"| {name} | {cells(run)} |" for name, run in results["deadlines"]["runs"].items()]
     return "\n".join(lines) + "\n"
 
 
 def cells(run: dict[str, Any]) -> str:
     us = run["us"]
     codes = ", ".join(f"{code} {count}" for code, count in sorted(run["codes"].items()))
+    refused = run["refused_us"]["p99"]
     return (
-        f"{run['good_per_s']:.0f} | {us['p50']:.0f} | {us['p99']:.0f} | {us['p99.9']:.0f} | {codes}"
+        f"{run['good_per_s']:.0f} | {us['p50']:.0f} | {us['p99']:.0f} | {us['p99.9']:.0f} "
+        f"| {refused:.0f} | {codes}"
     )
