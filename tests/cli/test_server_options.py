@@ -25,7 +25,7 @@ def opened(**options: Any) -> Any:
 def test_a_client_without_tls_or_token() -> None:
     client = opened(address="server:1")
     assert client.address == "server:1"
-    assert client.options == {"timeout_s": 5.0, "tls": None, "token": ""}
+    assert client.options == {"timeout_s": 5.0, "tls": None, "token": None}
 
 
 @pytest.mark.parametrize("name", ["tls_ca", "tls_cert", "tls_key"])
