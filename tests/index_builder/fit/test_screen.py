@@ -34,11 +34,6 @@ def costs(fallback: float) -> ScreenCosts:
     return ScreenCosts(fallback, 1.0, 1.0)
 
 
-def no_time(screen: FittedScreen) -> float:
-    """All are equally fast."""
-    return 1.0
-
-
 @pytest.fixture(scope="module")
 def inputs() -> FitInputs:
     return make_inputs(rows=3000, heldout=1000, depth=10)[1]
@@ -51,7 +46,7 @@ def search(
     fallback: float = FALLBACK,
 ) -> FittedScreen:
     inputs = replace(inputs, config=CONFIG, best_effort=best_effort)
-    return Search(inputs, target, costs(fallback), no_time).run()
+    return Search(inputs, target, costs(fallback)).run()
 
 
 @pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
@@ -101,7 +96,7 @@ def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
 
     watched = replace(inputs, config=CONFIG, progress=progress)
     with pytest.raises(TargetNotReached) as caught:
-        Search(watched, UNREACHABLE, costs(FALLBACK), no_time).run()
+        Search(watched, UNREACHABLE, costs(FALLBACK)).run()
     assert trained == [1]  # of 2 x 4 starts
     provable = caught.value.best["provable"]
     assert provable == lower_bound(np.ones(inputs.heldout.rows)) < 1
@@ -131,7 +126,7 @@ def test_partitions_that_were_judged_are_not_kept(inputs: FitInputs) -> None:
         found.append(alive() - before)
 
     watched = replace(inputs, config=CONFIG, progress=progress)
-    Search(watched, REACHABLE, costs(FALLBACK), no_time).run()
+    Search(watched, REACHABLE, costs(FALLBACK)).run()
     assert set(found[:2]) == {1}
 
 
