@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from logitsieve.server.rpc.intake import Intake, has_read
-from tests.server.messages import GOOD, RawStream, asked
+from logitsieve.utils.wire_tensors import put
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.messages import GOOD, TARGET, RawStream, asked
 from tests.server.running import WAIT_S, Loop, config_for, running
 
 UNARY = grpc.unary_unary_rpc_method_handler(None)
@@ -98,3 +103,26 @@ def test_over_a_real_port(loop: Loop, models: Path, kernel_cache: Path, streams:
 
     with running(loop, config) as run, ThreadPoolExecutor(16) as pool:
         assert list(pool.map(ask, range(1, 101), timeout=WAIT_S)) == list(range(1, 101))
+
+
+def test_a_call_that_failed_keeps_no_message(loop: Loop, models: Path, kernel_cache: Path) -> None:
+    hidden = put(pb.Tensor(), np.full((1000, 24), np.nan, np.float32))
+    not_finite = pb.TopKRequest(target=TARGET, hidden=hidden, k=3).SerializeToString()
+    with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
+
+        def fail(message: bytes) -> None:
+            with pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT"):
+                run.raw("Decoder/TopK", message)
+
+        for message in (b"\xff" * 300_000, not_finite):
+            fail(message)
+            gc.collect()
+            gc.disable()  # a collection would hide what failures hold until the next one
+            tracemalloc.start()
+            try:
+                for _ in range(20):
+                    fail(message)
+                assert tracemalloc.get_traced_memory()[0] < 5 * len(message)
+            finally:
+                tracemalloc.stop()
+                gc.enable()

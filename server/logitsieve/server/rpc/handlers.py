@@ -59,6 +59,7 @@ def unary(
         call = Call(rpc, request_id=request_id(metadata), trace=trace_context(metadata))
         call.arrived_ns -= waited_ns(metadata, context)
         outcome = await settle(answer(message, context, call), call, metrics)
+        del message  # gRPC's error holds this frame, and the frame the error, until a collection
         if isinstance(outcome, CallStatus):
             await abort(outcome, context, call.request_id)
         if call.request_id:
@@ -101,6 +102,7 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
         if reason := SHED.get(type(error)):
             metrics.shed[reason,] += 1
         status = to_status(error)
+        error.__traceback__ = error.__cause__ = error.__context__ = None  # frames hold the request
         call.finish(status.code.name)
         metrics.record(call)
         _log_failure(call, status)
