@@ -8,10 +8,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 308,
-    "lines of source": 40_000,
-    "lines of core/": 18_250,
-    "lines of tests/": 48_900,
+    "files of source": 315,
+    "lines of source": 41_600,
+    "lines of core/": 18_280,
+    "lines of tests/": 49_300,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source

@@ -141,8 +141,8 @@ def test_the_help_of_every_command_needs_no_extra() -> None:
     for name, flag in (
         *(("train", "--loss-option"), ("capture", "--huggingface")),
         *(("build", "--target-precision"), ("tune", "--minutes"), ("evaluate", "--max-rows")),
-        *(("inspect", "--json"), ("verify", "--json")),
-        *(("serve", "--drain-s"), ("serve", "--config")),
+        *(("inspect", "--min-precision"), ("verify", "--json")),
+        *(("prune", "--keep"), ("serve", "--drain-s"), ("serve", "--config")),
         *(("query", "--temperature"), ("admin", "--drain-s")),
     ):
         shown = done.stdout.partition(f"Usage: root {name} ")[2].partition("Usage: ")[0]
@@ -159,6 +159,7 @@ def test_the_help_of_every_command_needs_no_extra() -> None:
         ("train --out r --text t", "training"),
         ("serve", "server"),
         ("verify m/1", "server"),
+        ("prune m", "server"),
     ],
 )
 def test_a_command_names_the_extra_that_it_needs(command: str, extra: str) -> None:

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from logitsieve.cli.generate import MAKING
-from logitsieve.index import open_index
-from logitsieve.kernels import compile
+from logitsieve.cli import background
 from logitsieve.llamacpp import GgufModel
 from tests.cli.conftest import Run, write_demo
 from tests.client.test_llamacpp import write_gguf_index
@@ -41,51 +41,60 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> 
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(compile, "default_cache", lambda: tmp_path / "cache")
-    return tmp_path / "cache"
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let these lines of Python make the indexes; without any, a process that never ends."""
+
+    def use(code: str) -> None:
+        monkeypatch.setattr(background, "BUILD", (sys.executable, "-c", code))
+
+    monkeypatch.setattr(background, "default_cache", lambda: tmp_path / "cache")
+    use("import time; time.sleep(600)")
+    return use
 
 
-@pytest.mark.system
-def test_without_an_index_one_is_made_and_kept(
-    run: Run, make_gguf: Make, index: Path, cache: Path
+def test_without_an_index_one_is_made(
+    run: Run, make_gguf: Make, index: Path, build: Any, tmp_path: Path
 ) -> None:
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
-    dense, first = run(*command, "--head", "dense"), run(*command)
+    dense, dropped = run(*command, "--head", "dense"), run(*command)
+    assert dropped.exit_code == 0
+    first, last, cost = dropped.stderr.splitlines()
+    assert first == background.MAKING
+    assert re.fullmatch("After . s the index is not finished and is dropped: --wait .*", last)
+    assert cost.endswith(COST["dense"])
+    assert list((tmp_path / "cache" / "indexes").iterdir()) == []
+    build(f"import shutil, sys; shutil.copytree({str(index)!r}, sys.argv[-1])")
+    waited = run(*command, "--wait", "--json")
+    assert waited.stderr.splitlines()[1].endswith(
+        " s the index is made: the next text begins with it."
+    )
+    kept = run(*command)
+    assert kept.stderr.startswith("No --index is given: that in ")
+    assert re.search(COST["certified"], kept.stderr)
+    assert dense.stdout == dropped.stdout == kept.stdout
     assert "--index" not in dense.stderr
-    assert first.stderr.startswith(MAKING)
-    name = open_index(index).manifest.softmax_sha256[:16]
-    made = cache / "indexes" / name / "1"
-    assert [*(cache / "indexes").iterdir()] == [made.parent]
-    kept = run(*command, "--head", "assured")
-    assert kept.stderr.startswith(f"No --index is given: that in {made} answers.")
-    for each in (first, kept):
-        assert re.search(COST["certified"], each.stderr)
-        assert each.stdout == dense.stdout
-    (made / "manifest.json").write_text("{}")
-    again = run(*command, "--json")
-    assert ": it is made again." in again.stderr
-    assert json.loads(again.stdout)["head"] == "certified"
+    assert json.loads(run(*command, "--json").stdout)["head"] == "certified"
 
 
-def test_where_no_index_can_be_written_llama_cpp_answers(
-    run: Run, make_gguf: Make, cache: Path
-) -> None:
-    cache.write_text("a file")
-    result = run("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "-n", 3, "--json")
+def test_an_index_that_cannot_be_made(run: Run, make_gguf: Make, build: Any) -> None:
+    build("import sys; sys.exit('error: out of luck')")
+    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "-n", 3, "--wait", "--json")
+    result = run(*command)
     assert result.exit_code == 0
-    assert "No index can be made: " in result.stderr
+    assert "error: out of luck" in result.stderr
     assert json.loads(result.stdout)["head"] == "dense"
 
 
-@pytest.mark.parametrize(
-    "options", [("--sample", "temperature=1", "--json"), ("--logprobs", "--json")]
-)
-def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make, options: tuple[str, ...]) -> None:
+def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
     bent = make_gguf(architecture="gemma2", tied=True)
-    result = run("generate", "-m", bent, "-p", PROMPT, "-n", 3, *options)
-    assert result.stderr.startswith("No index is made, as the model bends its logits")
-    assert json.loads(result.stdout)["head"] == "dense"
+    command = ("generate", "-m", bent, "-p", PROMPT, "-n", 3)
+    assert run(*command).stderr.startswith(background.MAKING)
+    drawn = run(*command, "--sample", "temperature=1")
+    assert drawn.stderr.startswith("No index is made, as the model bends its logits")
+    assert run(*command, "--sample", "top_k=5").stderr.startswith(background.MAKING)
+    scored = run(*command, "--logprobs", "--json")
+    assert scored.stderr.startswith("No index is made, as the model bends its logits")
+    assert json.loads(scored.stdout)["head"] == "dense"
 
 
 def test_a_head_that_needs_many_rows_is_told(run: Run, make_gguf: Make, index: Path) -> None:

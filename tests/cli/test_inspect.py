@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +47,64 @@ def test_inspect_shows_points_and_where_auto_takes_them(run: Run, tuned: Path) -
     assert line.startswith(" screen ")  # no target: the default head ...
     assert " probes=1 " in line  # ... at its stored knobs
     assert "no target: the default head" in shown
+
+
+def test_inspect_shows_what_auto_takes_for_a_precision(run: Run, tuned: Path) -> None:
+    shown = run("inspect", tuned, "--min-precision", 0.01).stdout
+    assert "AUTO, asked for P@k >= 0.01" in shown
+    facts = json.loads(run("inspect", tuned, "--min-precision", 0.01, "--json").stdout)
+    choices = facts["auto"]["choices"]
+    assert [choice["k"] for choice in choices[::3]] == ["1", "2-5", "6-10", "11 or more"]
+    assert [choice["rows"] for choice in choices[:3]] == [1, 8, 64]
+    assert all(choice["proven"] for choice in choices[-3:])
+    for choice in choices[:9]:
+        assert choice["proven"] or min(choice["precision_low"].values()) >= 0.01
+        assert choice["us_per_row"] > 0
+    # Nothing that is precise enough is faster.
+    points = facts["calibration"]["points"]
+    least = min(
+        point["us_per_row"]
+        for point in points
+        if point["rows"] == 1 and point["precision"]["1"]["low"] >= 0.01
+    )
+    assert choices[0]["us_per_row"] == least
+
+
+@pytest.mark.parametrize("options", [["--exact"], ["--min-precision", 1]])
+def test_inspect_shows_what_auto_takes_for_a_proof(
+    run: Run, tuned: Path, options: list[Any]
+) -> None:
+    assert "AUTO, asked for a proof" in run("inspect", tuned, *options).stdout
+    facts = json.loads(run("inspect", tuned, *options, "-k", 7, "--json").stdout)
+    assert [choice["k"] for choice in facts["auto"]["choices"]] == ["6-10"] * 3
+    assert all(choice["proven"] for choice in facts["auto"]["choices"])
+
+
+def test_inspect_of_an_index_that_was_not_calibrated(run: Run, index: Path) -> None:
+    facts = json.loads(run("inspect", index, "--json").stdout)
+    [choice] = facts["auto"]["choices"]
+    assert (choice["head"], choice["us_per_row"]) == ("screen", None)
+    [line] = run("inspect", index).stdout.splitlines()[-2:-1]
+    assert line.startswith(" any  screen ")
+    [choice] = json.loads(run("inspect", index, "--exact", "-k", 1, "--json").stdout)["auto"][
+        "choices"
+    ]
+    assert choice["head"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (["--min-precision", 0], "min_precision: got 0.0, allowed: a number in (0, 1]"),
+        (["--min-precision", "nan"], "min_precision"),
+        (["--min-precision", "high"], "--min-precision"),
+        (["--min-precision", 0.5, "--exact"], "min_precision: got 0.5, allowed: none beside exact"),
+        (["--exact", "-k", 0], "k: got 0"),
+        (["-k", 301], "k: got 301, allowed: 1 to 300"),
+    ],
+)
+def test_inspect_with_wrong_options(run: Run, index: Path, options: list[Any], field: str) -> None:
+    result = run("inspect", index, *options)
+    assert result.exit_code == 2
+    assert field in result.stderr
+    assert result.stdout == ""

@@ -42,6 +42,7 @@ def test_training_then_nothing_is_left_to_do(run: Run, text: Path, tmp_path: Pat
         (("--text", "TEXT", "--streams", 900), "text: got 778 words to train on"),
         (("--text", "TEXT", "--build", "models/m/1"), "capture: got nothing"),
         (("--text", "TEXT", "--capture", 9, "--build", "models/m/x"), "out: got"),
+        (("--text", "TEXT", "--capture", 9, "--build-config", "b.toml"), "build_config: got"),
         (("--text", "TEXT", "--device", "cuda:7"), "device: got cuda:7"),
         (("--resume",), "resume: got"),
     ],

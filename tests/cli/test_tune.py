@@ -19,6 +19,7 @@ def test_tune_as_json(run: Run, index: Path, contexts: Path) -> None:
     assert {point["head"]["name"] for point in calibration["points"]} == {"exact", "screen"}
     assert (calibration["heldout_rows"], calibration["settings"]["measured"]) == (40, 2)
     assert calibration["contexts"] == {"rows": 40, "dim": 24}
+    assert {choice["k"] for choice in facts["auto"]} == {"any"}
 
 
 def test_what_was_left_out_is_said(run: Run, index: Path, contexts: Path) -> None:

@@ -14,8 +14,7 @@ from logitsieve.heads import ExactHead, GraphHead
 from logitsieve.heads import graph as graph_module
 from logitsieve.heads.graph import one_thread, queries, width
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.graph import graph_arrays
-from logitsieve.index_builder.reduction import REDUCTIONS
+from logitsieve.index_builder.fit.graph import REDUCTIONS, graph_arrays
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX = make_softmax()

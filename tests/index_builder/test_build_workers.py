@@ -15,7 +15,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
-from logitsieve.index_builder.pipeline import label_block
+from logitsieve.index_builder.labels import label_block
 from tests.index_builder.building import CONFIG, build_small, files, judged
 
 
@@ -78,6 +78,12 @@ def test_an_error_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
     with Failing(error, at=6) as pool, pytest.raises(type(error)):
         build_small(tmp_path / "lm" / "1", pool)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_search_is_not_reproducible(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        build_small(tmp_path / "lm" / "1", target_precision={"p1": 0.9})
+    assert caught.value.field == "reproducible"
 
 
 class Dying(ProcessPoolExecutor):

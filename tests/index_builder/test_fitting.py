@@ -5,7 +5,13 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import fitting
-from logitsieve.index_builder.fitting import heldout_sample, least_reaching, sample_rows
+from logitsieve.index_builder.fitting import (
+    TIMINGS,
+    cheapest,
+    heldout_sample,
+    least_reaching,
+    sample_rows,
+)
 from logitsieve.index_builder.reduction import augmented
 from tests.index_builder.clustered import make_inputs
 from tests.synthetic import make_hidden, make_softmax
@@ -59,3 +65,30 @@ def test_augmented_rows_turn_logits_into_angles(scale: float) -> None:
 def test_rows_of_zeros_are_augmented() -> None:
     zeros = Softmax(np.zeros((4, 3), np.float32), np.zeros(4, np.float32))
     np.testing.assert_array_equal(augmented(zeros), np.eye(1, 5, 4).repeat(4, axis=0))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_choice_does_not_hang_on_the_noise_of_a_timer(seed: int) -> None:
+    """Load only ever adds, now to one and now to the other."""
+    random = np.random.default_rng(seed)
+    true = {"near": 10.0, "nearest": 9.0, "far": 1.0}
+
+    def us(name: str) -> float:
+        return true[name] + float(random.exponential(4.0) * random.integers(2))
+
+    apart = {"near": 100.0, "far": 116.0}
+    assert cheapest(apart, us) == "near"  # whatever the times
+    assert cheapest({"nearest": 100.0, "near": 114.0, "far": 200.0}, us) == "nearest"
+    assert cheapest({"near": 100.0, "nearest": 114.0, "far": 200.0}, us) == "nearest"
+
+
+def test_choices_take_turns_and_only_near_ones_are_timed() -> None:
+    asked: list[str] = []
+
+    def us(name: str) -> float:
+        asked.append(name)
+        return 1.0
+
+    assert cheapest({"a": 2.0, "b": 1.0, "c": 1.1}, us) == "b"
+    assert asked == ["b", "c"] * TIMINGS
+    assert cheapest({"a": 1.1, "b": 1.0}) == "b"

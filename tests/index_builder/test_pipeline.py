@@ -11,6 +11,7 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import BuildConfig, pipeline
+from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.data.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult
 from logitsieve.index_builder.pipeline import prepare
@@ -48,9 +49,10 @@ def test_with_a_target_every_other_head_is_fitted_too(
         best_effort=True,
         config=CONFIG,
     )
-    fitted, fallback = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
+    fitted, fallback, note = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
     assert list(fitted) == ["screen", "other"]
     assert fallback == "exact"  # no other head proves its answers
+    assert note == ""
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 
@@ -134,7 +136,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     softmax = make_softmax(vocab_size=80, dim=DIM)
     exact = make_exact(softmax)
     exact.warm()
-    spherical_kmeans(make_contexts(100, dim=DIM), 4, 25, seed=1)
+    spherical_kmeans(make_contexts(100, dim=DIM), 4, config, seed=1)
     before, resident = resident_anonymous(), []
     tracemalloc.start()
     train, heldout = open_contexts(tmp_path, DIM).split()
@@ -149,7 +151,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
         5,
         tmp_path,
     )
-    centroids = spherical_kmeans(inputs.sample, 16, 25, seed=1)
+    centroids = spherical_kmeans(inputs.sample, 16, ScreenConfig(), seed=1)
     partition = Partition(inputs, centroids, 5)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

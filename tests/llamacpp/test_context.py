@@ -103,6 +103,16 @@ def test_turning_the_head_off_and_on_again_changes_no_logits(make_gguf: Make) ->
         np.testing.assert_array_equal(context.read([5, 6, 7], every=True), before)
 
 
+def test_other_threads_compute_the_same(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), threads=2) as context:
+        before = context.read([5, 6, 7])
+        context.forget()
+        context.use_threads(1)
+        np.testing.assert_array_equal(context.read([5, 6, 7]), before)
+        with pytest.raises(InvalidRequest, match="threads: got 0"):
+            context.use_threads(0)
+
+
 def test_what_cannot_be_decoded_is_refused_and_nothing_changes(make_gguf: Make) -> None:
     with LlamaContext(make_gguf(), sequences=2, positions=256) as context:
         before = context.read([5, 6], 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logitsieve.index import open_index
+from logitsieve.index import open_index, verify_index
 from tests.server.running import START_S, write_model, write_whole
 from tests.synthetic import make_hidden
 
@@ -68,6 +68,11 @@ from tests.synthetic import make_hidden
 limit()
 head = open_index(folder / "demo" / "1", kernel_cache=kernels).head("exact")
 print(json.dumps(head.topk(make_hidden(4), 3).ids.tolist()))
+"""
+PRUNE = """
+from logitsieve.cli.prune import prune
+limit()
+prune(folder / "demo", keep=1)
 """
 
 
@@ -124,6 +129,14 @@ def test_a_build_that_does_not_fit(folder: Path, kernel_cache: Path, most: int) 
 def test_a_capture_that_does_not_fit(folder: Path, most: int) -> None:
     assert_refused(limited(CAPTURE, folder, most), folder)
     assert left(folder) == set()
+
+
+def test_old_versions_are_removed_from_a_full_disk(folder: Path) -> None:
+    for version in (1, 2):
+        write_model(folder, version=version)
+    assert limited(PRUNE, folder, 0).returncode == 0
+    assert {path.name for path in (folder / "demo").iterdir()} == {"2"}
+    assert verify_index(folder / "demo" / "2")
 
 
 @EXHAUSTIVE  # kernels are compiled twice; tests of the cache have a folder that cannot be written

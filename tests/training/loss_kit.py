@@ -12,7 +12,7 @@ from logitsieve.training import LOSSES, FrequencyProposal, Proposal, SampledSoft
 from logitsieve.training.autograd.batch import Candidates, SharedCandidates, Targets, read_batch
 from logitsieve.training.autograd.rng import StepRng
 
-EVERY_CLASS = ("full", "d-softmax", "exp")  # these look at every class in every step
+EVERY_CLASS = ("full", "chunked", "d-softmax", "exp")  # these look at every class in every step
 SUB_LINEAR = [name for name in LOSSES if name not in EVERY_CLASS]
 
 

@@ -59,14 +59,13 @@ def followed(rank: int, name: str) -> dict[str, Any]:
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
     criterion.track(optimizer, every=EVERY)
     seen = torch.arange(60)
-    losses, middle, dirty = [criterion.full_loss(model.hidden(seen), seen)], {}, seen[:0]
+    losses, middle = [criterion.full_loss(model.hidden(seen), seen)], {}
     for step in range(STEPS):
         optimizer.zero_grad()
         parallel(classes_of(rank, step)).backward()
         optimizer.step()
         if step + 1 == MIDDLE:
             middle = copy.deepcopy(model.state_dict())
-            dirty = criterion.tracking.rows()
     losses.append(criterion.full_loss(model.hidden(seen), seen))
     rebuilt = copy.deepcopy(criterion)
     rebuilt.rebuild()
@@ -76,19 +75,9 @@ def followed(rank: int, name: str) -> dict[str, Any]:
         "losses": losses,
         "middle": middle,
         "end": model.state_dict(),
-        "kept": arrays_of(criterion.proposal.index),
-        "rebuilt": arrays_of(rebuilt.proposal.index),
-        "dirty": len(dirty),
+        "kept": criterion.proposal.index.state_dict(),
+        "rebuilt": rebuilt.proposal.index.state_dict(),
         "key": criterion.random.next().key,
-    }
-
-
-def arrays_of(index: Any) -> dict[str, Tensor]:
-    """Everything that an index has of its rows."""
-    held = {name: torch.as_tensor(each) for name, each in vars(index).items() if hasattr(each, "T")}
-    return {
-        name: each.view(torch.int16) if each.dtype == torch.uint16 else each
-        for name, each in held.items()
     }
 
 
@@ -127,7 +116,8 @@ def test_processes_have_equal_states(processes: Any, name: str, when: str) -> No
     assert one.keys() == other.keys()
     for path, value in one.items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[path])), path
-    assert processes[0][name]["dirty"] == processes[1][name]["dirty"] > 0
+    dirty = next(value for path, value in one.items() if path.endswith("dirty"))
+    assert bool(dirty.numel()) == (when == "middle")
     assert processes[0][name]["key"] != processes[1][name]["key"], "they draw alike"
 
 
@@ -138,7 +128,8 @@ def test_what_is_kept_is_that_of_the_weights(processes: Any, name: str, rank: in
     kept, rebuilt = (dict(leaves(found[key])) for key in ("kept", "rebuilt"))
     assert kept.keys() == rebuilt.keys()
     for path, value in rebuilt.items():
-        torch.testing.assert_close(kept[path], value)
+        if path != "/updates":  # of a tree: how many since it was made
+            torch.testing.assert_close(kept[path], value)
 
 
 @pytest.mark.parametrize("name", OPTIONS)

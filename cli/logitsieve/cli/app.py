@@ -51,6 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
+    "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
     "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),

@@ -13,7 +13,7 @@ from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import auto_of, print_points, without_contexts
 from logitsieve.evaluation.operating_points import BEYOND
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.data.arrays import is_gguf
+from logitsieve.index_builder.data.gguf import is_gguf
 from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class BuildOptions:
     )
     heads: str | None = flag(
         None,
-        "Heads to build, separated by commas; exact,screen,certified if absent, or exact,certified"
-        " without --contexts or if estimated answers too.",
+        "Heads to build, separated by commas; exact,screen,certified if absent (screen"
+        " only if it pays), or exact,certified without --contexts.",
     )
     target_precision: tuple[str, ...] = flag(
         (),
@@ -74,17 +74,6 @@ def command(
 
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
-    index = build_index(options, config)
-    if as_json:
-        facts = {"index": str(index.path), "digest": index.digest, "dtype": index.manifest.dtype}
-        measured = without_contexts(index.calibration)
-        print_json({**facts, "bytes": _bytes(index), "calibration": measured})
-    else:
-        show(index)
-
-
-def build_index(options: BuildOptions, config: BuildConfig) -> Index:
-    """Build the index that the options name."""
     target = numbers("target_precision", options.target_precision, "p1=0.998 or p1=0.998,p5=0.99")
     heads = None
     if options.heads is not None:
@@ -96,7 +85,7 @@ def build_index(options: BuildOptions, config: BuildConfig) -> Index:
 
             heads = list(check_heads(heads, bool(target), contexts=False))
             contexts = _of_primer(options, config.threads, progress)
-        return build(
+        index = build(
             options.weight,
             options.bias,
             contexts,
@@ -110,6 +99,12 @@ def build_index(options: BuildOptions, config: BuildConfig) -> Index:
             best_effort=options.best_effort,
             executor=executor,
         )
+    if as_json:
+        facts = {"index": str(index.path), "digest": index.digest, "dtype": index.manifest.dtype}
+        measured = without_contexts(index.calibration)
+        print_json({**facts, "bytes": _bytes(index), "calibration": measured})
+    else:
+        show(index)
 
 
 def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float32 | None:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from logitsieve.api.errors import IndexUnreadable, InvalidRequest, MissingExtra
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import AsJson, flag, idle_cores, numbers
 from logitsieve.cli.output import print_json
-from logitsieve.utils.environment import require
-from logitsieve.utils.stored import KINDS
 
 if TYPE_CHECKING:
-    from logitsieve.client.llamacpp import Generation
+    from logitsieve.cli.background import BackgroundIndex
+    from logitsieve.client.llamacpp import Generation, LlamaAttachment, LlamaContext
     from logitsieve.client.llamacpp_generation import GenerationCost
     from logitsieve.decoding import LocalDecoder
     from logitsieve.llamacpp import GgufModel
 
 DENSE, CERTIFIED = "dense", "certified"
 DENSE_ANSWERS = "llama.cpp's own head answers."
-MAKING = "No --index is given: one is made first, and kept for the next text."
-DIGITS = 16  # of a hash, which names an index in the cache
-FEW_ROWS = 64  # contexts show that the heads answer
 SLOW = "\nMore than half of the rows were computed: --head dense is likely as fast here."
 SLOW_SHARE = 0.5  # of the rows
 
@@ -61,13 +57,16 @@ class GenerateOptions:
     index: Path | None = flag(
         None,
         "An index of the model's output matrix, <name>/<version>, for its heads. Without it one is"
-        " made first, and kept in ~/.cache/logitsieve.",
+        " made in the background, and kept in ~/.cache/logitsieve.",
     )
     head: str = flag(
         "",
         "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
         " own, and makes no index. By default the fastest point of --index for its target, or"
         " certified without it, where assured and estimated can be named too.",
+    )
+    wait: bool = flag(
+        False, "After the text, wait for the index that is made in the background.", "--wait"
     )
     max_tokens: int = flag(
         128, "Tokens of each continuation, at most.", "--max-tokens", "-n", min=1, max=1 << 30
@@ -130,13 +129,15 @@ class GenerateOptions:
 def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
 
-    llama.cpp computes each token's hidden state, and a head of the index chooses the token; with
-    --head dense llama.cpp computes all logits, and its rounding may change a token. Greedy unless
+    llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
+    an index llama.cpp computes all logits until one is made by another process of low priority;
+    with --head dense it does so throughout, and its rounding may change a token. Greedy unless
     --sample names a setting. The last line, on stderr, has tokens a second in all and of the head
     alone, rows of the output matrix computed exactly, and tokens proven to be the full softmax's.
 
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """
+    from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import LlamaContext, attach
     from logitsieve.heads.certified import GRADES
     from logitsieve.llamacpp import GgufModel, chat_prompt
@@ -157,16 +158,19 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         prompts = given
         if options.chat:
             prompts = tuple(chat_prompt(context, each, options.system) for each in given)
-        decoder, head = None, options.head
-        if options.index is not None:
-            decoder = None if head == DENSE else _warm_decoder(options.index, threads)
-        elif head != DENSE and not _only_dense(context.gguf, settings):
-            decoder = _decoder_of_cache(context.gguf, threads)
-            if decoder is not None and head not in decoder.index.heads:
-                head = CERTIFIED
-        head = DENSE if decoder is None else head
-        with attach(context, decoder, head=head) as attached:
-            _show(attached.generate(prompts, **settings), given, head, options, as_json)
+        head, decoder, making = options.head, None, None
+        if head == DENSE or (options.index is None and _only_dense(context, settings)):
+            head = DENSE
+        elif options.index is not None:
+            decoder = warm_decoder(options.index, threads)
+        else:
+            decoder, making = index_of_cache(context.gguf, threads)
+            head = grade_of(decoder, head)
+        with making or nullcontext(), attach(context, decoder, head=head) as attached:
+            handover = Handover(attached, making, head, options.head, threads)
+            if making is not None and options.threads is None:
+                context.use_threads(max(1, threads - 1))  # a core for the index
+            _show(attached.generate(prompts, **settings), given, handover, options, as_json)
 
 
 def _refuse_another_shape(index: Path, gguf: GgufModel) -> None:
@@ -179,47 +183,10 @@ def _refuse_another_shape(index: Path, gguf: GgufModel) -> None:
         raise InvalidRequest("index", got, f"the model's, V = {model[0]}, D = {model[1]}")
 
 
-def _warm_decoder(index: Path, threads: int) -> LocalDecoder:
-    from logitsieve.decoding import LocalDecoder
-    from logitsieve.index import open_index
-
-    decoder = LocalDecoder(open_index(index, threads=threads))
-    decoder.warm()
-    return decoder
-
-
-def _decoder_of_cache(model: GgufModel, threads: int) -> LocalDecoder | None:
-    """Open the model's index in the cache, made if it is missing; None if none can be made."""
-    from logitsieve.kernels.compile import default_cache
-
-    kind = model.matrix.kind if model.matrix.kind in KINDS else "F32"
-    path = default_cache() / "indexes" / model.sha256(kind)[:DIGITS] / "1"
-    if path.exists():
-        try:
-            decoder = _warm_decoder(path, threads)
-            print(f"No --index is given: that in {path} answers.", file=sys.stderr)
-            return decoder
-        except IndexUnreadable as error:
-            print(f"{error}: it is made again.", file=sys.stderr)
-            shutil.rmtree(path)
-    try:
-        require("builder", "numba", "torch", "faiss", "threadpoolctl")
-        from logitsieve.cli.build import BuildOptions, build_index
-        from logitsieve.index_builder import BuildConfig
-
-        print(MAKING, file=sys.stderr)
-        config = BuildConfig(threads=threads, heldout_rows=FEW_ROWS)
-        build_index(BuildOptions(weight=str(model.path), out=path), config)
-    except (MissingExtra, OSError) as error:
-        print(f"No index can be made: {error}. {DENSE_ANSWERS}", file=sys.stderr)
-        return None
-    return _warm_decoder(path, threads)
-
-
-def _only_dense(model: GgufModel, settings: Mapping[str, Any]) -> bool:
+def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
     """Return True, and say so, if only llama.cpp can answer, as the model bends its logits."""
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
-    only = model.softcap is not None and (drawn or settings["logprobs"])
+    only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:
         print(f"No index is made, as the model bends its logits: {DENSE_ANSWERS}", file=sys.stderr)
     return only
@@ -228,7 +195,7 @@ def _only_dense(model: GgufModel, settings: Mapping[str, Any]) -> bool:
 def _show(
     generation: Generation,
     prompts: Sequence[str],
-    head: str,
+    handover: Handover,
     options: GenerateOptions,
     as_json: bool,
 ) -> None:
@@ -238,9 +205,10 @@ def _show(
     for token in generation:
         if single:
             print(_printable(token.text), end="", flush=True)
+        handover.follow(generation.counts)
     counts = generation.counts
     if as_json:
-        made = {"texts": generation.texts, "ids": generation.ids, "head": head}
+        made = {"texts": generation.texts, "ids": generation.ids, "head": handover.head}
         log_probs = {"logprobs": generation.log_probs} if options.logprobs else {}
         print_json({**made, **log_probs, **asdict(counts)})
     elif single:
@@ -248,12 +216,82 @@ def _show(
     else:
         for prompt, text in zip(prompts, generation.texts, strict=True):
             print(prompt + "\n" * options.chat + _printable(text))
+    handover.end(wait=options.wait)
     if not as_json:
-        print(_cost(counts, generation.context.gguf.vocab_size, head), file=sys.stderr)
+        print(handover.cost(counts), file=sys.stderr)
 
 
 def _printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
+class Handover:
+    """llama.cpp's own head until an index is made, then one of the index."""
+
+    def __init__(
+        self,
+        attached: LlamaAttachment,
+        making: BackgroundIndex | None,
+        head: str,
+        asked: str,
+        threads: int,
+    ) -> None:
+        self.head = head
+        self._attached, self._making = attached, making
+        self._asked, self._threads = asked, threads
+        self._before: GenerationCost | None = None  # at the handover
+
+    def follow(self, counts: GenerationCost) -> None:
+        making = self._making
+        if making is None or (making.decoder is None and not making.error):
+            return
+        self._making = None
+        self._attached.context.use_threads(self._threads)
+        if making.decoder is None:
+            self._say(f"No index could be made: {making.error}")
+            return
+        self.head = grade_of(making.decoder, self._asked)
+        self._attached.swap(making.decoder, head=self.head)
+        self._before = replace(counts)
+        self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
+
+    def end(self, wait: bool) -> None:
+        """Print the state of an unused index; `wait` until it is made."""
+        making = self._making
+        if making is None:
+            return
+        if wait:
+            making.wait()
+        ended = "is not finished and is dropped: --wait lets it finish."
+        if making.error:
+            ended = f"could not be made: {making.error}"
+        elif making.decoder is not None:
+            ended = "is made: the next text begins with it."
+        print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
+
+    def cost(self, counts: GenerationCost) -> str:
+        """Return the speed before and after the handover, and the last head's rows."""
+        vocab_size = self._attached.context.gguf.vocab_size
+        if self._before is None or self._before.tokens == counts.tokens:
+            return _cost(counts, vocab_size, self.head)
+        own = _cost(self._before, vocab_size, DENSE)
+        return f"{own}; then {_cost(_less(counts, self._before), vocab_size, self.head)}"
+
+    def _say(self, line: str) -> None:
+        print("\n" * sys.stdout.isatty() + line, file=sys.stderr)
+
+
+def grade_of(decoder: LocalDecoder | None, asked: str) -> str:
+    """Return `asked`, or `certified` if the index does not have it."""
+    if decoder is None:
+        return DENSE
+    return asked if asked in decoder.index.heads else CERTIFIED
+
+
+def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
+    return type(counts)(
+        **{name: value - getattr(before, name) for name, value in asdict(counts).items()}
+    )
 
 
 def _cost(counts: GenerationCost, vocab_size: int, head: str) -> str:

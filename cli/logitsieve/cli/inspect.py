@@ -1,35 +1,63 @@
-"""`logitsieve inspect`: the contents of an index."""
+"""`logitsieve inspect`: the contents of an index, and AUTO's choices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logitsieve.api.decoder import asked_precision
 from logitsieve.cli import points
-from logitsieve.cli.options import AsJson, IndexFolder
+from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import print_files, print_json, print_table
+from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
 
 
-def command(index: IndexFolder, as_json: AsJson = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    min_precision: float | None = flag(
+        None, "Show the points that AUTO takes for this P@k, from 0 to 1."
+    )
+    exact: bool = flag(False, "Show the points that AUTO takes for proven answers.", "--exact")
+    k: int | None = flag(
+        None, "Number of answers, from 1 to V; each measured number if absent.", "-k"
+    )
+
+
+def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
     """Show an index: heads and knobs, sizes of files, operating points and AUTO.
 
     Sizes and headers are checked, digests are not: that is `logitsieve verify`.
 
-    Example: logitsieve inspect models/lm/1
+    Example: logitsieve inspect models/lm/1 --min-precision 0.99
     """
+    from logitsieve.heads._base.head import checked_k
     from logitsieve.index import open_index
 
+    precision, k = asked_precision("", None, options.min_precision, options.exact), options.k
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
-        points.auto_of(opened)  # refuses a calibration.json of another shape
+        auto = points.auto_of(opened)
+        # The index's own target ignores k.
+        ks = (BEYOND,) if precision is None else (*KS, BEYOND)
+        if k is not None:
+            chosen = k_class(checked_k(k, opened.vocab_size))
+            ks = ks if precision is None else (chosen,)
+        taken = points.choices(auto, precision, ks)
+        facts["auto"] = {
+            "target": {f"p{k}": p for k, p in auto.target.items()},
+            "min_precision": precision,
+            "choices": taken,
+        }
         if as_json:
             print_json(facts)
             return
         _show(facts)
         points.print_points(opened)
+        points.print_choices(f"AUTO, {points.goal(auto, precision)}", taken)
 
 
 def _facts(index: Index) -> dict[str, Any]:
@@ -65,7 +93,7 @@ def _show(facts: Mapping[str, Any]) -> None:
     plain = [
         (name, value)
         for name, value in facts.items()
-        if not isinstance(value, Mapping) and name != "calibration"
+        if not isinstance(value, Mapping) and name not in ("calibration", "auto")
     ]
     plain += [(f"shard_of.{name}", value) for name, value in (facts["shard_of"] or {}).items()]
     plain += [(f"config.{name}", value) for name, value in facts["config"].items()]

@@ -1,16 +1,20 @@
-"""Tables of operating points."""
+"""Tables of operating points and of the choices of AUTO."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitsieve.cli.output import print_table
+from logitsieve.cli.output import print_table, shown
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting
 
 if TYPE_CHECKING:
     from logitsieve.decoding.auto import Auto
     from logitsieve.index import Index
+
+Choice = dict[str, Any]
+
+K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
 
 
 def auto_of(index: Index) -> Auto:
@@ -49,7 +53,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
         "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
         f"{'in brackets: the lower 95 % bound, which counts; ' if bounds else ''}"
-        f"AUTO: where it takes the point ({goal(auto)})",
+        f"AUTO: where it takes the point ({goal(auto, None)})",
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,
     )
@@ -71,7 +75,31 @@ def _marks(auto: Auto) -> dict[Setting, str]:
     return {key: ", ".join(batches) for key, batches in marks.items()}
 
 
-def goal(auto: Auto) -> str:
+def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Choice]:
+    return [
+        choice | {"k": "any" if precision is None else K_LABELS[choice["k"]]}
+        for choice in auto.choices(precision, ks)
+    ]
+
+
+def print_choices(title: str, taken: list[Choice]) -> None:
+    batches = list(dict.fromkeys(choice["rows"] for choice in taken))
+    lines: dict[str, list[str]] = {}
+    for choice in taken:
+        lines.setdefault(choice["k"], []).append(_words(choice))
+    rows = [[k, *cells] for k, cells in lines.items()]
+    print_table(title, ["k", *(f"B={batch}" for batch in batches)], rows)
+
+
+def _words(choice: Choice) -> str:
+    knobs = [f"{name}={value:g}" for name, value in choice["knobs"].items()]
+    us = "" if choice["us_per_row"] is None else f", {shown(choice['us_per_row'])} us"
+    return " ".join([choice["head"], *knobs]) + us
+
+
+def goal(auto: Auto, precision: float | None) -> str:
+    if precision is not None:
+        return "asked for a proof" if precision == 1 else f"asked for P@k >= {precision:g}"
     if not auto.target:
         return "no target: the default head or a faster proof"
     return "for the index's target, " + ", ".join(f"P@{k} >= {p:g}" for k, p in auto.target.items())

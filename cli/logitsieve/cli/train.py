@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -16,9 +17,9 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.build import show
-from logitsieve.cli.options import AsJson, flag, is_typed
+from logitsieve.cli.options import AsJson, flag, is_typed, read_options
 from logitsieve.cli.output import TrainDisplay, print_json, print_table, train_display
-from logitsieve.index_builder import build
+from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training.config import TrainConfig
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
@@ -57,6 +58,7 @@ class ToServing:
     build: Path | None = flag(
         None, "The index to build from those contexts: a new <name>/<version>."
     )
+    build_config: Path | None = flag(None, "TOML file of options of logitsieve build.")
 
     def __post_init__(self) -> None:
         if self.capture is not None:
@@ -67,6 +69,14 @@ class ToServing:
             if self.capture is None:
                 raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
             new_path(self.build)
+        elif self.build_config is not None:
+            raise InvalidRequest("build_config", self.build_config, "nothing without --build")
+        _ = self.config
+
+    @cached_property
+    def config(self) -> BuildConfig:
+        file = self.build_config
+        return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
 
     def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
         if self.capture is None:
@@ -85,6 +95,7 @@ class ToServing:
             made,
             self.build,
             vocabulary=corpus.vocabulary.words,
+            config=self.config,
             progress=progress,
             heldout=heldout,
         )

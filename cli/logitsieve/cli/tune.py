@@ -7,7 +7,8 @@ from pathlib import Path
 
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import bars, print_json
-from logitsieve.cli.points import print_points, without_contexts
+from logitsieve.cli.points import auto_of, choices, print_points, without_contexts
+from logitsieve.evaluation.operating_points import BEYOND
 from logitsieve.index_builder import TuneConfig, tune
 
 
@@ -33,6 +34,7 @@ def command(
             "index": str(tuned.path),
             "digest": tuned.digest,
             "calibration": without_contexts(tuned.calibration),
+            "auto": choices(auto_of(tuned), None, (BEYOND,)),
         }
         print_json(facts)
         return

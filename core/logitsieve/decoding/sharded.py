@@ -1,4 +1,7 @@
-"""A decoder over decoders of some rows of a softmax each; it merges their answers."""
+"""A decoder over decoders of some rows of a softmax each; it merges their answers.
+
+Shape letters: B batch rows, D hidden size, K answers, N draws, T targets, S shards.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,8 @@ class ShardedDecoder(CheckedDecoder):
         """Return the merged answers to a question about `hidden` [B, D]; all calls have ended.
 
         If a shard may be missing, calls get half of the remaining time. InvalidRequest for a row
-        with fewer than `least` allowed ids; ShardUnavailable.
+        with fewer than `least` allowed ids; ShardUnavailable, also if too few remain without a
+        shard.
         """
         check_finite(hidden)
         rows, left, share = len(hidden), time_left(), 0.5 if self.missing == "answer" else 1.0

@@ -1,6 +1,7 @@
 """The backend and the engine of a GPU: tensors on its device are answered in tensors there.
 
-`topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host.
+`topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host,
+which waits for the device, and comes back in tensors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The exact head: all of W h + b with a running selection, the oracle of all other heads.
 
-Time O(B V D), memory O(B (D + K)).
+Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size, V vocabulary, K
+answers, N draws.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A static list: every query scans the rows that are most often among the best.
 
-Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids.
+Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids. Shape letters: D hidden size, V
+vocabulary.
 """
 
 from __future__ import annotations

@@ -169,6 +169,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "llama_init_from_model": (_P, _P, LlamaParameters),
     "llama_free": (None, _P),
     "llama_n_ctx": (_U, _P),
+    "llama_set_n_threads": (None, _P, _I, _I),
     "llama_pooling_type": (_I, _P),
     "llama_batch_init": (LlamaBatch, _I, _I, _I),
     "llama_batch_free": (None, LlamaBatch),

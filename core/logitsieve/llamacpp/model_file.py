@@ -3,6 +3,8 @@
 llama.cpp computes z = W h + b with h the tensor `result_norm`. Some architectures scale z by a
 constant, some softcap it, cap * tanh(z / cap). The constant is moved into h; the softcap keeps the
 order of logits and is applied to answers.
+
+Shape letters: D hidden size, V vocabulary.
 """
 
 from __future__ import annotations

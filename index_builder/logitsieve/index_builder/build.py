@@ -14,8 +14,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.data.arrays import gguf_output_layer, is_gguf, stored_matrix, vector
+from logitsieve.index_builder.data.arrays import stored_matrix, vector
 from logitsieve.index_builder.data.contexts import Contexts, Source, open_contexts
+from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix
@@ -52,22 +53,23 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `weight` is an array, a file (see arrays.py), a GGUF file with its bias and vocabulary, or a
-    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise.
-    `out` is <name>/<version> and must not exist.
+    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise;
+    heads are fitted to the stored values. `bias` None is zeros. `out` is <name>/<version> and must
+    not exist.
 
-    `heads` default to exact, screen and certified, without the screen if the head estimated can be
-    built and there is no target. Without `contexts` only exact and certified are possible,
-    unmeasured and with wider bounds. `heldout` are contexts of unseen text, or of several texts,
-    which are judged by the worst. Without them the last tenth of `contexts` judges, and its misses
-    count twice against a target.
+    `heads` default to exact, screen and certified; if the head estimated can be built, the screen
+    only if it is cheaper at equal precision, else a warning says how much text that would take.
+    Without `contexts` only exact and certified are possible, unmeasured and with wider bounds.
+    `heldout` are contexts of unseen text, or of several texts, which are judged by the worst.
+    Without them the last tenth of `contexts` judges, and its misses count twice against a target.
 
     `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the screen that meets it
     with the fewest bytes read. Unless `best_effort`, InvalidRequest if the held-out contexts are
     too few to show that, and TargetNotReached if no screen does.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
-    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument at fault; then
-    no index is written.
+    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument at fault, also
+    a `weight` that changes meanwhile; then no index is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.index import new_path
@@ -79,6 +81,9 @@ def build(
         raise InvalidRequest("heldout", "contexts that judge", "`contexts` to fit to as well")
     if best_effort and target is None:
         raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
+    if config.reproducible and target is not None:
+        allowed = "a build without a target_precision, whose search goes by measured times"
+        raise InvalidRequest("reproducible", True, allowed)
     out = new_path(out)  # refused before hours of fitting, not after
     softmax, vocabulary = _output_layer(weight, bias, vocabulary, config.dtype)
     # Hashed before anything reads W: the fitted and the written numbers must be these.
@@ -92,8 +97,7 @@ def build(
         "progress": to_progress(progress, "build"),
     }
     index = _fit(out, options, contexts, heldout, executor, names, vocabulary)
-    if target is None:
-        _warn(index)
+    _warn(index, judged=target is None)
     return index
 
 
@@ -171,8 +175,12 @@ def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
     return cast("Sequence[Source]", heldout) if several else [heldout]
 
 
-def _warn(index: Index) -> None:
-    """Warn of a default head with many misses."""
+def _warn(index: Index, judged: bool) -> None:
+    """Warn of a screen that does not pay and, if `judged`, of a default head with many misses."""
+    if note := index.manifest.config.get("screen_note"):
+        logger.warning("%s: %s", index.path, note)
+    if not judged:
+        return
     for point in (index.calibration or {}).get("points", ()):
         p1 = point["precision"].get("1", {"mean": 1.0})["mean"]
         if point["head"]["name"] == index.default_head and p1 < LEAST_P1:

@@ -94,8 +94,9 @@ class BuildConfig(ScreenConfig):
     )
     reproducible: bool = option(
         False,
-        "Choose nothing by measured times, so that equal inputs give equal files, except for"
-        " calibration.json: a sketch of certified of one width.",
+        "Choose nothing by measured times, so that equal inputs give equal files, but for"
+        " calibration.json: a sketch of certified of one width, which answers what others leave."
+        " Without a target precision.",
     )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)

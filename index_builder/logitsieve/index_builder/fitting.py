@@ -1,8 +1,13 @@
-"""Inputs and results of fits, heads made of them, and the choice of operating points."""
+"""Inputs and results of fits, heads made of them, and the choice of operating points.
+
+Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size, V
+vocabulary, K labels a context.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -10,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int64
+from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.precision import Each, Judged, lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
@@ -22,6 +28,7 @@ from logitsieve.utils.options import Progress, no_progress
 from logitsieve.utils.stored import StoredMatrix
 
 R = TypeVar("R")
+Choice = TypeVar("Choice", bound=Hashable)
 Bound = Callable[[Float64], float]
 """The least precision of rows by the share right in each, float64 [H]."""
 
@@ -31,7 +38,9 @@ JUDGED = 2048  # held-out contexts that choose it
 EXACT = "exact"
 DEPTH = 5
 SCATTERED = 2  # times as long as a byte in order takes one that is not
+NEAR = 0.15  # of the bytes read: a choice between less than that apart goes by time
 MORE_MISSES = 2.0  # on unseen text, for one on text that the model was trained on
+TIMINGS = 5  # of each choice, in turn; the least counts, for load only ever adds
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +57,9 @@ class Trial(NamedTuple):
 
     hidden: Float32
     k: int
+
+    def us(self, head: Head) -> float:
+        return us_per_row(head, self.hidden, self.k, 1)
 
     def scanned(self, head: Head) -> float:
         """Return the exact logits computed for a context."""
@@ -156,6 +168,27 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
         return workers.map(call, ((known[id(head)], *block) for block in blocks))
 
     return each
+
+
+def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None = None) -> Choice:
+    """Return the choice that reads the fewest bytes; of those within NEAR of it, the fastest.
+
+    Times, in microseconds, are taken in turns; without `us` bytes decide alone, of equals the
+    first.
+    """
+    least = min(read.values())
+    near = [choice for choice, number in read.items() if number <= (1 + NEAR) * least]
+    if len(near) == 1 or us is None:
+        return min(read, key=read.__getitem__)
+    return fastest(near, us)
+
+
+def fastest(choices: Iterable[Choice], us: Callable[[Choice], float]) -> Choice:
+    """Return the fastest choice, by its least time of several turns, in microseconds."""
+    times = dict.fromkeys(choices, math.inf)
+    for _ in range(TIMINGS):
+        times = {choice: min(time, us(choice)) for choice, time in times.items()}
+    return min(times, key=times.__getitem__)
 
 
 def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) -> float:

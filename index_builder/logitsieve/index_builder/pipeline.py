@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Float32, Int32
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.evaluation.precision import BLOCKS
-from logitsieve.heads import Head
 from logitsieve.heads.certified import GRADES, EstimatedHead
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
-from logitsieve.index_builder.data.arrays import reserve
-from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import fit_certified, fit_without_contexts
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
@@ -28,6 +24,7 @@ from logitsieve.index_builder.fit.levels import fit_levels
 from logitsieve.index_builder.fit.lsh import fit_lsh
 from logitsieve.index_builder.fit.screen import (
     checked_target,
+    costs_of,
     fit_screen,
     label_depth,
     refuse_unprovable,
@@ -39,14 +36,21 @@ from logitsieve.index_builder.fitting import (
     FitInputs,
     FitResult,
     bytes_read,
+    cheapest,
     each_by,
+    heads_of,
     part_name,
     sample_rows,
     shared_heads,
 )
-from logitsieve.index_builder.screen.cascade import TARGETS
-from logitsieve.index_builder.workers import Shared
-from logitsieve.utils.environment import name_in_errors
+from logitsieve.index_builder.labels import exact_labels
+from logitsieve.index_builder.screen.outlook import (
+    SAMPLED,
+    at_equal_precision,
+    beaten,
+    few,
+    outlook,
+)
 
 FITS: dict[
     str, Callable[[FitInputs], FitResult]
@@ -63,7 +67,6 @@ FITS: dict[
 HEADS_BUILT = (EXACT, "screen", "certified")
 WITHOUT_CONTEXTS = (EXACT, "certified")
 EVALUATED = 10  # answers at which held-out precision is judged, at most
-LABEL_ROWS = 1024  # contexts of a block
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
 
@@ -78,7 +81,7 @@ def run(
     """Fit the heads of these names, measure each, write the index and open it unchecked."""
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
-        fitted, fallback = _fit(inputs, names, scratch)
+        fitted, fallback, note = _fit(inputs, names, scratch)
         shared = shared_heads(softmax, fitted, fallback)
         heads = {name: each.value for name, each in shared.items()}
         each = each_by(inputs.workers, shared.values())
@@ -103,6 +106,7 @@ def run(
             **asdict(config),
             "target_precision": dict(inputs.target or {}),
             "fallback": fallback,
+            **({"screen_note": note} if note else {}),
         },
         seeds={"seed": config.seed},
         calibration=calibration,
@@ -112,51 +116,87 @@ def run(
     return open_index(out, threads=config.threads, verify="sizes")
 
 
-def _fit(
-    inputs: BuildInputs, names: Sequence[str], scratch: Path
-) -> tuple[dict[str, FitResult], str]:
-    """Fit the heads of these names; return them, and the one that answers for others.
+class Fitted(NamedTuple):
+    """The fitted heads, the one that answers for others, and a note about the screen."""
 
-    With levels a screen is fitted only if it was asked for: `estimated` needs no contexts.
-    """
+    heads: dict[str, FitResult]
+    fallback: str
+    note: str = ""
+
+
+def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> Fitted:
+    """Fit the heads of these names; with levels, an unnamed screen has to pay."""
     fitted: dict[str, FitResult] = {}
-    fallback = EXACT
+    fallback, note = EXACT, ""
     if "certified" in names and (levels := fit_levels(inputs)):
         fitted = {"certified": levels}
         fitted |= {grade: FitResult(levels.arrays, {}, {}) for grade in GRADES}
         fallback = EstimatedHead.name
-        if not inputs.named and inputs.target is None:
-            names = [name for name in names if name != "screen"]
     elif "certified" in names and not inputs.train.rows:
         fitted, fallback = {"certified": fit_without_contexts(inputs)}, "certified"
     learned = [name for name in FITS if name in names and name not in fitted]
-    if not learned:
-        return fitted, fallback
-    prepared = prepare(inputs, label_depth(inputs), scratch)
+
+    @cache
+    def prepared() -> FitInputs:
+        return prepare(inputs, label_depth(inputs, fallback in GRADES), scratch)
+
     for name in learned:
-        basis = replace(prepared, fitted=dict(fitted), fallback=fallback)
-        if name == "screen" and fallback in GRADES and inputs.target is not None:
-            basis = replace(basis, rest=_found_by_fallback(basis, scratch))
+        if name == "screen" and fallback in GRADES:
+            screen, note = _paying_screen(inputs, fitted, prepared, scratch)
+            fitted |= {} if screen is None else {name: screen}
+            continue
+        basis = replace(prepared(), fitted=dict(fitted), fallback=fallback)
         fitted[name] = FITS[name](basis)
         if name == "certified":
             fallback = _proving(inputs, fitted)
-    return fitted, fallback
+    return Fitted(fitted, fallback, note)
 
 
-def _found_by_fallback(inputs: FitInputs, scratch: Path) -> np.ndarray:
-    """Return [H, K] True for the held-out labels that the fallback finds."""
-    K = min(max(TARGETS.values()), inputs.vocab_size)
-    head = shared_heads(inputs.softmax, inputs.fitted)[inputs.fallback]
-    file = scratch / "fallback.npy"
-    found_HK = exact_labels(inputs, head, inputs.heldout, K, file, "judge the fallback")
-    return np.asarray(found_HK == inputs.heldout_labels[:, :K])
+def _paying_screen(
+    inputs: BuildInputs,
+    fitted: Mapping[str, FitResult],
+    prepared: Callable[[], FitInputs],
+    scratch: Path,
+) -> tuple[FitResult | None, str]:
+    """Return a screen, or None if `estimated` is cheaper at equal precision, and a note."""
+    name, named = EstimatedHead.name, inputs.named
+    if named or inputs.train.rows <= SAMPLED:
+        basis = prepared()
+    else:
+        (folder := scratch / "few").mkdir()
+        part = replace(inputs, train=few(inputs.train))
+        basis = prepare(part, label_depth(inputs, True), folder)
+    basis = replace(basis, fitted=fitted, fallback=name)
+    judged = at_equal_precision(basis, shared_heads(inputs.softmax, fitted)[name], scratch)
+    prospects = outlook(judged, costs := costs_of(judged))
+    note = prospects.said(len(inputs.texts)) if prospects.needed > inputs.train.rows else ""
+    if note and not named:
+        return None, note
+    target = inputs.target if named else judged.target
+    full = replace(prepared(), fitted=fitted, fallback=name, rest=judged.rest, target=target)
+    lost = prospects._replace(rows=inputs.train.rows)
+    try:
+        screen = fit_screen(replace(full, best_effort=named and inputs.best_effort), costs)
+    except TargetNotReached:
+        if named:
+            raise
+        return None, lost._replace(left=1.0).said(len(inputs.texts))
+    if target is None:
+        return screen, note
+    left = beaten(full, costs, screen)
+    if left is None:
+        return screen, ""
+    return screen if named else None, lost._replace(left=left).said(len(inputs.texts))
 
 
 def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
     """Return the head that answers for others: certified, or `exact` for a flat softmax."""
     if not inputs.heldout.rows:
         return "certified"
-    return min(("certified", EXACT), key=lambda name: bytes_read(inputs, fitted, name))
+    heads = heads_of(inputs.softmax, fitted)
+    read = {name: bytes_read(inputs, fitted, name) for name in ("certified", EXACT)}
+    us = None if inputs.config.reproducible else lambda name: inputs.trial.us(heads[name])
+    return cheapest(read, us)
 
 
 @contextmanager
@@ -192,32 +232,6 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
         sample=train.take(rows_S),
         sample_rows=rows_S,
     )
-
-
-def exact_labels(
-    inputs: BuildInputs, head: Shared[Head], contexts: Contexts, depth: int, file: Path, stage: str
-) -> np.ndarray:
-    """Return [N, K] ids of the head's top `depth`, mapped; InvalidRequest names a context."""
-    dtype = np.uint16 if inputs.vocab_size <= 1 << 16 else np.int32
-    with name_in_errors(file):
-        labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
-    reserve(file, labels, 0, contexts.rows)
-    calls = ((head, block, depth) for block in contexts.blocks(LABEL_ROWS))
-    results = inputs.workers.map(label_block, calls)
-    for part in contexts.spans(LABEL_ROWS):
-        try:
-            labels[part] = next(results)
-        except InvalidRequest as error:
-            if (row := re.fullmatch(r"hidden\[(\d+)\]", error.field)) is None:
-                raise
-            field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
-            raise InvalidRequest(field, error.got, error.allowed) from error
-        inputs.progress(stage, part.stop, contexts.rows)
-    return labels
-
-
-def label_block(exact: Head, block: Float32, depth: int) -> Int32:
-    return exact.topk(block, depth).ids
 
 
 def check_heads(

@@ -1,21 +1,109 @@
-"""Turn inner products with a bias into angles: unit vectors in place of W's rows.
+"""Turn inner products with a bias into angles: the vectors hashed in place of W's rows.
 
-w . h + b is a product with the query [h; 1; 0]. Neyshabur, Srebro 2015, On Symmetric and Asymmetric
-LSHs for Inner Product Search: rows extended to equal norms have angles in the order of products.
+logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. Neyshabur, Srebro
+2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 - ||w~||^2) appended
+to w~ and 0 to h~ all norms are M, so that angles order like inner products. M may belong to a range
+of norms (Yan et al. 2018, Norm-Ranging LSH). Rows are scaled to length 1, which changes no sign.
 
-Shape letters: U rows.
+Shape letters: V vocabulary, D hidden size, X = D + 2, U rows, L tables, N bits a table, J = L N
+planes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32
+from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.retrieval.hash_tables import simhash_codes
+
+COSINE = 0  # ranges of norms: 0 ignores norms,
+MIPS = 1  # 1 has one M for all,
+RANGED = 16  # more have one M each, for equally many rows
+HEADROOM = 1.2  # of the single M, so that rows may grow before all are hashed again
+BLOCK_ROWS = 8192
+STEPS = 100  # of a golden-section search
+
+
+def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
+    """Return the beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
+
+    Its square is convex in beta^2: a row's is (|w|^2 + b^2 / x) (power + x), least at x = |b|
+    sqrt(power) / |w|.
+    """
+    curved = (bias_V != 0) & (squares_V > 0)
+    if power <= 0 or not curved.any():
+        return 1.0  # without a bias, any beta
+    squares_V, bias_V = squares_V[curved], bias_V[curved]
+    centers = np.abs(bias_V) * np.sqrt(power) / np.sqrt(squares_V)
+
+    def badness(x: float) -> float:
+        return float((squares_V + bias_V**2 / x).max() * (power + x))
+
+    low, high = float(centers.min()), float(centers.max())
+    ratio = (np.sqrt(5) - 1) / 2
+    for _ in range(STEPS):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if badness(left) <= badness(right):
+            high = right
+        else:
+            low = left
+    return float(np.sqrt((low + high) / 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A map from rows of W to vectors of one length; `largest` [V] is each row's M."""
+
+    softmax: Softmax
+    ranges: int
+    beta: float
+    norms: Float64  # [V], ||w~||
+    largest: Float64
+
+    @classmethod
+    def of(cls, softmax: Softmax, squares_V: Float64, ranges: int, beta: float) -> Reduction:
+        """Reduce a softmax with that many ranges of norms; `squares_V` are ||w||^2."""
+        norms = np.sqrt(squares_V + (softmax.bias.astype(np.float64) / beta) ** 2)
+        largest = norms.copy()
+        if ranges == MIPS:
+            largest[:] = HEADROOM * norms.max()
+        elif ranges > MIPS:
+            for rows in np.array_split(np.argsort(norms, kind="stable"), ranges):
+                largest[rows] = norms[rows].max(initial=0.0)
+        return cls(softmax, ranges, beta, norms, np.where(largest > 0, largest, 1.0))
+
+    def vectors(self, rows_U: Int64) -> Float32:
+        """Return float32 [U, X] of length 1: rows of W, biases, and the rest of the norm M."""
+        vectors = np.empty((len(rows_U), self.softmax.dim + 2), np.float32)
+        for start in range(0, len(rows_U), BLOCK_ROWS):
+            rows = rows_U[start : start + BLOCK_ROWS]
+            weight, bias = self.softmax.rows(rows), self.softmax.bias[rows]
+            out = vectors[start : start + len(rows)]
+            lift(weight, bias / self.beta, self.norms[rows], self.largest[rows], out)
+        return vectors
+
+
+def lift(
+    weight_UD: Float32, bias_U: Float32, norms_U: Float64, largest_U: Float64, out_UX: Float32
+) -> None:
+    """Fill out with [w; b; rest of the norm ||[w; b]|| to M] / M, M the row's own `largest`."""
+    scale = 1 / largest_U
+    out_UX[:, :-2] = weight_UD * scale[:, None]
+    out_UX[:, -2] = bias_U * scale
+    out_UX[:, -1] = np.sqrt(np.maximum(1 - (norms_U / largest_U) ** 2, 0))
+
+
+def squared_norms(softmax: Softmax) -> Float64:
+    """Return ||w||^2 [V], in float64."""
+    squares = np.empty(softmax.vocab_size)
+    for start in range(0, softmax.vocab_size, BLOCK_ROWS):
+        block = softmax.rows(slice(start, start + BLOCK_ROWS)).astype(np.float64)
+        squares[start : start + BLOCK_ROWS] = np.einsum("vd,vd->v", block, block)
+    return squares
 
 
 def augmented(softmax: Softmax) -> Float32:
@@ -33,27 +121,16 @@ def augmented(softmax: Softmax) -> Float32:
     return rows
 
 
-def by_angle(softmax: Softmax) -> Float32:
-    """Return [V, D+2] unit rows in the direction of [w; b; 0]; zero rows stay zero."""
-    rows = augmented(softmax)
-    rows[:, -1] = 0.0
-    norms = np.sqrt(np.einsum("vd,vd->v", rows, rows, dtype=np.float64))
-    np.divide(rows, np.where(norms > 0, norms, 1)[:, None], out=rows, casting="same_kind")
-    return rows
-
-
-REDUCTIONS: tuple[Callable[[Softmax], Float32], ...] = (augmented, by_angle)
-
-
 def draw_planes(tables: int, bits: int, dim: int, seed: int) -> Float32:
     """Draw Gaussian planes, float32 [L, N, X]; fewer tables are the first of more."""
     random = np.random.default_rng([seed, bits])
     return random.standard_normal((tables, bits, dim + 2), np.float32)
 
 
-def query_planes(planes_LNX: Float32) -> tuple[Float32, Float32]:
-    """Return (planes [L, N, D], shifts [L N]) that hash h as the planes hash [h; 1; 0]."""
-    return np.ascontiguousarray(planes_LNX[:, :, :-2]), planes_LNX[:, :, -2].ravel()
+def query_planes(planes_LNX: Float32, beta: float) -> tuple[Float32, Float32]:
+    """Return (planes [L, N, D], shifts [J]) that hash h as the planes hash h~ = [h; beta; 0]."""
+    shifts = planes_LNX[:, :, -2] * np.float32(beta)
+    return np.ascontiguousarray(planes_LNX[:, :, :-2]), shifts.ravel()
 
 
 def hash_vectors(vectors_UX: Float32, planes_LNX: Float32, threads: int) -> Int32:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.index_builder.capture.llamacpp import Stretch, read_stretches
+from logitsieve.index_builder.capture.primer import Stretch, read_stretches
 from logitsieve.llamacpp import LlamaContext
 from tests.llamacpp.small_model import Make
 

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.capture.text_chunks import CHARACTERS, text_chunks, token_windows
+from logitsieve.index_builder.capture.text_chunks import (
+    CHARACTERS,
+    CountedText,
+    text_chunks,
+    token_windows,
+)
 
 TEXT = "".join(f"line {number} é\n" for number in range(20_000)) + "no end"
 
@@ -21,6 +26,17 @@ def test_the_pieces_are_the_text_and_end_with_lines(tmp_path: Path, suffix: str)
     assert len(pieces) > 2
     assert all(piece.endswith("\n") for piece in pieces[:-1])
     assert max(map(len, pieces)) < CHARACTERS + 100
+
+
+def test_tokens_of_the_whole_text_are_estimated(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    counted, seen = CountedText(tmp_path / "text.txt", lambda text: [1] * (len(text) // 2)), []
+    assert counted.tokens == 0
+    for piece in text_chunks(tmp_path / "text.txt"):
+        counted.tokenize(piece)
+        seen.append(counted.tokens)
+    assert len(seen) > 2
+    assert seen == pytest.approx([len(TEXT) / 2] * len(seen), rel=1e-3)
 
 
 @pytest.mark.parametrize(

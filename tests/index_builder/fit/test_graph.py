@@ -7,9 +7,14 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.graph import fit_graph, graph_arrays, least_ef
+from logitsieve.index_builder.fit.graph import (
+    REDUCTIONS,
+    by_angle,
+    fit_graph,
+    graph_arrays,
+    least_ef,
+)
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
-from logitsieve.index_builder.reduction import REDUCTIONS, by_angle
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 

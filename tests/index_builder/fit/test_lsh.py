@@ -56,7 +56,7 @@ def test_what_is_found_reaches_the_recall_and_serves(
 
 def test_the_cheapest_that_reaches_comes_first_then_the_nearest() -> None:
     some = Setting(
-        by_angle=0, bits=4, tables=8, probes=1, candidates=9,
+        ranges=0, beta=1, bits=4, tables=8, probes=1, candidates=9,
         recall=0.95, scanned=0.1, cost=0.2, reaches=True,
     )  # fmt: skip
     ranked = [
@@ -131,9 +131,9 @@ def test_a_few_contexts_and_words_are_enough() -> None:
 def test_queries_hash_as_their_lifted_vectors_do() -> None:
     planes = draw_planes(5, 6, 24, seed=1)
     np.testing.assert_array_equal(draw_planes(3, 6, 24, seed=1), planes[:3])
-    hidden = make_hidden(50)
-    lifted = np.concatenate([hidden, np.ones((50, 1)), np.zeros((50, 1))], axis=1)
-    own, shifts = query_planes(planes)
+    hidden, beta = make_hidden(50), 1.7
+    lifted = np.concatenate([hidden, np.full((50, 1), beta), np.zeros((50, 1))], axis=1)
+    own, shifts = query_planes(planes, beta)
     sides = np.einsum("bx,lnx->bln", lifted, planes)
     direct = np.einsum("bd,lnd->bln", hidden, own) + shifts.reshape(5, 6)
     np.testing.assert_allclose(sides, direct, rtol=1e-4, atol=1e-4)

@@ -34,6 +34,11 @@ def costs(fallback: float) -> ScreenCosts:
     return ScreenCosts(fallback, 1.0, 1.0)
 
 
+def no_time(screen: FittedScreen) -> float:
+    """All are equally fast."""
+    return 1.0
+
+
 @pytest.fixture(scope="module")
 def inputs() -> FitInputs:
     return make_inputs(rows=3000, heldout=1000, depth=10)[1]
@@ -46,7 +51,7 @@ def search(
     fallback: float = FALLBACK,
 ) -> FittedScreen:
     inputs = replace(inputs, config=CONFIG, best_effort=best_effort)
-    return Search(inputs, target, costs(fallback)).run()
+    return Search(inputs, target, costs(fallback), no_time).run()
 
 
 @pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
@@ -96,7 +101,7 @@ def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
 
     watched = replace(inputs, config=CONFIG, progress=progress)
     with pytest.raises(TargetNotReached) as caught:
-        Search(watched, UNREACHABLE, costs(FALLBACK)).run()
+        Search(watched, UNREACHABLE, costs(FALLBACK), no_time).run()
     assert trained == [1]  # of 2 x 4 starts
     provable = caught.value.best["provable"]
     assert provable == lower_bound(np.ones(inputs.heldout.rows)) < 1
@@ -126,7 +131,7 @@ def test_partitions_that_were_judged_are_not_kept(inputs: FitInputs) -> None:
         found.append(alive() - before)
 
     watched = replace(inputs, config=CONFIG, progress=progress)
-    Search(watched, REACHABLE, costs(FALLBACK)).run()
+    Search(watched, REACHABLE, costs(FALLBACK), no_time).run()
     assert set(found[:2]) == {1}
 
 

@@ -122,7 +122,7 @@ def test_training_routes_better_and_is_repeatable() -> None:
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_samples_agree_with_the_argmax_in_nine_of_ten_cases(scale: float) -> None:
     hidden = make_contexts(3000) * np.float32(scale)
-    centroids = spherical_kmeans(hidden, 12, 25, seed=1)
+    centroids = spherical_kmeans(hidden, 12, ScreenConfig(), seed=1)
     scores = torch.from_numpy(hidden) @ torch.from_numpy(centroids).T
     scores = scores * trainable_scale(hidden, centroids)
     noise = torch.empty_like(scores).exponential_(generator=torch.Generator().manual_seed(1))
@@ -132,7 +132,7 @@ def test_samples_agree_with_the_argmax_in_nine_of_ten_cases(scale: float) -> Non
 
 @pytest.mark.parametrize("hidden", [np.zeros((5, 3), np.float32), make_contexts(3)])
 def test_degenerate_contexts_give_finite_centroids(hidden: np.ndarray) -> None:
-    centroids = spherical_kmeans(hidden, 100, 25, seed=1)
+    centroids = spherical_kmeans(hidden, 100, ScreenConfig(), seed=1)
     assert len(centroids) == len(hidden)
     assert np.isfinite(centroids).all()
     assert np.isfinite(trainable_scale(hidden, centroids))
@@ -140,7 +140,7 @@ def test_degenerate_contexts_give_finite_centroids(hidden: np.ndarray) -> None:
 
 def test_one_cluster_needs_no_scale() -> None:
     hidden = make_contexts(50)
-    assert trainable_scale(hidden, spherical_kmeans(hidden, 1, 25, seed=1)) == 1.0
+    assert trainable_scale(hidden, spherical_kmeans(hidden, 1, ScreenConfig(), seed=1)) == 1.0
 
 
 def test_adam_makes_the_steps_of_torch() -> None:

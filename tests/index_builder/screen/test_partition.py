@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.heads import HEADS
-from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen import partition as partitions
@@ -29,7 +29,7 @@ def inputs() -> FitInputs:
 
 
 def make_partition(inputs: FitInputs, clusters: int = 8, depth: int = 5) -> Partition:
-    centroids = spherical_kmeans(inputs.sample, clusters, 25, seed=1)
+    centroids = spherical_kmeans(inputs.sample, clusters, ScreenConfig(), seed=1)
     return Partition(inputs, centroids, depth)
 
 
@@ -74,7 +74,7 @@ def test_a_context_takes_two_bytes() -> None:
 
 
 def test_clusters_without_contexts_are_dropped(inputs: FitInputs) -> None:
-    centroids = spherical_kmeans(inputs.sample, 6, 25, seed=1)
+    centroids = spherical_kmeans(inputs.sample, 6, ScreenConfig(), seed=1)
     nowhere = -inputs.sample.mean(axis=0, keepdims=True) * 1e-3
     partition = Partition(inputs, np.vstack([nowhere, centroids]), 5)
     assert partition.clusters == 6
@@ -169,7 +169,7 @@ def test_one_context_is_enough() -> None:
 @pytest.mark.parametrize("guard", [0.1, 0.5])
 def test_a_guard_leaves_a_share_of_every_cluster_to_the_fallback(guard: float) -> None:
     softmax, inputs = make_inputs()
-    centroids = spherical_kmeans(inputs.sample, 6, 25, seed=1)
+    centroids = spherical_kmeans(inputs.sample, 6, ScreenConfig(), seed=1)
     partition = Partition(replace(inputs, config=BuildConfig(guard=guard)), centroids, 5)
     arrays = partition.arrays(partition.knapsack.select(20))
     assert arrays["reaches"].min() == 1

@@ -151,7 +151,7 @@ def test_each_term_is_a_binary_choice(target: Tensor) -> None:
         D, NCE_V, NCE_COUNTS, n_sampled=NCE_M, dtype=torch.float64, reduction="none", sparse=False
     )
     hidden = doubles(2, D, seed=1).requires_grad_()
-    noise = proposed(criterion, hidden, target).ids
+    noise = criterion.proposal.shared(criterion.random.next()).ids
     assert len(set(noise.tolist())) < NCE_M
     criterion.random.step = 0
     log_mq = (NCE_M * NCE_COUNTS / NCE_COUNTS.sum()).log().double()

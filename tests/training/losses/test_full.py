@@ -1,4 +1,4 @@
-"""The full softmax: torch's own cross-entropy."""
+"""Full and chunked: torch's own cross-entropy, and never all logits at once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training import FullSoftmax
+from logitsieve.training import ChunkedSoftmax, FullSoftmax
 from tests.training.loss_kit import doubles, full_cross_entropy
+from tests.training.test_contract import Watch
 
 D, V, B = 6, 40, 9
+KINDS = pytest.mark.parametrize("kind", [FullSoftmax, ChunkedSoftmax])
 TARGET = torch.tensor([3, 0, -100, 39, 3, 5, 6, 7, 8])
 SEVERAL = torch.stack([TARGET, TARGET.roll(1), torch.full((B,), 4)], 1)
 
 
-def made(**options: Any) -> FullSoftmax:
+def made(kind: type[FullSoftmax], **options: Any) -> FullSoftmax:
     torch.manual_seed(2)
-    return FullSoftmax(D, V, dtype=torch.float64, **options)
+    return kind(D, V, dtype=torch.float64, **options)
 
 
+@KINDS
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_it_is_the_cross_entropy_of_torch(reduction: Any) -> None:
-    criterion, hidden = made(reduction=reduction), doubles(B, D, seed=1).requires_grad_()
+def test_it_is_the_cross_entropy_of_torch(kind: type[FullSoftmax], reduction: Any) -> None:
+    criterion, hidden = made(kind, reduction=reduction), doubles(B, D, seed=1).requires_grad_()
     weight, bias = criterion.classes.weight, criterion.classes.bias
     assert bias is not None
     expected = cross_entropy(linear(hidden, weight, bias.view(-1)), TARGET, reduction=reduction)
@@ -38,10 +41,16 @@ def test_it_is_the_cross_entropy_of_torch(reduction: Any) -> None:
         torch.testing.assert_close(one, other)
 
 
+@KINDS
 @pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize("options", [{}, {"scale": 5.0}, {"absolute": True}, {"bias": False}])
-def test_every_law_and_several_targets(target: Tensor, options: dict[str, Any]) -> None:
-    criterion, hidden = (made(reduction="sum", **options), doubles(B, D, seed=1).requires_grad_())
+def test_every_law_and_several_targets(
+    kind: type[FullSoftmax], target: Tensor, options: dict[str, Any]
+) -> None:
+    criterion, hidden = (
+        made(kind, reduction="sum", **options),
+        doubles(B, D, seed=1).requires_grad_(),
+    )
     inputs = [hidden, *criterion.parameters()]
     expected = full_cross_entropy(criterion, hidden, target).sum()
     got, wanted = (torch.autograd.grad(x, inputs) for x in (criterion(hidden, target), expected))
@@ -49,7 +58,23 @@ def test_every_law_and_several_targets(target: Tensor, options: dict[str, Any]) 
         torch.testing.assert_close(one, other)
 
 
-def test_sparse_gradients_are_refused() -> None:
+def test_chunked_never_holds_all_logits() -> None:
+    criterion, hidden = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
+    with Watch(criterion.parameters()) as watch:
+        criterion(hidden, torch.arange(64)).backward()
+    assert max(shape.numel() for shape in watch.shapes) == 32 * 1000
+
+
+def test_chunked_hands_its_gradients_over_once() -> None:
+    criterion, hidden = made(ChunkedSoftmax), doubles(B, D, seed=1).requires_grad_()
+    loss = criterion(hidden, TARGET)
+    torch.autograd.grad(loss, [hidden], retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward pass"):
+        torch.autograd.grad(loss, [hidden])
+
+
+@KINDS
+def test_sparse_gradients_are_refused(kind: type[FullSoftmax]) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        made(sparse=True)
+        made(kind, sparse=True)
     assert caught.value.field == "sparse"

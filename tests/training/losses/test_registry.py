@@ -33,8 +33,8 @@ def test_options_have_the_defaults_of_their_loss() -> None:
 
 
 def test_options_become_what_the_loss_takes() -> None:
-    read = read_options("uniform", ["n_sampled=7", "bias = False", "scale=3"])
-    assert read == {"n_sampled": 7, "bias": False, "scale": 3.0}
+    read = read_options("uniform", ["n_sampled=7", "per_row = True", "bias=false", "scale=3"])
+    assert read == {"n_sampled": 7, "per_row": True, "bias": False, "scale": 3.0}
     assert isinstance(read["scale"], float)
     assert read_options("uniform", ["scale=none"]) == {"scale": None}
     assert read_options("d-softmax", ["blocks=[[1, 2], [3, 4]]"]) == {"blocks": [[1, 2], [3, 4]]}
@@ -48,7 +48,7 @@ def test_options_become_what_the_loss_takes() -> None:
         ("seed=3", "for uniform"),
         ("n_sampled=many", "allowed: int"),
         ("n_sampled=1.5", "allowed: int"),
-        ("bias=1", "allowed: bool"),
+        ("per_row=1", "allowed: bool"),
         ("scale=true", "allowed: float or none"),
     ],
 )

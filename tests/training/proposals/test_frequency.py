@@ -21,6 +21,7 @@ from tests.training.loss_kit import (
     assert_unbiased,
     doubles,
     estimates,
+    full_cross_entropy,
     middles,
     proposed,
     rest_of,
@@ -36,9 +37,9 @@ WEIGHTS = {
 EVERY = pytest.mark.parametrize("name", WEIGHTS)
 
 
-def made(weights: Tensor, n_sampled: int = M) -> SampledSoftmax:
+def made(weights: Tensor, per_row: bool = False, n_sampled: int = M) -> SampledSoftmax:
     torch.manual_seed(2)
-    proposal = FrequencyProposal(weights, n_sampled=n_sampled)
+    proposal = FrequencyProposal(weights, n_sampled=n_sampled, per_row=per_row)
     criterion = SampledSoftmax(D, len(weights), proposal, reduction="none", dtype=torch.float64)
     criterion.classes.weight.data.mul_(4)
     return criterion
@@ -63,10 +64,42 @@ def test_shared_draws_are_unbiased_by_enumeration(name: str, target: Tensor) -> 
     torch.testing.assert_close(mean, rest_of(criterion, hidden, target))
 
 
+@EVERY
+def test_draws_of_each_row_are_unbiased_by_enumeration(name: str) -> None:
+    criterion, hidden = made(WEIGHTS[name], per_row=True), doubles(2, D, seed=1)
+    target = torch.tensor([2, 0])
+    q, numbers = law(criterion).log_q.exp(), middles(law(criterion))
+    mean = torch.zeros(2, dtype=torch.float64)
+    for row, t in enumerate(target.tolist()):
+        # Numbers over the whole without the target's part, as a share of the rest.
+        rest = 1 - q[t]
+        squeezed = torch.where(torch.arange(V) > t, numbers - q[t], numbers) / rest
+        for ids in map(list, product([j for j in range(V) if j != t], repeat=M)):
+            drawn = proposed(criterion, hidden, target, Numbers(squeezed[ids].repeat(2)))
+            found = estimates(criterion, hidden, target, drawn)[row]
+            mean[row] += (q[ids] / rest).prod() * found
+    torch.testing.assert_close(mean, rest_of(criterion, hidden, target))
+
+
+@EVERY
+def test_draws_of_a_row_are_never_its_target(name: str) -> None:
+    criterion = made(WEIGHTS[name], per_row=True, n_sampled=2000)
+    drawn = proposed(criterion, doubles(V, D), torch.arange(V))
+    assert not bool((drawn.ids.view(V, -1) == torch.arange(V)[:, None]).any())
+
+
 @pytest.mark.parametrize(
-    "name", ["uniform", "log-uniform", pytest.param("unigram", marks=pytest.mark.exhaustive)]
+    ("name", "per_row"),
+    [
+        ("uniform", False),
+        ("unigram", True),
+        ("log-uniform", False),
+        pytest.param("uniform", True, marks=pytest.mark.exhaustive),
+        pytest.param("unigram", False, marks=pytest.mark.exhaustive),
+        pytest.param("log-uniform", True, marks=pytest.mark.exhaustive),
+    ],
 )
-def test_a_thousand_classes_are_estimated_without_bias(name: str) -> None:
+def test_a_thousand_classes_are_estimated_without_bias(name: str, per_row: bool) -> None:
     counts = 1000 / torch.arange(1.0, 1001)
     weights = {
         "uniform": uniform_weights(1000),
@@ -74,7 +107,7 @@ def test_a_thousand_classes_are_estimated_without_bias(name: str) -> None:
         "log-uniform": log_uniform_weights(1000, counts),
     }
     torch.manual_seed(2)
-    proposal = FrequencyProposal(weights[name], n_sampled=200)
+    proposal = FrequencyProposal(weights[name], n_sampled=200, per_row=per_row)
     criterion = SampledSoftmax(D, 1000, proposal, reduction="none", dtype=torch.float64)
     assert_unbiased(criterion, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
 
@@ -94,11 +127,10 @@ def test_laws() -> None:
 
 
 def test_each_number_draws_the_class_whose_part_it_lies_in() -> None:
-    criterion = made(COUNTS, n_sampled=V + 2)
+    fixed = law(made(COUNTS))
+    assert fixed.draw(middles(fixed)).tolist() == list(range(V))
     ends = torch.tensor([1e-300, 1 - 1e-16], dtype=torch.float64)
-    numbers = Numbers(torch.cat([middles(law(criterion)), ends]))
-    drawn = proposed(criterion, doubles(1, D), torch.tensor([0]), numbers)
-    assert drawn.ids.tolist() == [*range(V), 0, V - 1]
+    assert fixed.draw(ends).tolist() == [0, V - 1]
 
 
 @pytest.mark.parametrize("counts", [torch.ones(V - 1), torch.zeros(V), torch.full((V,), torch.nan)])
@@ -118,3 +150,21 @@ def test_no_draws_are_refused(n_sampled: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         FrequencyProposal(COUNTS, n_sampled=n_sampled)
     assert caught.value.field == "n_sampled"
+
+
+def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:
+    rows, target = 100_000, 2
+    bias = []
+    for m in (8, 32):
+        proposal = FrequencyProposal(uniform_weights(V), n_sampled=m, per_row=True)
+        criterion = SampledSoftmax(D, V, proposal, dtype=torch.float64, sparse=False, bias=False)
+        criterion.classes.weight.data = doubles(V, D, seed=6)
+        hidden = doubles(1, D, seed=1).expand(rows, D)
+        classes = torch.full((rows,), target)
+        (estimated,) = torch.autograd.grad(criterion(hidden, classes), criterion.classes.weight)
+        (exact,) = torch.autograd.grad(
+            full_cross_entropy(criterion, hidden[:1], classes[:1]).sum(), criterion.classes.weight
+        )
+        bias.append(float((estimated - exact).norm() / exact.norm()))
+    assert bias[0] > 0.005
+    assert 3 < bias[0] / bias[1] < 5.5

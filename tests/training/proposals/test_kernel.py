@@ -105,7 +105,7 @@ def test_more_features_come_nearer_to_the_kernel() -> None:
     """Leaves of one class: probabilities are those of the features, and tend to exp(nu cos)."""
     hidden, distances = doubles(1, DIM), []
     for n_features in (16, 256, 4096):
-        options = {"n_features": n_features, "nu": 2.0, "leaf": 1}
+        options = {"n_features": n_features, "features": "fourier", "nu": 2.0, "leaf": 1}
         criterion = loss_of("rf", 30, **options)
         masses = (2.0 * criterion.logits(hidden).detach()[0] / 4.0).exp()
         tree = kernel(criterion).tree
@@ -128,8 +128,7 @@ def test_weights_of_any_precision_are_read(
     monkeypatch.setattr("logitsieve.training.proposals.kernel.BFLOAT16_IS_FAST", False)
     same = loss_of("rf", 50).to(torch.bfloat16).float()
     other = loss_of("rf", 50)
-    for each in (same, other):  # loading indexes the rows
-        each.load_state_dict(same.state_dict())
+    other.load_state_dict(same.state_dict())
     other.to(dtype)
     hidden = doubles(3, DIM).float()
     drawn = [proposed(each, hidden, torch.tensor([0, 1, 2])) for each in (same, other)]
@@ -174,6 +173,7 @@ def test_without_a_scale_there_are_no_unit_vectors_for_the_features() -> None:
         ("rf", {"nu": 0.0}, "nu"),
         ("rf", {"nu": float("nan")}, "nu"),
         ("rf", {"nu": 351.0}, "nu"),
+        ("rf", {"features": "sine"}, "features"),
         ("rf", {"n_features": 0}, "n_features"),
         ("rf", {"n_features": 65_537}, "n_features"),
         ("rf", {"scale": None}, "scale"),

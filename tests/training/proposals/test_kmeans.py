@@ -66,6 +66,27 @@ def test_an_update_clusters_all_rows_anew() -> None:
         np.testing.assert_array_equal(array, after[name])
 
 
+def test_a_state_goes_on_with_the_same_lists() -> None:
+    criterion, other = make(n_lists=20), make(n_lists=20, seed=1)
+    criterion.classes.weight.data.normal_()
+    criterion.rebuild()
+    kmeans(other).lists.load_state_dict(kmeans(criterion).lists.state_dict())
+    hidden, none = torch.randn(9, D), np.full((9, 1), -1)
+    fewer = SampledSoftmax(D, V - 1, KMeans(n_lists=20))
+    with pytest.raises(InvalidRequest, match="classes"):
+        kmeans(fewer).lists.load_state_dict(kmeans(criterion).lists.state_dict())
+    for a, b in zip(
+        kmeans(criterion).search_rows(hidden, none, StepRng(0, 0)),
+        kmeans(other).search_rows(hidden, none, StepRng(0, 0)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    for lists in (kmeans(criterion).lists, kmeans(other).lists):
+        lists.rebuild(*other.classes.detached())
+    for name, array in kmeans(criterion).lists.arrays.items():
+        np.testing.assert_array_equal(array, kmeans(other).lists.arrays[name])
+
+
 @pytest.mark.parametrize(
     ("options", "field"), [({"n_lists": 0}, "n_lists"), ({"n_lists": 9, "nprobe": 10}, "nprobe")]
 )

@@ -63,8 +63,7 @@ def colliding(criterion: SampledSoftmax, hidden: Tensor, target: Tensor) -> list
     if lns(criterion).query == "label":
         asked = codes[target.numpy()]
     else:
-        hashed = lns(criterion).hashed
-        asked = hashed.of_contexts(hidden)[0] % (1 << hashed.hashing.bits)
+        asked = lns(criterion).hashed.of_contexts(hidden)[0] % lns(criterion).hashed.buckets
     together = (asked[:, None] == codes[None]).any(-1)
     together[np.arange(len(target)), target.numpy()] = False
     return [np.flatnonzero(row).tolist() for row in together]

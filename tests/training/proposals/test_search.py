@@ -26,6 +26,8 @@ from tests.training.loss_kit import doubles, full_cross_entropy, proposed
 D = 8
 KINDS: dict[str, tuple[type[SearchProposal], dict[str, Any]]] = {
     "lsh": (LSH, {"tables": 6, "bits": 4}),
+    "lsh-dense": (LSH, {"tables": 6, "bits": 4, "structured": False}),
+    "lsh-mips": (LSH, {"tables": 6, "bits": 4, "mips": True}),
     "kmeans": (KMeans, {"n_lists": 5}),
     "top-k": (TopK, {}),
 }

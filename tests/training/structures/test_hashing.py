@@ -1,4 +1,4 @@
-"""Hash families: rates of collision against their laws."""
+"""Hash families: rates of collision against their laws, and what a state holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
+from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash, StructuredSimHash
 
 DIM = 30
 
@@ -54,6 +54,19 @@ def test_vectors_of_zeros_agree_with_each_other_and_half_of_the_time_with_others
     assert abs(same / 16_000 - 0.5) < 4 * (0.25 / 16_000) ** 0.5
 
 
+@pytest.mark.parametrize("noise", [0.2, 1.0, 5.0])
+def test_structured_hyperplanes_agree_as_often(noise: float) -> None:
+    vectors = pair(3, noise)
+    rates = []
+    for seed in range(200):
+        family = StructuredSimHash(DIM, tables=8, bits=4, seed=seed)
+        codes = family.codes(vectors)
+        rates.append(1 - sum(int(x).bit_count() for x in codes[0] ^ codes[1]) / 32)
+    expected = agreement(SimHash(DIM, tables=1, bits=1, seed=0), vectors)
+    # H D1 H D2 H D3 of so few dimensions is near to a Gaussian matrix, not equal to one.
+    assert abs(np.mean(rates) - expected) < 4 * np.std(rates) / 200**0.5 + 0.01
+
+
 @pytest.mark.parametrize("family", [SimHash, DWTA])
 def test_common_buckets_are_as_likely_as_the_law_says(family: type[Hashing]) -> None:
     vectors, draws, together = pair(5, 1.0), 3000, 0
@@ -71,6 +84,17 @@ def test_common_buckets_are_as_likely_as_the_law_says(family: type[Hashing]) -> 
     assert 0.05 < p < 0.95
     assert abs(together / draws - p) < 4 * (p * (1 - p) / draws) ** 0.5
     assert made.chances(kept[:1], kept[:1], offsets, ids)[0] == 1
+
+
+def test_what_was_drawn_is_the_state() -> None:
+    vectors = pair(7, 1.0)
+    first = SimHash(DIM, tables=5, bits=6, seed=1)
+    second = SimHash(DIM, tables=5, bits=6, seed=2)
+    assert (first.codes(vectors) != second.codes(vectors)).any()
+    second.load_state_dict(first.state_dict())
+    np.testing.assert_array_equal(first.codes(vectors), second.codes(vectors))
+    with pytest.raises(InvalidRequest, match="shape"):
+        SimHash(DIM, tables=6, bits=6, seed=2).load_state_dict(first.state_dict())
 
 
 def test_threads_change_nothing() -> None:

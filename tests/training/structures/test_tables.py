@@ -10,7 +10,7 @@ import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.structures.hashing import SimHash
+from logitsieve.training.structures.hashing import DWTA, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables
 
 V, D = 150, 12
@@ -21,8 +21,8 @@ def make_rows(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(V, D, generator=generator), torch.randn(V, 1, generator=generator)
 
 
-def make_tables(*, keep: bool = False) -> HashTables:
-    return HashTables(V, SimHash(D, tables=5, bits=4, seed=3), keep=keep)
+def make_tables(*, mips: bool = False, keep: bool = False, tables: int = 5) -> HashTables:
+    return HashTables(V, SimHash(D, tables=tables, bits=4, seed=3), mips=mips, keep=keep)
 
 
 def everything(tables: HashTables, hidden: torch.Tensor) -> list[list[int]]:
@@ -32,17 +32,21 @@ def everything(tables: HashTables, hidden: torch.Tensor) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, offsets[1:-1])]
 
 
-def test_a_thousand_updates_find_what_new_tables_find() -> None:
+@pytest.mark.parametrize("mips", [False, True])
+def test_a_thousand_updates_find_what_new_tables_find(mips: bool) -> None:
     weight, bias = make_rows()
-    tables = make_tables(keep=True)
+    tables = make_tables(mips=mips, keep=True)
     tables.rebuild(weight, bias)
     generator = torch.Generator().manual_seed(1)
     for _ in range(1000):
         rows = torch.randperm(V, generator=generator)[:7].sort().values
         weight[rows] += 0.1 * torch.randn(7, D, generator=generator)
         tables.update(rows, weight, bias)
-    other = make_tables(keep=True)
+    other = make_tables(mips=mips, keep=True)
     other.rebuild(weight, bias)
+    if mips:
+        other.largest = tables.largest  # a new one would have less headroom
+        other.update(torch.arange(V), weight, bias)
     hidden = torch.randn(20, D, generator=generator)
     assert everything(tables, hidden) == everything(other, hidden)
     np.testing.assert_array_equal(tables.codes, other.codes)
@@ -65,6 +69,82 @@ def test_a_row_is_found_where_it_was_hashed_until_it_is_updated() -> None:
     assert 7 not in away
 
 
+def test_inner_products_are_hashed_for_with_headroom() -> None:
+    weight, bias = make_rows()
+    tables = make_tables(mips=True)
+    tables.rebuild(weight, bias)
+    norms = torch.cat([weight, bias], 1).norm(dim=1)
+    assert tables.largest == pytest.approx(1.2 * float(norms.max()))
+    before, largest = tables.codes.copy(), tables.largest
+    weight[5] *= 1.1
+    tables.update(torch.tensor([5]), weight, bias)
+    assert tables.largest == largest
+    weight[5] *= 100
+    tables.update(torch.tensor([5]), weight, bias)
+    assert tables.largest > 50 * largest
+    assert (before != tables.codes).mean() > 0.1, "all rows are lifted otherwise now"
+
+
+def test_angles_ignore_lengths_and_inner_products_do_not() -> None:
+    weight, bias = make_rows()
+    plain, mips = make_tables(tables=40), make_tables(mips=True, tables=40)
+    for tables in (plain, mips):
+        tables.rebuild(weight, bias)
+    first = plain.codes.copy(), mips.codes.copy()
+    weight[3:9] /= 10
+    bias[3:9] /= 10
+    for tables in (plain, mips):
+        tables.update(torch.arange(3, 9), weight, bias)
+    np.testing.assert_array_equal(plain.codes, first[0])
+    assert (mips.codes != first[1])[3:9].any(1).all()
+
+
+@pytest.mark.parametrize("kind", ["simhash", "structured", "dwta"])
+def test_a_state_goes_on_bit_for_bit(kind: str) -> None:
+    def make(seed: int) -> HashTables:
+        if kind == "dwta":
+            return HashTables(V, DWTA(D, tables=4, hashes=2, window=4, seed=seed), keep=True)
+        family = SimHash if kind == "simhash" else StructuredSimHash
+        return HashTables(V, family(D, tables=4, bits=4, seed=seed), keep=True)
+
+    weight, bias = make_rows()
+    tables = make(1)
+    tables.rebuild(weight, bias)
+    weight[4:90] += 1
+    tables.update(torch.arange(4, 90), weight, bias)
+    other = make(2)
+    other.rebuild(*make_rows(5))
+    state = copy.deepcopy(tables.state_dict())
+    other.load_state_dict(state)
+    assert other.kept is not None
+    np.testing.assert_array_equal(tables.kept, other.kept)
+    assert other.kept.dtype == (np.uint16 if kind == "dwta" else np.float32)
+    hidden = torch.randn(20, D, generator=torch.Generator().manual_seed(2))
+    buckets, _ = tables.of_contexts(hidden)
+    np.testing.assert_array_equal(buckets, other.of_contexts(hidden)[0])
+    targets = np.arange(20)[:, None]
+    for limit, fair in ((V, False), (9, False), (9, True)):
+        got = tables.look_up(buckets, targets, limit, StepRng(1, 2), fair=fair)
+        expected = other.look_up(buckets, targets, limit, StepRng(1, 2), fair=fair)
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(
+        tables.look_up_batch(buckets, targets, 30), other.look_up_batch(buckets, targets, 30)
+    )
+
+
+def test_states_of_other_tables_are_refused() -> None:
+    plain, keeping, more = make_tables(), make_tables(keep=True), make_tables(tables=6)
+    for tables in (plain, keeping, more):
+        tables.rebuild(*make_rows())
+    with pytest.raises(InvalidRequest, match="rows"):
+        keeping.load_state_dict(plain.state_dict())
+    with pytest.raises(InvalidRequest, match="shape"):
+        more.load_state_dict(plain.state_dict())
+    plain.load_state_dict(keeping.state_dict())
+    assert plain.kept is None
+
+
 def test_tables_are_copied_with_scratch_of_their_own() -> None:
     tables = make_tables()
     tables.rebuild(*make_rows())
@@ -78,22 +158,9 @@ def test_tables_are_copied_with_scratch_of_their_own() -> None:
 def test_a_row_of_zeros_and_no_bias_are_hashed() -> None:
     weight, _ = make_rows()
     weight[3] = 0
-    for rows in (weight, torch.zeros(V, D)):
-        tables = make_tables(keep=True)
-        tables.rebuild(rows, None)
-        assert tables.kept is not None
-        assert np.isfinite(tables.kept).all()
-
-
-def test_angles_ignore_lengths() -> None:
-    weight, bias = make_rows()
-    tables = make_tables()
-    tables.rebuild(weight, bias)
-    first = tables.codes.copy()
-    tables.update(torch.arange(3, 9), weight / 10, bias / 10)
-    np.testing.assert_array_equal(tables.codes, first)
-
-
-def test_more_ids_than_offsets_can_count_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="at most 2 tables"):
-        HashTables(2**30 - 1, SimHash(D, tables=3, bits=4, seed=3))
+    for mips in (False, True):
+        for rows in (weight, torch.zeros(V, D)):
+            tables = make_tables(mips=mips, keep=True)
+            tables.rebuild(rows, None)
+            assert tables.kept is not None
+            assert np.isfinite(tables.kept).all()

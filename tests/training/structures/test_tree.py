@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int64
 from logitsieve.training.autograd.classes import LogitForm
 from logitsieve.training.structures.tree import KernelTree, QuadraticFeatures, RandomFourier
@@ -80,6 +81,25 @@ def test_drift_ends_with_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
         tree.update(torch.tensor([2]), weight, None)
     np.testing.assert_array_equal(tree.sums, tree_over(weight).sums)
     assert tree.updates == 0
+
+
+def test_the_state_is_all_that_draws_depend_on() -> None:
+    one, other = tree_over(weights()), tree_over(weights(8), seed=5)
+    other.load_state_dict(one.state_dict())
+    for tree in (one, other):
+        tree.update(torch.tensor([1, 7]), weights(4), None)
+    for left, right in zip(drawn(one, vectors(2)), drawn(other, vectors(2)), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_states_of_other_trees_are_refused() -> None:
+    """Sums of one leaf would fit into those of any number."""
+    one, other = tree_over(weights(), leaf=CLASSES), tree_over(weights())
+    more = KernelTree(RandomFourier(DIM, 7, 4.0, 0), DIM, CLASSES, UNIT, 4)
+    for state in (one.state_dict(), more.state_dict()):
+        with pytest.raises(InvalidRequest, match="sums") as caught:
+            other.load_state_dict(state)
+        assert caught.value.field == "state_dict"
 
 
 def test_a_row_of_zeros_is_a_class_like_others() -> None:

@@ -141,7 +141,7 @@ def test_a_loss_that_cannot_be_served(tmp_path: Path, loss: str, options: tuple[
 
 
 def test_options_come_back(tmp_path: Path) -> None:
-    config = ring_config(tmp_path, loss_option=("n_sampled=3", "bias=false"))
+    config = ring_config(tmp_path, loss_option=("n_sampled=3", "per_row=true"))
     begin(tmp_path / "run", config)
     assert load_config(tmp_path / "run") == config
     with_valid = TrainConfig(text=config.text, valid=config.text)

@@ -2,6 +2,8 @@
 
 float32 logits choose candidates, exact logits decide. What a head does not find on a device
 (candidates, bounds, previews of all logits) is inherited from the head on the host.
+
+Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Heads that answer for the whole softmax: `exact`, and those with a sketch, by `exact`."""
+"""Heads that answer for the whole softmax: `exact`, and the heads with a sketch, by `exact`.
+
+Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row, N draws.
+"""
 
 from __future__ import annotations
 

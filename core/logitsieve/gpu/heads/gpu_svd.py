@@ -1,9 +1,9 @@
 """SVD-softmax on a GPU: a preview of all logits by two products, exact logits of the best.
 
-PyTorch sums the preview in its own order: if rounding decides the last candidates, they may differ
-from the host's, or from another batch's.
+Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax. PyTorch sums the preview in its own order: if rounding
+decides the last candidates, they may differ from the host's, or from another batch's.
 
-Shape letters: R rank.
+Shape letters: B rows of hidden, D hidden size, K answers, R rank, S candidates, V vocabulary.
 """
 
 from __future__ import annotations

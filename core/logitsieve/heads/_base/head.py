@@ -1,4 +1,7 @@
-"""The protocol of heads, the frozen softmax that they answer for, and checks of requests."""
+"""The protocol of heads, the frozen softmax that they answer for, and checks of requests.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
-from logitsieve.api.requests import whole
 from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.functions import decoded
@@ -154,7 +157,16 @@ def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
 
 def checked_k(k: Any, vocab_size: int) -> int:
     """Return `k` as an int in 1 .. V; InvalidRequest otherwise."""
-    return whole("k", k, 1, vocab_size)
+    if type(k) is not int:
+        try:
+            if isinstance(k, bool | np.bool_):
+                raise TypeError
+            k = index(k)
+        except TypeError as error:
+            raise InvalidRequest("k", repr(k), f"a whole number, 1 to {vocab_size}") from error
+    if not 1 <= k <= vocab_size:
+        raise InvalidRequest("k", k, f"1 to {vocab_size}")
+    return int(k)
 
 
 def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:

@@ -1,4 +1,7 @@
-"""Run a PyTorch model over data and record its output layer's inputs: contexts for `build`."""
+"""Run a PyTorch model over data and record its output layer's inputs: contexts for `build`.
+
+Shape letters: B rows of a batch, D hidden size, V vocabulary.
+"""
 
 from __future__ import annotations
 

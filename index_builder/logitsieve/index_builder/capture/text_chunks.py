@@ -24,6 +24,24 @@ def text_chunks(path: Path) -> Iterator[str]:
         raise InvalidRequest("text", f"{path}: {error}", TEXT) from error
 
 
+class CountedText:
+    """A tokenizer of the text in `path` that estimates its total of tokens."""
+
+    def __init__(self, path: Path, tokenize: Callable[[str], list[int]]) -> None:
+        self._tokenize, self._characters = tokenize, sum(map(len, text_chunks(path)))
+        self._read = self._made = 0
+
+    def tokenize(self, text: str) -> list[int]:
+        ids = self._tokenize(text)
+        self._read, self._made = self._read + len(text), self._made + len(ids)
+        return ids
+
+    @property
+    def tokens(self) -> int:
+        """The estimated tokens of the text; 0 before the first chunk."""
+        return round(self._made * self._characters / self._read) if self._read else 0
+
+
 def token_windows(
     path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
 ) -> Iterator[list[int]]:

@@ -1,4 +1,7 @@
-"""Context vectors to fit and to judge on, more than fit in memory."""
+"""Context vectors to fit and to judge on, more than fit in memory.
+
+Shape letters: N contexts, D hidden size, S rows taken.
+"""
 
 from __future__ import annotations
 

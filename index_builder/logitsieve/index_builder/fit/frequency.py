@@ -1,4 +1,7 @@
-"""Sort the ids by their frequency among the best labels of the contexts."""
+"""Sort the ids by their frequency among the best labels of the contexts.
+
+Shape letters: V vocabulary, H held-out contexts judged, K labels.
+"""
 
 from __future__ import annotations
 

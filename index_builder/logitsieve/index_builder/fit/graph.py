@@ -3,6 +3,8 @@
 Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
 every query is far from all of them; then a walk by the angle to [w; b] meets more of the best rows.
 Both graphs are built, and the cheaper one is stored.
+
+Shape letters: V vocabulary, E the size of faiss's vectors, H held-out contexts judged, K labels.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads.graph import GraphHead, one_thread, width
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import TARGET, FitInputs, FitResult, heldout_sample
-from logitsieve.index_builder.reduction import REDUCTIONS
+from logitsieve.index_builder.reduction import augmented
 
 TRIED = tuple(8 << step for step in range(10))  # values of ef
 
@@ -34,6 +36,18 @@ def fit_graph(inputs: FitInputs) -> FitResult:
     best = needed.index(min(needed))
     summary = {"links": inputs.config.graph_links, "by_angle": best}
     return FitResult(graphs[best], summary, {"ef": needed[best][0]})
+
+
+def by_angle(softmax: Softmax) -> Float32:
+    """Return [V, D+2] unit rows in the direction of [w; b; 0]; zero rows stay zero."""
+    rows = augmented(softmax)
+    rows[:, -1] = 0.0
+    norms = np.sqrt(np.einsum("vd,vd->v", rows, rows, dtype=np.float64))
+    np.divide(rows, np.where(norms > 0, norms, 1)[:, None], out=rows, casting="same_kind")
+    return rows
+
+
+REDUCTIONS: tuple[Callable[[Softmax], Float32], ...] = (augmented, by_angle)
 
 
 def graph_arrays(

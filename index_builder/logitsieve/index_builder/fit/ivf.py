@@ -3,6 +3,9 @@
 papers/004 (Auvolat et al. 2015), section 3: a row [w; b] / M is extended to norm 1, the query [h;
 1] by a zero. Then the largest logit has the smallest angle, and spherical k-means groups rows that
 are large for the same queries. A centroid's coordinate for the bias is its own bias.
+
+Shape letters: C clusters, D hidden size, E = D + 2, V vocabulary, H held-out contexts judged, K
+labels.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
 from logitsieve.index_builder.reduction import augmented
-from logitsieve.index_builder.screen.spherical_kmeans import train
 
 POINTS = 256  # rows per centroid that k-means sees
 
@@ -54,10 +56,22 @@ def cluster_arrays(
     softmax: Softmax, clusters: int, iterations: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Return the `ivf` part: `centroids` [C, D], `biases` [C] and no empty list."""
+    import faiss
+
     rows_VE = augmented(softmax)
-    kmeans = train(rows_VE, clusters, iterations, seed, POINTS)
+    clusters = min(clusters, len(rows_VE))
+    kmeans = faiss.Kmeans(
+        rows_VE.shape[1],
+        clusters,
+        niter=iterations,
+        spherical=True,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=POINTS,
+    )
+    kmeans.train(rows_VE)
     cluster_V = kmeans.index.search(rows_VE, 1)[1][:, 0]
-    sizes_C = np.bincount(cluster_V, minlength=kmeans.k)
+    sizes_C = np.bincount(cluster_V, minlength=clusters)
     used = sizes_C > 0
     centroids = np.asarray(kmeans.centroids, np.float32)[used]
     return {

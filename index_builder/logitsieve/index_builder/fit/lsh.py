@@ -2,7 +2,8 @@
 
 papers/000 (Levy, Chen, Ermon 2018, "LSH Softmax"); docs/heads.md describes the search.
 
-Shape letters: U words of the search.
+Shape letters: V vocabulary, U words of the search, H held-out contexts, D hidden size, X = D + 2, L
+tables, N bits a table, J = L N planes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int64
 from logitsieve.evaluation.precision import wilson
 from logitsieve.index_builder.fitting import FitInputs, FitResult
-from logitsieve.index_builder.reduction import REDUCTIONS, draw_planes, hash_vectors, query_planes
+from logitsieve.index_builder.reduction import (
+    COSINE,
+    MIPS,
+    RANGED,
+    Reduction,
+    best_beta,
+    draw_planes,
+    hash_vectors,
+    query_planes,
+    squared_norms,
+)
 from logitsieve.kernels.retrieval.hash_tables import (
     LARGEST_BITS,
     bucket_tables,
@@ -28,7 +39,8 @@ from logitsieve.kernels.retrieval.hash_tables import (
 from logitsieve.utils.options import Progress
 
 JUDGES = 512  # held-out contexts of the search
-WORDS = 1 << 14  # words that the search samples
+WORDS = 1 << 14  # words that the search samples, and words hashed at once
+SCALES = (1.0, 3.0)  # of the best beta for the longest row; plain cosine gains from more
 LEAST_BITS = 4
 PROBES = (1, 2, 4, 8)
 LEAST_TABLES = 8
@@ -46,7 +58,8 @@ FOUND = 15.0  # to store, cap and clear an id
 class Setting:
     """Options of hash tables, and their measurements."""
 
-    by_angle: int  # the place in REDUCTIONS of what is hashed
+    ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
+    beta: float
     bits: int
     tables: int
     probes: int
@@ -64,15 +77,15 @@ class Setting:
         return True, -self.recall, self.cost
 
 
-_Tried = tuple[int, int, int]  # the place of a reduction, bits, probes
+_Tried = tuple[Reduction, int, int]  # reduction, bits, probes
 
 
 @dataclass(frozen=True, eq=False)
 class _Search:
     inputs: FitInputs
     hidden: Float32  # [H, D]
-    words: tuple[Float32, ...]  # [U, X] by each reduction
-    labels: Int64  # [H] places of the exact best words among them
+    words: Int64  # [U], ascending
+    labels: Int64  # [H] places of the exact best words in `words`
 
     @classmethod
     def over(cls, inputs: FitInputs) -> _Search:
@@ -83,8 +96,7 @@ class _Search:
         drawn = random.permutation(vocab_size)[: min(WORDS, vocab_size)]
         words = np.union1d(drawn, best)
         labels = np.searchsorted(words, best)
-        vectors = tuple(unit_rows(inputs.softmax)[words] for unit_rows in REDUCTIONS)
-        return cls(inputs, inputs.heldout.sample(count), vectors, labels)
+        return cls(inputs, inputs.heldout.sample(count), words, labels)
 
     @cached_property
     def needed(self) -> int:
@@ -115,18 +127,17 @@ class _Search:
             raise InvalidRequest("lsh_memory", self.inputs.config.lsh_memory, least)
         return allowed
 
-    def best(self, reduction: int, bits: int, probes: int) -> Setting:
+    def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
         return min(self.settings(reduction, bits, probes), key=lambda setting: setting.rank)
 
-    def settings(self, reduction: int, bits: int, probes: int) -> Iterator[Setting]:
+    def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
         planes = draw_planes(
             self.most_tables(bits), bits, self.inputs.softmax.dim, self.inputs.config.seed
         )
-        vectors = self.words[reduction]
-        codes = hash_vectors(vectors, planes, self.inputs.config.threads)
-        own, shifts = query_planes(planes)
+        codes = hash_vectors(reduction.vectors(self.words), planes, self.inputs.config.threads)
+        own, shifts = query_planes(planes, reduction.beta)
         offsets, ids = bucket_tables(codes, bits)
-        counts = np.zeros((len(self.hidden), len(vectors)), np.uint16)
+        counts = np.zeros((len(self.hidden), len(self.words)), np.uint16)
         order, done = probe_order(bits, probes), 0
         for tables in _growing(len(planes)):
             lsh_collisions(self.hidden, own, shifts, offsets, ids, order, done, tables, counts)
@@ -134,20 +145,21 @@ class _Search:
             yield self._judged(reduction, bits, tables, order.size, counts)
 
     def _judged(
-        self, reduction: int, bits: int, tables: int, probes: int, counts_HU: np.ndarray
+        self, reduction: Reduction, bits: int, tables: int, probes: int, counts_HU: np.ndarray
     ) -> Setting:
         """Return the setting with the tightest cap that reaches the recall, or without a cap."""
         limit, recall = self._tightest(counts_HU)
         reaches = recall * len(self.labels) >= self.needed - ROUNDING
         sizes = (counts_HU > 0).sum(axis=1)
-        growth = self.inputs.vocab_size / counts_HU.shape[1]
+        growth = self.inputs.vocab_size / len(self.words)
         distinct, entries = sizes.mean() * growth, counts_HU.sum() / len(counts_HU) * growth
         scanned = np.minimum(sizes, limit).mean() * growth
         dim, ranked = self.inputs.softmax.dim, RANKED * tables * bits * (probes > 1)
         cost = PLANE * tables * bits * dim + ranked + BUCKET * tables * probes
         cost += COLLISION * entries + FOUND * distinct + scanned * dim
         return Setting(
-            by_angle=reduction,
+            ranges=reduction.ranges,
+            beta=reduction.beta,
             bits=bits,
             tables=tables,
             probes=probes,
@@ -169,7 +181,7 @@ class _Search:
             return float((np.clip((limit - above) / equal, 0, 1) * hit).mean())
 
         enough = self.needed - ROUNDING
-        limits = range(1, counts_HU.shape[1])
+        limits = range(1, len(self.words))
         least = 1 + bisect_left(limits, True, key=lambda n: recall(n) * len(hit) >= enough)
         return least, recall(least)
 
@@ -184,7 +196,8 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
     """Search the settings in two rounds, then hash the vocabulary with the best one."""
     search = _Search.over(inputs)
     bits = search.bits_allowed()
-    first = [(reduction, n, 1) for reduction in range(len(REDUCTIONS)) for n in bits if n % 2 == 0]
+    reductions = _reductions(search)
+    first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
     tried = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
     reduction, n, _ = first[min(range(len(first)), key=lambda i: tried[i].rank)]
     # Probes make up for finer buckets.
@@ -197,7 +210,7 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
     tried += [search.best(*point) for point in _reported(second, "lsh: probes", inputs.progress)]
     best = min(tried, key=lambda setting: setting.rank)
     return FitResult(
-        arrays=_arrays(inputs, best),
+        arrays=_arrays(search, reduction, best),
         summary={name: float(value) for name, value in asdict(best).items()},
         knobs={"probes": best.probes, "candidates": best.candidates},
     )
@@ -210,9 +223,28 @@ def _reported(tried: list[_Tried], stage: str, progress: Progress) -> Iterator[_
     progress(stage, len(tried), len(tried))
 
 
-def _arrays(inputs: FitInputs, best: Setting) -> dict[str, np.ndarray]:
-    planes = draw_planes(best.tables, best.bits, inputs.softmax.dim, inputs.config.seed)
-    vectors = REDUCTIONS[best.by_angle](inputs.softmax)
-    offsets, ids = bucket_tables(hash_vectors(vectors, planes, inputs.config.threads), best.bits)
-    own, shifts = query_planes(planes)
+def _reductions(search: _Search) -> list[Reduction]:
+    softmax = search.inputs.softmax
+    squares_V = squared_norms(softmax)
+    power = float(np.einsum("hd,hd->", search.hidden, search.hidden)) / len(search.hidden)
+    beta = best_beta(squares_V, softmax.bias.astype(np.float64), power)
+    return [
+        Reduction.of(softmax, squares_V, ranges, scale * beta)
+        for ranges in (COSINE, RANGED, MIPS)
+        for scale in SCALES
+    ]
+
+
+def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, np.ndarray]:
+    config = search.inputs.config
+    planes = draw_planes(best.tables, best.bits, search.inputs.softmax.dim, config.seed)
+    rows = np.arange(search.inputs.vocab_size)
+    codes = np.concatenate(
+        [
+            hash_vectors(reduction.vectors(rows[start : start + WORDS]), planes, config.threads)
+            for start in range(0, len(rows), WORDS)
+        ]
+    )
+    offsets, ids = bucket_tables(codes, best.bits)
+    own, shifts = query_planes(planes, best.beta)
     return {"planes": own, "shifts": shifts, "offsets": offsets, "ids": ids}

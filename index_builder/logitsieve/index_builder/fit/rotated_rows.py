@@ -1,4 +1,7 @@
-"""Rows of W in the coordinates of a sketch, and bounds on each row's residual."""
+"""Rows of W in the coordinates of a sketch, and bounds on each row's residual.
+
+Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
 """The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
 The search minimises bytes read. The greedy order of a partition fixes its lists at every budget,
-and these decide which rows to escalate, so the best operating point needs no further fit.
+and these decide which rows to escalate, so the best operating point needs no further fit
+(cascade.py).
+
+Shape letters: D hidden size, C clusters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
 from logitsieve.evaluation.precision import Z95
+from logitsieve.heads import Head
 from logitsieve.index_builder.data.contexts import HELD_OUT
 from logitsieve.index_builder.fitting import (
     MORE_MISSES,
@@ -24,11 +28,13 @@ from logitsieve.index_builder.fitting import (
     FitResult,
     bound_of,
     bytes_read,
+    cheapest,
     heads_of,
     turning_bytes,
 )
 from logitsieve.index_builder.screen.cascade import (
     BYTES_A_TOKEN,
+    EQUAL,
     TARGETS,
     PrecisionGoal,
     ScreenCosts,
@@ -46,28 +52,38 @@ TRAINED = 4  # partitions trained at least, the fastest of the plain ones
 PROMISED = 0.01  # guard of a screen that promises a precision
 
 
-def fit_screen(inputs: FitInputs) -> FitResult:
+def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult:
     """Return a screen with the configured budget, or the cheapest that meets the target.
 
-    Bytes also decide if the screen bounds its candidates first, by a sketch without levels.
+    Bytes decide, times only between near choices; also whether the screen bounds its candidates
+    first, if the sketch has no levels. `costs` are of `inputs`, if known.
     """
     trial, softmax = inputs.trial, inputs.softmax
+
+    def screen(result: FitResult) -> Head:
+        fitted = {**inputs.fitted, "screen": result}
+        return heads_of(softmax, fitted, fallback=inputs.fallback)["screen"]
+
     if (target := inputs.target) is None:
         result = train_fixed(inputs).result()
     else:
         if inputs.config.guard is None:
             inputs = replace(inputs, config=replace(inputs.config, guard=PROMISED))
-        result = Search(inputs, target, costs_of(inputs)).run().result()
+
+        def us(fitted: FittedScreen) -> float:
+            return trial.us(screen(fitted.result()))
+
+        result = Search(inputs, target, costs or costs_of(inputs), us).run().result()
     sketch = inputs.fitted["certified"].arrays if "certified" in inputs.fitted else {}
     if "fine" not in sketch or "middle" in sketch:
         return result
-    fitted = {**inputs.fitted, "screen": result}
-    screen = heads_of(softmax, fitted, fallback=inputs.fallback)["screen"]
-    candidates, computed = (trial.scanned(screen.with_knobs(prescreen=on)) for on in (0, 1))
+    plain, bounded = heads = [screen(result).with_knobs(prescreen=on) for on in (0, 1)]
+    candidates, computed = trial.scanned(plain), trial.scanned(bounded)
     row, codes = softmax.matrix.row_bytes, sketch["fine"].shape[1]
     after = turning_bytes(sketch) + SCATTERED * (candidates * codes + computed * row)
-    on = after < SCATTERED * candidates * row
-    return replace(result, knobs={**result.knobs, "prescreen": int(on)})
+    us_of = None if inputs.config.reproducible else lambda on: trial.us(heads[on])
+    on = cheapest({0: SCATTERED * candidates * row, 1: after}, us_of)
+    return replace(result, knobs={**result.knobs, "prescreen": on})
 
 
 def costs_of(inputs: FitInputs) -> ScreenCosts:
@@ -76,9 +92,9 @@ def costs_of(inputs: FitInputs) -> ScreenCosts:
     return ScreenCosts(fallback, softmax.dim, SCATTERED * softmax.matrix.row_bytes)
 
 
-def label_depth(inputs: BuildInputs) -> int:
-    """Return the labels a context that a fit needs."""
-    labels, target = inputs.config.labels, inputs.target
+def label_depth(inputs: BuildInputs, graded: bool = False) -> int:
+    """Return the labels a context that a fit needs; with grades, a screen always has a target."""
+    labels, target = inputs.config.labels, inputs.target or (EQUAL if graded else None)
     return labels if target is None else max(depths(target, labels, inputs.vocab_size))
 
 
@@ -133,6 +149,7 @@ class Search:
     inputs: FitInputs
     target: Mapping[str, float]
     costs: ScreenCosts
+    us: Callable[[FittedScreen], float]  # microseconds a row
 
     @property
     def goal(self) -> PrecisionGoal:
@@ -161,7 +178,8 @@ class Search:
             if reached and number >= TRAINED:
                 break
         if reached:
-            return min(reached, key=lambda screen: screen.plan.cost)
+            read = {number: screen.plan.cost for number, screen in enumerate(reached)}
+            return reached[cheapest(read, lambda number: self.us(reached[number]))]
         assert nearest is not None
         if inputs.best_effort:
             return nearest

@@ -3,6 +3,8 @@
 Lists are likely to miss the labels of a row with a low cosine to its best centroid, so rows of the
 lowest cosines are escalated until the others reach the target precision. Not in the paper;
 docs/building.md measures the gain.
+
+Shape letters: H held-out contexts, K labels a context, P observed (cluster, label) pairs.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import numpy as np
 
 from logitsieve.api.results import Bool, Float64
 from logitsieve.evaluation.precision import lower_bound
+from logitsieve.heads import EstimatedHead
 from logitsieve.index_builder.fitting import Bound
 from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
+EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # what `estimated` promises
 PRECISE = 0.25  # candidates a row: the precision of a budget
 SHRINK = 0.8  # of each budget tried with escalation from the one before
 LEAST = 0.06  # of all labels: the least budget tried with escalation

@@ -1,6 +1,7 @@
 """Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels.
 
-Shape letters: R best clusters of a context.
+Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels a
+context, P observed (cluster, label) pairs, R best clusters of a context.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when mul
 
 
 class Knapsack:
-    """A greedy knapsack of the labels that each cluster keeps, for any budget, sorted once.
+    """A greedy knapsack of the labels that each cluster keeps, for any budget.
 
-    papers/001, section 3, "Optimization"; derived in docs/building.md. `hits_P` counts the rows of
-    a pair's cluster that have its label, m_ts; `cluster_P` is the pair's cluster t; `rows_C` counts
-    the rows of each cluster, n_t.
+    papers/001, section 3, "Optimization"; derived in docs/building.md. The pairs are sorted once,
+    O(P log P). `hits_P` counts the rows of a pair's cluster that have its label, m_ts; `cluster_P`
+    is the pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
     """
 
     def __init__(self, cluster_P: Int32, hits_P: Int32, rows_C: Int64, waste_weight: float) -> None:
@@ -49,8 +50,8 @@ class Knapsack:
     def select(self, budget: float | None) -> Bool:
         """bool [P], the kept pairs: at most `budget` candidates a row on average; None: all paying.
 
-        Items are taken in order, past any that does not fit: it never fits later, so each pass
-        drops all such items and takes the longest prefix of the others.
+        Items are taken in order, past any that does not fit. An item that did not fit never fits
+        later, so each pass drops all such items and takes the longest prefix of the others.
         """
         keep_P = np.zeros(self._pairs, bool)
         budget = self.everything if budget is None else min(budget, self.everything + 1)
@@ -241,8 +242,7 @@ def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
 
 def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) -> Float32:
     """float32 [N]: of each context to its cluster's centroid; 1 for a context of zeros."""
-    norms_C1 = np.linalg.norm(centroids_CD, axis=1, keepdims=True)
-    unit_CD = centroids_CD / np.maximum(norms_C1, np.finfo(np.float32).tiny)
+    unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
     cosines_N = np.ones(contexts.rows, np.float32)
     for part, block in contexts.parts():
         lengths = np.linalg.norm(block, axis=1)

@@ -1,40 +1,100 @@
-"""Spherical k-means by faiss: clusters of vectors by their largest product with a unit centroid.
+"""Spherical k-means over the sampled contexts, their blocks assigned by workers.
 
 papers/001, Algorithm 1 line 3 and section 7.2; Dhillon and Modha 2001, "Concept Decompositions".
+
+Shape letters: S sampled contexts, R contexts of a block, D hidden size, C clusters.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import Float32
+from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.index_builder.config import ScreenConfig
+from logitsieve.index_builder.workers import Shared, Workers
 
+BLOCK_ROWS = 8192
 TINY = np.finfo(np.float32).tiny
+NUDGE = np.float32(1 / 1024)  # of a coordinate: the difference of a split cluster's halves
 
 
-def spherical_kmeans(hidden_SD: Float32, clusters: int, iterations: int, seed: int) -> Float32:
-    """Return unit centroids [C, D] of contexts of any length, at most one a context."""
-    # Scaled first, as squares could overflow.
-    unit_SD = hidden_SD / np.maximum(np.abs(hidden_SD).max(axis=1, keepdims=True), TINY)
-    unit_SD /= np.maximum(np.linalg.norm(unit_SD, axis=1, keepdims=True), TINY)
-    trained = train(unit_SD, clusters, iterations, seed, most=len(unit_SD))
-    return np.asarray(trained.centroids, np.float32)
+class Sample(NamedTuple):
+    rows: Float32  # [S, D]
+    norms: Float32  # [S], not 0
 
 
-def train(unit_SD: Float32, clusters: int, iterations: int, seed: int, most: int) -> Any:
-    """Return faiss's k-means of unit vectors, trained on at most `most` of them for a cluster."""
-    import faiss
+def spherical_kmeans(
+    hidden_SD: Float32,
+    clusters: int,
+    config: ScreenConfig,
+    seed: int,
+    workers: Workers | None = None,
+) -> Float32:
+    """float32 [C, D]: unit centroids, at most `clusters` and at most one a context.
 
-    trained = faiss.Kmeans(
-        unit_SD.shape[1],
-        min(clusters, len(unit_SD)),
-        niter=iterations,
-        spherical=True,
-        seed=seed,
-        min_points_per_centroid=1,
-        max_points_per_centroid=most,
-    )
-    trained.train(unit_SD)
-    return trained
+    Each is the mean direction of the contexts that have their largest product with it. It starts in
+    the direction of one of them; one without contexts takes half of a large cluster.
+    """
+    workers, random = workers or Workers(), np.random.default_rng(seed)
+    chosen = random.permutation(len(hidden_SD))[: min(clusters, len(hidden_SD))]
+    sample = Sample(hidden_SD, norms_of(hidden_SD))
+    shared = Shared(sample, Sample, tuple(sample))
+    centroids_CD = _unit(hidden_SD[chosen] / sample.norms[chosen, None])
+    for _ in range(config.kmeans_iterations):
+        sums_CD, counts_C = np.zeros(centroids_CD.shape), np.zeros(len(centroids_CD), np.int64)
+        calls = ((shared, start, centroids_CD) for start in range(0, len(hidden_SD), BLOCK_ROWS))
+        for used, sums, counts in workers.map(sum_directions, calls):
+            sums_CD[used] += sums
+            counts_C[used] += counts
+        directions_CD = _unit(sums_CD).astype(np.float32)
+        # Directions that cancel out do not move the centroid.
+        moved = counts_C > 0
+        moved[moved] = np.abs(directions_CD[moved]).max(axis=1) > 0
+        centroids_CD = np.where(moved[:, None], directions_CD, centroids_CD)
+        _split(centroids_CD, counts_C, random)
+    return centroids_CD
+
+
+def norms_of(hidden_SD: Float32) -> Float32:
+    """[S] lengths, at least the least normal number; scaled, as squares could overflow."""
+    largest_S = np.maximum(np.abs(hidden_SD).max(axis=1), TINY)
+    norms_S = np.empty(len(hidden_SD), np.float32)
+    for start in range(0, len(hidden_SD), BLOCK_ROWS):
+        here = slice(start, start + BLOCK_ROWS)
+        norms_S[here] = np.linalg.norm(hidden_SD[here] / largest_S[here, None], axis=1)
+    lengths_S: Float32 = np.maximum(norms_S * largest_S, TINY)
+    return lengths_S
+
+
+def sum_directions(
+    sample: Sample, start: int, centroids_CD: Float32
+) -> tuple[Int64, Float64, Int64]:
+    """Return the clusters of a block's contexts, their sums of unit vectors, and their sizes."""
+    rows_RD = sample.rows[start : start + BLOCK_ROWS]
+    cluster_R = (rows_RD @ centroids_CD.T).argmax(axis=1)
+    order_R = np.argsort(cluster_R, kind="stable")
+    used, first = np.unique(cluster_R[order_R], return_index=True)
+    norms_R = sample.norms[start : start + BLOCK_ROWS]
+    directions_RD = rows_RD[order_R] / norms_R[order_R, None]
+    sums = np.add.reduceat(directions_RD, first, axis=0).astype(np.float64)
+    return used, sums, np.diff(first, append=len(order_R))
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY))
+
+
+def _split(centroids_CD: Float32, counts_C: Int64, random: np.random.Generator) -> None:
+    """Place each empty centroid next to a large cluster's, drawn by size, which it halves."""
+    for empty in np.flatnonzero(counts_C == 0):
+        spare_C = np.maximum(counts_C - 1, 0)
+        if not spare_C.sum():
+            return
+        large = int(random.choice(len(counts_C), p=spare_C / spare_C.sum()))
+        nudge_D = np.where(np.arange(centroids_CD.shape[1]) % 2, -NUDGE, NUDGE)
+        pair = np.stack([centroids_CD[large] * (1 + nudge_D), centroids_CD[large] * (1 - nudge_D)])
+        centroids_CD[empty], centroids_CD[large] = _unit(pair)
+        counts_C[empty] = counts_C[large] // 2
+        counts_C[large] -= counts_C[empty]

@@ -1,6 +1,9 @@
 """The learned screen: clusters of contexts, and a short list of candidate labels for each.
 
 papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, derived in docs/building.md.
+
+Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
+(cluster, label) pairs.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
     from logitsieve.index_builder.screen.centroids import trainable_scale
 
     config = inputs.config
-    unit_CD = spherical_kmeans(inputs.sample, clusters, config.kmeans_iterations, config.seed)
+    unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
     return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
 
 

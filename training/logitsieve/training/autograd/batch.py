@@ -1,4 +1,8 @@
-"""A batch of rows, their targets, and the candidates that a method proposes for them."""
+"""A batch of rows, their targets, and the candidates that a method proposes for them.
+
+Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target,
+M candidates of the batch, E candidates of all rows.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +72,10 @@ class Targets:
 
 @dataclass(frozen=True)
 class SharedCandidates:
-    """One set for all rows: ids int64 [M], may repeat, and -log of their expected counts.
+    """One set for all rows: ids int64 [M] and log_weights float [M]; candidates may repeat.
 
-    The loss masks a row's targets and counts them with log-weight 0.
+    A log-weight is -log of the candidate's expected count. The loss masks a row's targets and
+    counts them with log-weight 0.
     """
 
     ids: Tensor

@@ -1,4 +1,7 @@
-"""Buckets of DWTA hashes, and the probability that two vectors agree in one hash.
+"""Buckets of DWTA and SimHash hashes, and the probability that two vectors agree in one hash.
+
+SimHash (Charikar 2002): two vectors are on one side of a random hyperplane with probability 1 -
+angle / pi.
 
 DWTA (Chen, Shrivastava 2018; Daghaghi et al. 2020, appendix A.3): the largest of a few random
 coordinates, K winners a table. Two vectors agree if coordinate i wins in both: with R_i coordinates
@@ -6,7 +9,8 @@ below i in both, that has the probability sum_i C(R_i, m - 1) / C(D, m). Each wi
 independently, not cut from a permutation as in the paper, so 1 - (1 - p^K)^L, the chance of a
 common bucket, is exact.
 
-Shape letters: K hashes a table, m coordinates of a window, a power of two.
+Shape letters: B queries or vectors, D their size, V rows, E pairs of a query and a row, L tables, K
+hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >= L K products.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.retrieval.hash_tables import code_of
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, row_of
 from logitsieve.kernels.simd.masks import count_bits
 from logitsieve.kernels.simd.pointers import pointer
@@ -141,3 +146,13 @@ def simhash_agreements(
             for n in range(min(4, end - e)):
                 cosine = min(max(np.float64(cosines[n]), -1.0), 1.0)
                 out[e + n] = 1.0 - acos(cosine) / pi
+
+
+@kernel("(float32[:,::1], int64, int32[:,::1])")
+def codes_of_products(products: Float32, bits: int, codes: Int32) -> None:
+    """Fill codes [B, L] from products [B, J]: bit n of table l is the sign of product l K + n."""
+    rows, tables = codes.shape
+    for row in range(rows):
+        sides = row_of(pointer(products), row, products.shape[1])
+        for table in range(tables):
+            codes[row, table] = code_of(sides, table, bits)

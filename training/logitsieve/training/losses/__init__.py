@@ -16,7 +16,8 @@ from logitsieve.training.losses.baselines import (
     Quadratic,
     TopK,
 )
-from logitsieve.training.losses.loss import Export, FullSoftmax, SoftmaxLoss
+from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
+from logitsieve.training.losses.loss import Export, SoftmaxLoss
 from logitsieve.training.losses.registry import LOSSES, Loss
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import FrequencyProposal
@@ -27,7 +28,7 @@ from logitsieve.training.proposals.lsh import LSH
 from logitsieve.training.proposals.proposal import Proposal
 
 __all__ = [
-    "LNS", "LOSSES", "LSH", "NCE", "DSoftmax", "Exp", "Export",
+    "LNS", "LOSSES", "LSH", "NCE", "ChunkedSoftmax", "DSoftmax", "Exp", "Export",
     "FrequencyProposal", "FullSoftmax", "ImportanceSoftmax", "KMeans", "Loss", "Proposal",
     "Quadratic", "RandomFeatures", "SampledSoftmax", "SoftmaxLoss", "TopK", "clip_grad_norm_",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """The baselines that the papers compare with.
 
-Shape letters: m draws, K best classes of a row, b rows at once.
+Shape letters: B rows, D hidden size, V classes, m draws, C different ones, K best classes of a row,
+b rows at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from logitsieve.training.autograd.batch import (
 from logitsieve.training.autograd.classes import BlockWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.autograd.shared import merge_classes, merged_logits
-from logitsieve.training.losses.loss import FullSoftmax, LossOptions
+from logitsieve.training.losses.full import FullSoftmax
+from logitsieve.training.losses.loss import LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import (
     FrequencyProposal,
@@ -48,7 +50,8 @@ class TopK(SearchProposal):
     """The k largest logits and the targets; with n_uniform > 0 a sample of the others too.
 
     "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed: only the
-    backward pass is cheaper. Biased without n_uniform, and with it LSH Softmax by a perfect search.
+    backward pass is cheaper than the full softmax's. Biased without n_uniform, and with it LSH
+    Softmax by a perfect search.
     """
 
     def default_n_uniform(self, k: int) -> int:
@@ -87,8 +90,9 @@ class TopK(SearchProposal):
 class Exp(Proposal):
     """m draws a row from the softmax over the other classes than its targets: O(V) a row.
 
-    The best proposal possible (Rawat et al. 2019, section 2): the loss is the full softmax's, and
-    the gradient is in expectation.
+    The best proposal possible (Rawat et al. 2019, section 2; Bengio and Senecal 2008). Each draw's
+    e^{x_j} / q_j is the same, so the loss is the full softmax's, and the gradient is in
+    expectation.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
@@ -172,12 +176,12 @@ class _FrequencyLoss(SampledSoftmax):
 class ImportanceSoftmax(_FrequencyLoss):
     """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j), q of class_counts [V] or uniform.
 
-    Bengio and Senecal 2003; "IS" of Levy, Chen, Ermon 2018. Without the target, it can be negative.
+    Bengio and Senecal 2003; "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to
+    the draws, so the loss can be negative.
     """
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        drawn = self.proposal.propose(hidden_BD, targets, self.random.next())
-        merged = merge_classes(targets, drawn)
+        merged = merge_classes(targets, self.proposal.shared(self.random.next()))
         x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)
         mean_B = targets.sums(x_P * targets.shares(x_P.dtype))
         return (x_BC + merged.log_weights.to(x_BC.dtype)).logsumexp(1) - mean_B
@@ -186,9 +190,9 @@ class ImportanceSoftmax(_FrequencyLoss):
 class NCE(_FrequencyLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
-    Noise-contrastive estimation (Gutmann and Hyvarinen 2010), with Z = 1 (Mnih and Teh 2012). The
-    noise, m draws for the batch from class_counts [V] or log-uniform by id, may be the target.
-    Biases start at -log V, so that Z starts near 1.
+    Noise-contrastive estimation, which tells classes of the data from noise (Gutmann and Hyvarinen
+    2010), with Z = 1 (Mnih and Teh 2012). The noise, m draws for the batch from class_counts [V] or
+    log-uniform by id, may be the target. Biases start at -log V, so that Z starts near 1.
     """
 
     def default_weights(self, n_classes: int) -> Tensor:
@@ -198,8 +202,7 @@ class NCE(_FrequencyLoss):
         return -log(n_classes)
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        ids = self.proposal.propose(hidden_BD, targets, self.random.next()).ids
-        log_m = log(self.proposal.n_sampled)
+        ids, log_m = self.proposal.shared(self.random.next()).ids, log(self.proposal.n_sampled)
         once = torch.zeros(len(ids), dtype=torch.float64)
         merged = merge_classes(targets, SharedCandidates(ids, once))
         x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)
@@ -211,14 +214,14 @@ class NCE(_FrequencyLoss):
 
 
 class DSoftmax(FullSoftmax):
-    """Full softmax over blocks of classes by frequency: sum of n d products a row instead of V D.
+    """Full softmax over blocks of classes: sum of n d products a row instead of V D.
 
-    Chen, Grangier, Auli 2016, section 2.2: a block's logits are the product of its weights [n, d]
-    with a part of the hidden row.
+    Chen, Grangier, Auli 2016, section 2.2: classes are cut into blocks by frequency, and the logits
+    of a block of n classes are the product of its weights with a part of the hidden row, of size d.
 
-    blocks: (n, d) of each, most frequent classes first, together V and D; by default a tenth of the
-    classes has half of the dimensions, the next three tenths a quarter. class_counts [V]: by
-    default frequencies fall with the id.
+    blocks: (n, d) of each, most frequent classes first, together V and D. By default a tenth of the
+    classes has half of the dimensions, the next three tenths a quarter. class_counts [V]:
+    frequencies; by default they fall with the id.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
-"""The base of every softmax loss, a module that takes hidden rows and targets; the full softmax.
+"""The base of every softmax loss: a module that takes hidden rows and targets.
 
 Conventions: torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
+
+Shape letters: B rows that have a target, D hidden size, V classes.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +69,8 @@ class SoftmaxLoss(nn.Module, ABC):
     """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
 
     Several targets a row are padded with `ignore_index`; the loss is log Z less the mean of their
-    logits. Rows without a target count 0 with reduction "none", and not at all in a mean.
+    logits. Rows without a target count 0 with reduction "none", and not at all in a mean. Raises
+    InvalidRequest.
     """
 
     def __init__(
@@ -113,8 +116,8 @@ class SoftmaxLoss(nn.Module, ABC):
                 return self._nothing(prepared, hidden.shape[:-1])
             if self.reduction == "none":
                 return batch.spread(self.losses(prepared, batch.targets), hidden.shape[:-1])
-            count = batch.targets.count if self.reduction == "mean" else 1
-            return self.losses(prepared, batch.targets).sum() / count
+            count = max(batch.targets.count, 1) if self.reduction == "mean" else 1
+            return self.total(prepared, batch.targets, 1 / count)
 
     def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
         # Every parameter gets a gradient, of no rows: DistributedDataParallel expects one.
@@ -127,6 +130,10 @@ class SoftmaxLoss(nn.Module, ABC):
     @abstractmethod
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         """Return the loss of each row [B]; hidden comes from `prepare`."""
+
+    def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
+        """Return the sum of the rows' losses, times `share`."""
+        return self.losses(hidden_BD, targets).sum() * share
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """Return hidden rows in the precision of the loss, of length `scale` if there is one."""
@@ -143,9 +150,6 @@ class SoftmaxLoss(nn.Module, ABC):
     ) -> RemovableHandle | None:
         """Update the loss's index of its rows after steps of `optimizer`; None without an index."""
         return None
-
-    def rebuild(self) -> None:
-        """Index all rows again, if the loss has an index: for weights that were set by hand."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return all logits [..., V] of the softmax that is trained."""
@@ -214,25 +218,3 @@ def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
     """Return log-sum-exp of logits [B, V] less the mean logit of each row's targets."""
     x_P = x_BV[targets.rows, targets.classes]
     return x_BV.logsumexp(-1) - targets.sums(x_P * targets.shares(x_P.dtype))
-
-
-class FullSoftmax(SoftmaxLoss):
-    """Cross-entropy over all classes: holds the logits [B, V] and a dense gradient [V, D]."""
-
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        *,
-        classes: Classes | None = None,
-        **common: Unpack[LossOptions],
-    ) -> None:
-        if common.setdefault("sparse", False):
-            raise InvalidRequest("sparse", True, "False: every class has a gradient in each step")
-        super().__init__(in_features, n_classes, classes=classes, **common)
-
-    def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        x_BV = self.full_logits(hidden_BD)
-        if targets.single:
-            return functional.cross_entropy(x_BV, targets.classes, reduction="none")
-        return full_losses(x_BV, targets)

@@ -21,7 +21,8 @@ from logitsieve.training.losses.baselines import (
     Quadratic,
     TopK,
 )
-from logitsieve.training.losses.loss import FullSoftmax, LossOptions, SoftmaxLoss
+from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
+from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import (
     FrequencyProposal,
@@ -140,6 +141,7 @@ def _is_text(kind: Any) -> bool:
 # tests/training/test_registry.py.
 LOSSES: dict[str, Loss] = {
     "full": Loss(FullSoftmax),
+    "chunked": Loss(ChunkedSoftmax),
     "uniform": Loss(SampledSoftmax, FrequencyProposal, uniform_weights),
     "log-uniform": Loss(SampledSoftmax, FrequencyProposal, log_uniform_weights),
     "unigram": Loss(SampledSoftmax, FrequencyProposal, unigram_weights),

@@ -3,6 +3,8 @@
 -mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j})
 
 The inner sum estimates Z = sum over V e^x without bias, its log with about -Var / (2 Z^2).
+
+Shape letters: B rows that have a target, D hidden size, V classes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from logitsieve.training.structures.track import Tracking, check_trackable
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
-    The state has the seed of the draws and the number of steps; loading one indexes its rows.
+    `track` updates the proposal's index of the rows. The state has the seed of the draws, the
+    number of steps, the index, and the rows that moved since its update.
     """
 
     classes: ClassWeights
@@ -51,7 +54,6 @@ class SampledSoftmax(SoftmaxLoss):
         self._tracked = False
         self.proposal = copy.copy(proposal)
         self.proposal.start(self.classes, self.logit_form, seed)
-        self.register_load_state_dict_post_hook(_rebuild)  # type: ignore[no-untyped-call]
         self.rebuild()
 
     @property
@@ -74,6 +76,7 @@ class SampledSoftmax(SoftmaxLoss):
         return ragged_losses(hidden_BD, self.classes, self.logit_form, targets, drawn)
 
     def rebuild(self) -> None:
+        """Index all rows again, for instance after weights were set by hand."""
         if self.proposal.index is not None:
             self.proposal.index.rebuild(*self.classes.detached())
             self.tracking.forget()
@@ -88,9 +91,10 @@ class SampledSoftmax(SoftmaxLoss):
     def track(
         self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
-        """Update the index every `every` steps of `optimizer`, a period that grows by `growth`.
+        """Update the index after steps of `optimizer`.
 
-        Return a handle with .remove(), or None without an index.
+        Rows with a gradient are indexed again every `every` steps, a period that grows by `growth`
+        each time. Return a handle with .remove(), or None without an index. Raises InvalidRequest.
         """
         check_at_least("every", every, 1)
         if not growth >= 1:
@@ -103,13 +107,14 @@ class SampledSoftmax(SoftmaxLoss):
         return optimizer.register_step_post_hook(partial(self.tracking.after_step, *tracked))
 
     def get_extra_state(self) -> dict[str, Any]:
-        random = self.random
-        return {"seed": random.seed, "step": random.step, "updates": self.tracking.updates}
+        state: dict[str, Any] = {"seed": self.random.seed, "step": self.random.step}
+        if self.proposal.index is not None:
+            state["structure"] = self.proposal.index.state_dict()
+            state["progress"] = self.tracking.state_dict()
+        return state
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.random.seed, self.random.step = state["seed"], state["step"]
-        self.tracking.updates = state["updates"]
-
-
-def _rebuild(loss: SampledSoftmax, _: object) -> None:
-    loss.rebuild()
+        if self.proposal.index is not None:
+            self.proposal.index.load_state_dict(state["structure"])
+            self.tracking.load_state_dict(state["progress"])

@@ -1,6 +1,8 @@
 """Negatives from a fixed distribution over the classes, whatever the context.
 
-Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015.
+Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015. Draws are independent.
+
+Shape letters: B rows, D hidden size, V classes, m draws, E = B m of all rows.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.batch import SharedCandidates, Targets
+from logitsieve.training.autograd.batch import (
+    Candidates,
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+)
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
@@ -21,13 +28,15 @@ from logitsieve.utils.options import option
 
 @dataclass(kw_only=True, eq=False)
 class FrequencyProposal(Proposal):
-    """m draws for the batch from q [V], in proportion to positive `weights` [V].
+    """m draws from q [V] in proportion to positive `weights` [V].
 
-    The log-weight is -log(m q_j); m counts the draws that are masked as targets.
+    Shared: log-weight -log(m q_j), the target masked, m counting the masked draws. Per row, and one
+    target: draws from q_j / (1 - q_t), log-weight -log(m q_j / (1 - q_t)).
     """
 
     weights: Tensor = field(kw_only=False)
     n_sampled: int = option(100, "m, the number of draws.", 1)
+    per_row: bool = option(False, "A set for each row.")
 
     def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
         super().start(classes, form, seed)
@@ -35,10 +44,31 @@ class FrequencyProposal(Proposal):
         q = q / q.sum()
         self.log_q, self.sums = q.log(), q.cumsum(0)  # float64, on the CPU
 
-    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> SharedCandidates:
-        ids = torch.searchsorted(self.sums, rng.uniforms(self.n_sampled), right=True)
-        ids.clamp_(max=len(self.sums) - 1)
+    def draw(self, uniforms: Tensor) -> Tensor:
+        """Return ids [N] for uniforms [N] in (0, 1)."""
+        return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)
+
+    def shared(self, rng: StepRng) -> SharedCandidates:
+        ids = self.draw(rng.uniforms(self.n_sampled))
         return SharedCandidates(ids, -log(self.n_sampled) - self.log_q[ids])
+
+    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
+        if not self.per_row:
+            return self.shared(rng)
+        m = self.n_sampled
+        uniforms_BM = rng.uniforms(targets.count * m).view(-1, m)
+        offsets = torch.arange(0, targets.count * m + 1, m)
+        if not targets.single:
+            ids_E = self.draw(uniforms_BM.view(-1))
+            return RaggedCandidates(offsets, ids_E, -log(m) - self.log_q[ids_E])
+        target_B1 = targets.classes.cpu()[:, None]
+        q_B1 = self.log_q[target_B1].exp()
+        # Uniforms over all but the target's own stretch: those above its start skip it.
+        skipped_BM = uniforms_BM * (1 - q_B1)
+        before_B1 = self.sums[target_B1] - q_B1
+        ids_E = self.draw((skipped_BM + q_B1 * (skipped_BM >= before_B1)).view(-1))
+        log_weights_BM = (1 - q_B1).log() - log(m) - self.log_q[ids_E].view(-1, m)
+        return RaggedCandidates(offsets, ids_E, log_weights_BM.view(-1))
 
 
 def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:

@@ -3,7 +3,8 @@
 Blanc, Rendle 2018; Rawat et al. 2019, section 3.2. m draws for the batch come from the mean of the
 rows' distributions, with log-weight -log(m q_j); m counts the draws that are masked as targets.
 
-Shape letters: L' different leaves, n classes a leaf.
+Shape letters: B rows that have a target, D hidden size, V classes, m draws, L' different leaves, n
+classes a leaf.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from logitsieve.training.autograd.batch import SharedCandidates, Targets
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm, read_touched
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.structures.tree import Features, KernelTree, RandomFourier
+from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
 from logitsieve.utils.options import option
 
 ROWS_AT_ONCE = 2048  # rows of W: their logits for the batch are held at a time
@@ -35,9 +36,12 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 class LeafSoftmax:
     """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
 
-    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Any
-    Z^_b that does not depend on the draws within leaves is valid. Here it is the importance-sampled
-    sum over some of the drawn leaves, plus the target's e^x.
+    Within a leaf, class j is drawn with a probability in proportion to sum over the rows b of
+    e^{x_bj} / Z^_b. Any Z^_b that does not depend on the draws within leaves is valid. Here it is
+    the importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a
+    confident row does not dominate.
+
+    Shape letters: L' different leaves, n classes a leaf, M draws.
     """
 
     hidden: Tensor
@@ -151,10 +155,13 @@ class RandomFeatures(KernelProposal):
 
     n_features: int = option(512, "R, random directions (the paper's D).", 1, LARGEST_FEATURES)
     nu: float = option(4.0, "Larger: nearer to the softmax, and noisier.")
+    features: str = option("structured", f"Feature map: {', '.join(FEATURES)}.")
 
     def feature_map(self, dim: int, seed: int) -> Features:
         if not 0 < self.nu <= LARGEST_NU:
             raise InvalidRequest("nu", self.nu, f"a positive number, at most {LARGEST_NU:g}")
+        if self.features not in FEATURES:
+            raise InvalidRequest("features", self.features, ", ".join(FEATURES))
         if self.form.scale is None:
             raise InvalidRequest("scale", None, "a positive number: the kernel needs unit vectors")
-        return RandomFourier(dim, self.n_features, self.nu, seed)
+        return FEATURES[self.features](dim, self.n_features, self.nu, seed)

@@ -1,17 +1,21 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
-corrected (docs/training/kmeans.md). The clusters are the `ivf` head's.
+corrected (docs/training/kmeans.md). The clusters are the `ivf` head's (Auvolat et al. 2015).
+
+Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index_builder.fit.ivf import cluster_arrays
@@ -43,8 +47,7 @@ class InvertedLists(Buckets):
             np.ascontiguousarray(rows.numpy()),
             np.ascontiguousarray(biases.to("cpu", torch.float32).numpy()),
         )
-        self.arrays = cluster_arrays(softmax, self.n_lists, KMEANS_ITERATIONS, self.seed)
-        self.offsets, self.ids = self.arrays["offsets"], self.arrays["ids"]
+        self._hold(cluster_arrays(softmax, self.n_lists, KMEANS_ITERATIONS, self.seed))
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.rebuild(weight, bias)
@@ -56,6 +59,23 @@ class InvertedLists(Buckets):
         scores_BC = hidden @ centroids.T + torch.from_numpy(self.arrays["biases"])
         best = scores_BC.topk(min(nprobe, scores_BC.shape[1]), dim=1, sorted=False).indices
         return np.ascontiguousarray(best.numpy(), np.int32)
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+        return {"seed": self.seed, **arrays}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        arrays = {n: each.cpu().numpy() for n, each in state.items() if isinstance(each, Tensor)}
+        if arrays["ids"].size != self.n_classes:
+            allowed = f"lists of {self.n_classes} classes"
+            raise InvalidRequest("state_dict", f"lists of {arrays['ids'].size}", allowed)
+        self.seed = state["seed"]
+        self._hold(arrays)
+
+    def _hold(self, arrays: dict[str, np.ndarray]) -> None:
+        self.arrays, self.pools = arrays, arrays["ids"]
+        starts, sizes = arrays["offsets"][:-1], np.diff(arrays["offsets"])
+        self.extents = np.ascontiguousarray(np.stack([starts, sizes, sizes], axis=1), np.int32)
 
 
 @dataclass(kw_only=True, eq=False)

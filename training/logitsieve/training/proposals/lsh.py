@@ -1,6 +1,8 @@
 """LSH Softmax: the classes that share buckets with the context, and a uniform sample of the rest.
 
 Levy, Chen, Ermon 2018, LSH Softmax, Algorithm 1.
+
+Shape letters: B rows, D hidden size, V classes, M targets of a row.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.search import Csr, SearchProposal, sqrt_classes
-from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash
+from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables
 from logitsieve.utils.options import option
 
@@ -29,14 +31,19 @@ class LSH(SearchProposal):
     bits: int | None = option(
         None, "Hyperplanes of a table; none: a row's buckets hold about 4 k ids in all.", 1
     )
+    mips: bool = option(False, "Hash for h.w + b instead of the angle between [h; 1] and [w; b].")
+    structured: bool = option(
+        True, "Hyperplanes from Hadamard matrices: as selective as independent ones, cheaper."
+    )
 
     def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
         super().start(classes, form, seed)
         bits = self.bits
         if bits is None:
             bits = default_bits(self.n_classes, self.tables, self.sizes.k)
-        hashing = SimHash(classes.embedding_dim, tables=self.tables, bits=bits, seed=seed)
-        self.index = self.hashed = HashTables(self.n_classes, hashing)
+        family = StructuredSimHash if self.structured else SimHash
+        hashing = family(classes.embedding_dim, tables=self.tables, bits=bits, seed=seed)
+        self.index = self.hashed = HashTables(self.n_classes, hashing, mips=self.mips)
 
     def default_n_uniform(self, k: int) -> int:
         return sqrt_classes(self.n_classes)

@@ -1,25 +1,30 @@
-"""Hash families over the rows of W: SimHash and DWTA.
+"""Hash families over the rows of W: SimHash with dense or structured hyperplanes, and DWTA.
 
-Rows are hashed as [w; b; 0], of length 1, contexts as [h; 1; 0].
+Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (index_builder/reduction.py), contexts as
+[h; 1; 0]; M is the row's own norm unless the tables are for inner products.
 
-Shape letters: N vectors, X = D + 2, K hashes a table.
+Shape letters: N vectors, D hidden size, X = D + 2, L tables, K hashes a table, E pairs of a query
+and a row.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from math import log2
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.index_builder.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
 from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.kernels.hadamard import random_signs, structured_products
 from logitsieve.training.kernels.hash_codes import (
+    codes_of_products,
     draw_windows,
     dwta_agreements,
     dwta_codes,
@@ -65,6 +70,16 @@ class Hashing(ABC):
             chances: Float64 = -np.expm1(self.tables * np.log1p(-common))
         return chances
 
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"drawn": torch.from_numpy(self.drawn)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        drawn = state["drawn"].cpu().numpy()
+        if drawn.shape != self.drawn.shape:
+            got, allowed = f"hashes of shape {drawn.shape}", f"{self.drawn.shape}"
+            raise InvalidRequest("state_dict", got, allowed)
+        self.drawn = np.ascontiguousarray(drawn)
+
 
 class SimHash(Hashing):
     """Sides of random hyperplanes (Charikar 2002): agree with probability 1 - angle / pi."""
@@ -73,7 +88,10 @@ class SimHash(Hashing):
         check_at_least("tables", tables, 1, LARGEST_TABLES)
         check_at_least("bits", bits, 1, LARGEST_BITS)
         self.tables, self.hashes, self.bits = tables, bits, bits
-        self.drawn = draw_planes(tables, bits, dim, seed)
+        self.drawn = self._draw(dim, seed)
+
+    def _draw(self, dim: int, seed: int) -> np.ndarray:
+        return draw_planes(self.tables, self.bits, dim, seed)
 
     def codes(self, vectors_NX: Float32) -> Int32:
         return hash_vectors(vectors_NX, self.drawn, torch.get_num_threads())
@@ -86,6 +104,27 @@ class SimHash(Hashing):
 
     def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
         simhash_agreements(queries, rows, *rest)
+
+
+class StructuredSimHash(SimHash):
+    """SimHash with hyperplanes sqrt(P) H D1 H D2 H D3 (hadamard.py): O(X log X) for X products.
+
+    Hyperplanes of one block are orthogonal, not independent: agreements equal SimHash's, chances of
+    a common bucket nearly.
+    """
+
+    def _draw(self, dim: int, seed: int) -> np.ndarray:
+        size = 1 << ceil(log2(dim + 2))
+        blocks = ceil(self.tables * self.bits / size)
+        return random_signs(blocks, size, np.random.default_rng([seed, self.bits]))
+
+    def codes(self, vectors_NX: Float32) -> Int32:
+        blocks, _, size = self.drawn.shape
+        products = np.empty((len(vectors_NX), blocks * size), np.float32)
+        structured_products(vectors_NX, self.drawn, products)
+        codes = np.empty((len(vectors_NX), self.tables), np.int32)
+        codes_of_products(products, self.bits, codes)
+        return codes
 
 
 class DWTA(Hashing):

@@ -1,13 +1,13 @@
 """Indexes of the rows of W that follow an optimizer.
 
 Rows with a gradient are dirty; they are indexed again once a period, as every step would cost many
-times the loss.
+times the loss. Optimizers that move other rows are refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,13 +35,20 @@ class RowIndex(Protocol):
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Index the rows that moved again: int64 [N], ascending, each once."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors, ints, floats and dicts of them, for a resumed run."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state; InvalidRequest if its shapes differ."""
+
 
 @dataclass
 class Tracking:
-    """Optimizer steps since the last update of an index, the updates, and the rows that moved."""
+    """Optimizer steps, updates of an index, and the rows that moved since: saved in checkpoints."""
 
     steps: int = 0
-    updates: int = 0  # which set the period: saved in checkpoints
+    updated: int = 0  # the step of the last update
+    updates: int = 0
     dirty: list[Tensor] = field(default_factory=list)  # int64, most of them of one step
     noted: int = 0  # ids in `dirty`, with duplicates
 
@@ -57,10 +64,11 @@ class Tracking:
             if not gradient.is_sparse:
                 raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
             self.note(gradient._indices()[0].clone(), len(gradient))
-        if self.steps >= every * growth**self.updates:
+        if self.steps - self.updated >= every * growth**self.updates:
             weight, bias = classes.detached()
             index.update(self.rows().to(weight.device), weight, bias)
             self.forget()
+            self.updated = self.steps
             self.updates += 1
 
     def note(self, rows: Tensor, n_classes: int) -> None:
@@ -74,12 +82,21 @@ class Tracking:
     def rows(self) -> Tensor:
         if not self.dirty:
             return torch.empty(0, dtype=torch.int64)
-        rows: Tensor = torch.unique(torch.cat(self.dirty))
+        device = self.dirty[-1].device  # a checkpoint's may be on another device
+        rows: Tensor = torch.unique(torch.cat([each.to(device) for each in self.dirty]))
         return rows
 
     def forget(self) -> None:
         self.dirty.clear()
-        self.noted = self.steps = 0
+        self.noted = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        numbers = {"steps": self.steps, "updated": self.updated, "updates": self.updates}
+        return {**numbers, "dirty": self.rows()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.updated, self.updates = state["steps"], state["updated"], state["updates"]
+        self.dirty, self.noted = [state["dirty"]], len(state["dirty"])
 
 
 def check_trackable(optimizer: Optimizer, classes: ClassWeights) -> None:

@@ -7,9 +7,9 @@
 | `checkpoint.pt` | all that the next step depends on |
 | `model.safetensors` | the best model so far on the held-out text |
 
-On a CPU a resumed run equals, bit for bit, one that went on after the same checkpoints.
+On a CPU a resumed run equals, bit for bit, one that was never stopped.
 
-Shape letters: B streams, T time steps.
+Shape letters: B streams, T time steps, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SMOOTH = 100  # steps that the displayed loss averages over
 class TrainingStatus:
     """Progress of a training; perplexities are on the held-out text, infinite before a validation.
 
-    rows: words of a step. loss: nats a word, averaged over some steps. seconds: of training steps
-    alone. validated: the step of the last validation.
+    rows: words of a step. per_epoch, total: steps. loss: nats a word, averaged over some steps.
+    seconds: of training steps alone. validated: the step of the last validation.
     """
 
     rows: int
@@ -177,7 +177,6 @@ class Trainer:
         return LanguageModel.of(on_cpu, normalized=exported.normalized_contexts)
 
     def save(self, file: Path) -> None:
-        self.loss.rebuild()  # as loading does
         state = {
             "status": asdict(self.status),
             "parts": [part.state_dict() for part in self._parts],

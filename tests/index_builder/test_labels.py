@@ -11,7 +11,7 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import BuildInputs, shared_heads
-from logitsieve.index_builder.pipeline import exact_labels
+from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix
 from tests.index_builder.clustered import make_contexts, make_exact

@@ -1,0 +1,176 @@
+"""Estimate whether a learned screen can beat the head `estimated`, before it is trained.
+
+Plain clusters of some contexts show how many held-out labels their lists lack. That falls as a
+power of the number of contexts, extrapolated from a quarter, a half and all of them.
+
+Shape letters: H held-out contexts, K labels a context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.results import Bool
+from logitsieve.heads import Head
+from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.fitting import (
+    NEAR,
+    FitInputs,
+    FitResult,
+    fastest,
+    heads_of,
+    sample_rows,
+)
+from logitsieve.index_builder.labels import exact_labels
+from logitsieve.index_builder.screen.cascade import (
+    BYTES_A_TOKEN,
+    EQUAL,
+    TARGETS,
+    PrecisionGoal,
+    ScreenCosts,
+    shares_right,
+)
+from logitsieve.index_builder.screen.partition import Partition
+from logitsieve.index_builder.screen.training import plain_centroids
+from logitsieve.index_builder.workers import Shared
+
+SAMPLED, BLOCKS = 4096, 512  # contexts that the law is taken from, at most; contiguous blocks
+CLUSTERS = (32, 128)
+LEAST_OF_A_CLUSTER = 4  # contexts
+FURTHEST = 1000  # times the contexts seen that the law is extended
+
+
+class Outlook(NamedTuple):
+    """Prospects of a screen against `estimated`."""
+
+    left: float  # share of held-out contexts that a screen fitted to `rows` leaves to `estimated`
+    rows: int
+    needed: float  # contexts that it takes until it may pay; inf: more than FURTHEST times `rows`
+
+    def said(self, texts: int) -> str:
+        """Return one line about the screen, judged on this number of texts."""
+        needed = min(max(self.needed, self.rows), FURTHEST * self.rows)
+        known = "about" if self.needed == needed > self.rows else "more than"
+        rounded = round(needed, 1 - math.floor(math.log10(needed)))
+        size = max(1, round(needed * BYTES_A_TOKEN / 1e6))
+        line = (
+            f"fitted to {self.rows:,} contexts, a screen leaves {self.left:.0%} of the held-out"
+            " ones to the head estimated, which reads less by itself; a screen may pay from"
+            f" {known} {rounded:,.0f} contexts on, which take as many tokens, {size:,} MB of text"
+        )
+        if texts > 1:
+            return f"{line}. The worst of {texts} held-out texts decided"
+        return f"{line}. One held-out text was judged: on text of other kinds it would leave more"
+
+
+def few(contexts: Contexts) -> Contexts:
+    return contexts.spread(SAMPLED, BLOCKS)
+
+
+def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path) -> FitInputs:
+    """Return the inputs with the labels that `estimated` finds, and a target: its precision."""
+    K = min(max(TARGETS.values()), inputs.vocab_size)
+    labels_HK = inputs.heldout_labels[:, :K]
+    file = scratch / "estimated.npy"
+    found_HK = exact_labels(inputs, estimated, inputs.heldout, K, file, "judge estimated")
+    rest_HK = found_HK == labels_HK
+    if inputs.target is None:
+        shown = {name: inputs.bound(each) for name, each in shares_right(rest_HK, EQUAL).items()}
+        target = {name: min(least, shown[name]) for name, least in EQUAL.items()}
+        inputs = replace(inputs, target=target)
+    return replace(inputs, rest=rest_HK)
+
+
+def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
+    """Judge plain clusters of some of the contexts, and extrapolate to more of them."""
+    assert inputs.target is not None
+    goal = PrecisionGoal(inputs.target, costs, inputs.bound, inputs.rest)
+    rows = min(SAMPLED, inputs.train.rows)
+    counts, failed = [max(1, rows // share) for share in (4, 2, 1)], []
+    for count in counts:
+        part, tried = some(inputs, count), []
+        for clusters in CLUSTERS:
+            if clusters > max(CLUSTERS[0], count // LEAST_OF_A_CLUSTER):
+                break
+            centroids_CD = plain_centroids(part, min(clusters, count))
+            partition = Partition(part, centroids_CD, part.labels.shape[1])
+            tried.append((_failures(partition, inputs), partition))
+        failed.append(min(share for share, _ in tried))
+    plans = [(goal.plan(each), each) for _, each in tried]
+    plan, best = min(plans, key=lambda pair: pair[0].cost)
+    left = 1.0
+    if plan.reached:
+        sizes_H = best.heldout_sizes(best.knapsack.select(plan.budget), plan.probes)
+        far_H = best.heldout_cosines < plan.escalate
+        left, read = dearest(inputs.texts, costs, best.clusters, sizes_H, far_H)
+        if read <= (1 - NEAR) * costs.fallback:
+            return Outlook(left, rows, rows)
+    # With f times the failures allowed, in lists unknown, a share 1 / f of the contexts may go to
+    # lists. That has to pay for routing, and for NEAR.
+    routing = costs.centroid * best.clusters
+    scan = costs.candidate * best.heldout_sizes(best.knapsack.select(None)).mean()
+    paying = (NEAR * costs.fallback + routing) / max(costs.fallback - scan, 1e-30)
+    slope = -float(np.polyfit(np.log(counts), np.log(np.maximum(failed, 1e-9)), 1)[0])
+    growth = math.inf
+    if paying < 1 and slope > 0:
+        growth = math.exp(min(math.log(max(2.0, failed[-1] * paying)) / slope, 99.0))
+    return Outlook(left, rows, rows * growth if growth <= FURTHEST else math.inf)
+
+
+def some(inputs: FitInputs, count: int) -> FitInputs:
+    rows_S = sample_rows(inputs.train.rows, count, inputs.config.seed)
+    hidden_SD = inputs.train.take(rows_S)
+    return replace(
+        inputs,
+        train=Contexts([hidden_SD]),
+        labels=inputs.labels[rows_S],
+        sample=hidden_SD,
+        sample_rows=np.arange(len(rows_S)),
+    )
+
+
+def dearest(
+    texts: Sequence[slice], costs: ScreenCosts, clusters: int, sizes_H: np.ndarray, far_H: Bool
+) -> tuple[float, float]:
+    """Return (share left to the fallback, bytes a row) of the text that takes most."""
+    read = [costs.a_row(clusters, sizes_H[text], far_H[text]) for text in texts]
+    return float(far_H[texts[int(np.argmax(read))]].mean()), max(read)
+
+
+def _failures(partition: Partition, inputs: FitInputs) -> float:
+    """Return the labels that full lists lack over the allowed ones, for the worst text."""
+    assert inputs.target is not None
+    hits_HK = partition.heldout_hits(partition.knapsack.select(None))
+    shares = shares_right(hits_HK, inputs.target)
+    allowed = {name: 1 - least for name, least in inputs.target.items()}
+    return max(
+        float(1 - shares[name][text].mean()) / allowed[name]
+        for name in allowed
+        for text in inputs.texts
+    )
+
+
+def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
+    """Return the share that a screen leaves to `estimated`, or None if the screen is worth having.
+
+    It is if it reads less, and takes less time.
+    """
+    heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
+    trial, rows = inputs.trial, inputs.heldout.rows
+    top = heads["screen"].topk(trial.hidden, trial.k)
+    ends = [text.indices(rows)[1] * len(trial.hidden) // rows for text in inputs.texts]
+    parts = [slice(*each) for each in pairwise([0, *ends]) if each[0] < each[1]]
+    clusters = len(screen.arrays["centroids"])
+    left, read = dearest(parts, costs, clusters, top.scanned, top.fallback)
+    us = None if inputs.config.reproducible else lambda name: trial.us(heads[name])
+    lost = read >= costs.fallback
+    if us is not None:
+        lost = lost or fastest((inputs.fallback, "screen"), us) == inputs.fallback
+    return left if lost else None

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitsieve.cli.generate import DENSE, Handover, grade_of
+from logitsieve.client.llamacpp import LlamaContext, attach
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
+from logitsieve.llamacpp import GgufModel
+from tests.client.test_llamacpp import write_gguf_index
+from tests.llamacpp.small_model import Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+PROMPT = "the time of man"
+SWAPPED = "2 tokens: .* a second, all 560 logits of each; then 4 tokens: .* 4 tokens proven"
+
+
+@pytest.fixture(scope="module")
+def decoder(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    folder: Path = tmp_path_factory.mktemp("models")
+    return LocalDecoder(
+        open_index(write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1"))
+    )
+
+
+class Making:
+    """A BackgroundIndex whose end the test decides."""
+
+    def __init__(self, **to_be: Any) -> None:
+        self.decoder: LocalDecoder | None = None
+        self.error, self.seconds, self._to_be = "", 3.0, to_be
+
+    def wait(self) -> None:
+        vars(self).update(self._to_be)
+
+
+def generated(context: LlamaContext, making: Any = None) -> tuple[list[int], Handover, str]:
+    """Six tokens, after two of which the index is made: ids, what answers and the cost."""
+    with attach(context, None) as attached:
+        handover = Handover(attached, making, DENSE, "assured", threads=1)
+        generation = attached.generate(PROMPT, max_tokens=6)
+        for number, _ in enumerate(generation):
+            if making is not None and number == 1:
+                making.wait()
+            handover.follow(generation.counts)
+        return generation.ids[0], handover, handover.cost(generation.counts)
+
+
+def test_an_index_answers_once_it_is_made(
+    make_gguf: Make, decoder: LocalDecoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LlamaContext(make_gguf()) as context:
+        ids, dense, cost = generated(context)
+        assert dense.head == DENSE
+        assert "6 tokens: " in cost
+        assert "then" not in cost
+        dense.end(wait=True)
+        assert capsys.readouterr().err == ""
+        same, handover, cost = generated(context, Making(decoder=decoder))
+        handover.end(wait=False)
+    assert same == ids
+    assert handover.head == "certified"
+    assert re.fullmatch(SWAPPED, cost)
+    said = "The index is made after 3 s: certified answers from here.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_an_index_that_fails_leaves_llama_cpp_to_answer(
+    make_gguf: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LlamaContext(make_gguf()) as context:
+        _, handover, cost = generated(context, Making(error="out of luck"))
+    assert handover.head == DENSE
+    assert cost.endswith("all 560 logits of each")
+    assert capsys.readouterr().err == "No index could be made: out of luck\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "wait", "said"),
+    [
+        ("decoder", True, "is made: the next text begins with it."),
+        ("decoder", False, "is not finished and is dropped: --wait lets it finish."),
+        ("error", True, "could not be made: out of luck"),
+    ],
+)
+def test_what_became_of_an_index_is_told(
+    decoder: LocalDecoder, capsys: pytest.CaptureFixture[str], made: str, wait: bool, said: str
+) -> None:
+    making: Any = Making(**{made: decoder if made == "decoder" else "out of luck"})
+    attached: Any = None
+    Handover(attached, making, DENSE, "certified", threads=1).end(wait)
+    assert capsys.readouterr().err == f"After 3 s the index {said}\n"
+
+
+def test_a_sketch_without_grades_is_certified(decoder: LocalDecoder) -> None:
+    assert grade_of(None, "assured") == DENSE
+    assert grade_of(decoder, "assured") == grade_of(decoder, "") == "certified"
+    assert grade_of(decoder, "exact") == "exact"
