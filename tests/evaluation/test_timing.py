@@ -64,7 +64,7 @@ def test_a_quarter_of_a_second_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     clock = itertools.count(step=50_000_000)
     monkeypatch.setattr(timing, "perf_counter_ns", lambda: next(clock))
     head = Recorder()
-    us_per_row(head, make_hidden(20), 2, 1)
+    us_per_row(head, make_hidden(20), 2, 1, limit_ns=timing.LIMIT_NS)
     assert len(head.shapes) == 1 + 5
 
 

@@ -29,7 +29,7 @@ def test_a_layout_is_found_in_clean_memory() -> None:
             return getattr(library().functions, name)
 
         def ggml_init(self, arena: Any) -> Any:
-            self.clean = not any(ctypes.string_at(arena.room, arena.bytes))
+            self.clean = not any(ctypes.string_at(arena.memory, arena.bytes))
             return library().functions.ggml_init(arena)
 
     functions = Recording()
