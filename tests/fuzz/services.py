@@ -19,11 +19,12 @@ from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.models_service import ModelsService
-from logitsieve.server.rpc.status import MAX_TEXT, TRAILER
+from logitsieve.server.rpc.status import MAX_TEXT
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.utils.options import no_progress
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import TRAILER
 from tests.fuzz.models import MODEL, D
 
 Code = grpc.StatusCode

@@ -25,9 +25,9 @@ from logitsieve.api.errors import (
 )
 from logitsieve.client import DecoderClient
 from logitsieve.server import ServeConfig, create_server
-from logitsieve.server.rpc.handlers import TIMEOUT
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import TIMEOUT
 from tests.server.materials import Gate, gated
 from tests.server.running import (
     START_S,

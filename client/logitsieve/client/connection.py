@@ -20,10 +20,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.errors import to_exception
 from logitsieve.utils.deadline import time_left
 from logitsieve.utils.environment import is_loopback
+from logitsieve.v1.rpcs import TIMEOUT
 
 MAX_TIMEOUT_S = 3600.0
-# A call's whole time in ms: with its deadline, a server sees how long the call has waited.
-TIMEOUT = "logitsieve-timeout-ms"
 Metadata = Sequence[tuple[str, str | bytes]]
 
 

@@ -9,8 +9,7 @@ from google.protobuf.message import DecodeError
 
 from logitsieve.api import errors
 from logitsieve.v1 import decoder_pb2 as pb
-
-TRAILER = "logitsieve-error-bin"
+from logitsieve.v1.rpcs import TRAILER
 
 # gRPC's words for a failed connection, and their meaning without and with TLS.
 NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")

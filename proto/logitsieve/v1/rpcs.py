@@ -1,4 +1,4 @@
-"""The only list of the RPCs that answer one request by one reply.
+"""The RPCs that answer one request by one reply, listed here alone, and the names of their metadata.
 
 The client, the server, the Decode stream, KServe and the fuzzers take names and messages from here.
 """
@@ -9,6 +9,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from logitsieve.api.results import BeamStepReply, SampleReply, ScoreReply, TopKReply
 from logitsieve.v1 import decoder_pb2 as pb
+
+TRAILER = "logitsieve-error-bin"  # an Error, of a call that failed
+# Metadata: a call's whole time in ms. With its deadline, a server sees how long it has waited.
+TIMEOUT = "logitsieve-timeout-ms"
 
 Reply = TopKReply | BeamStepReply | SampleReply | ScoreReply
 R_co = TypeVar("R_co", bound=Reply, covariant=True)

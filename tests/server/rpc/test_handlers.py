@@ -10,9 +10,10 @@ from grpc import StatusCode
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import TIMEOUT, parse, settle, unary, waited_ns
-from logitsieve.server.rpc.status import TRAILER, CallStatus
+from logitsieve.server.rpc.handlers import parse, settle, unary, waited_ns
+from logitsieve.server.rpc.status import CallStatus
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import TIMEOUT, TRAILER
 
 REQUEST = pb.GetModelRequest(model="demo")
 

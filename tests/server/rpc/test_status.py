@@ -14,15 +14,9 @@ from logitsieve.api.errors import (
     ModelNotFound,
     Overloaded,
 )
-from logitsieve.server.rpc.status import (
-    CODES,
-    EXHAUSTED_RETRY_MS,
-    MAX_TEXT,
-    PUSHBACK,
-    TRAILER,
-    to_status,
-)
+from logitsieve.server.rpc.status import CODES, EXHAUSTED_RETRY_MS, MAX_TEXT, PUSHBACK, to_status
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import TRAILER
 
 
 def tree(kind: type[LogitsieveError]) -> Iterator[type[LogitsieveError]]:

@@ -21,6 +21,7 @@ from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id, trace_
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.intake import has_read
 from logitsieve.server.rpc.status import CallStatus, to_status
+from logitsieve.v1.rpcs import TIMEOUT
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply t
 # A request -> its response, serialized or not
 Behaviour = Callable[[Any, Context, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
-
-TIMEOUT = "logitsieve-timeout-ms"
 
 SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
 

@@ -11,10 +11,10 @@ from grpc import StatusCode
 from logitsieve.api import errors
 from logitsieve.server.logs import INCIDENT
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import TRAILER
 
 log = logging.getLogger(__name__)
 
-TRAILER = "logitsieve-error-bin"
 PUSHBACK = "grpc-retry-pushback-ms"
 
 # A trailer over 8 KiB makes gRPC replace the status; it has the message twice.
