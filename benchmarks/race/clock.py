@@ -50,7 +50,7 @@ def time_points(
 ) -> list[dict[str, float]]:
     """Microseconds a row of each point: median over rounds of a turn's mean, least and most."""
     batches = batches_of(hidden, mode.batch)
-    calls = [_call_ns(point, batches, mode, k) for point in points]
+    calls = [call_ns(point, batches, mode, k) for point in points]
     turns = [_cold_calls(call) * (call + CLEARING_NS) if mode.cold else call for call in calls]
     share = sum(max(turn, TURN_NS) for turn in turns)
     rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, MODE_NS // share)))
@@ -100,7 +100,7 @@ def _cold_calls(call_ns: int) -> int:
     return max(1, min(COLD_CALLS, TURN_NS // call_ns))
 
 
-def _call_ns(point: Engine, batches: Sequence[Float32], mode: Mode, k: int) -> int:
+def call_ns(point: Engine, batches: Sequence[Float32], mode: Mode, k: int) -> int:
     """Nanoseconds of the second call, about."""
     point.method.set_knobs(mode.threads, point.knobs)
     point.method.topk(batches[0], k)

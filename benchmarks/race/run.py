@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race import plots, table
-from benchmarks.race.clock import Engine, Mode, time_points
+from benchmarks.race.clock import Engine, Mode, call_ns, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
 from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
@@ -26,7 +26,7 @@ from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Knobs, Method, hold_threads
 from benchmarks.race.peers import llama_cpp
 from benchmarks.race.prepare import CACHE, SHARED
-from benchmarks.timing import CLEARED_BYTES
+from benchmarks.timing import CLEARED_BYTES, batches_of
 from logitsieve.cli.output import bars
 
 OUT = raw.RESULTS / "race"
@@ -34,6 +34,7 @@ K, KS = 5, (1, 5)
 JUDGED_BYTES = 4 << 30  # of logits in float64: so many contexts judge, within the bounds
 JUDGED_LOW, JUDGED_HIGH = 1000, 5000
 JUDGE_BATCH = 64
+HOPELESS = 4  # times numpy's dense product: a setting that takes longer is left out
 
 
 def main() -> None:
@@ -77,6 +78,8 @@ def race(
     judge = Judge(softmax, judged, KS, progress)
     points: list[Engine] = []
     records: list[dict[str, Any]] = []
+    left_out: dict[str, int] = {}
+    dense_ns, singles = 0, batches_of(judged[:2], 1)
     only = [*options.only.split(","), *table.FLOAT32] if options.only else data.only
     modes = [Mode(1, 1), Mode(options.batch, 1)]
     if options.threads > 1:
@@ -89,7 +92,13 @@ def race(
         seconds = time.monotonic() - start if entrant.seconds is None else entrant.seconds
         for number, knobs in enumerate(method.settings):
             progress(f"judge {entrant.name}", number, len(method.settings))
-            points.append(Engine(method, knobs))
+            point = Engine(method, knobs)
+            one_ns = call_ns(point, singles, modes[0], K)
+            dense_ns = dense_ns or one_ns
+            if one_ns > HOPELESS * dense_ns:
+                left_out[method.name] = left_out.get(method.name, 0) + 1
+                continue
+            points.append(point)
             records.append(record(method, knobs, judge, kinds, seconds))
         progress(f"judge {entrant.name}", len(method.settings), len(method.settings))
     for mode in modes:
@@ -123,6 +132,7 @@ def race(
         "modes": [mode.label for mode in modes],
         "cleared_bytes": CLEARED_BYTES if options.cold else 0,
         "weight_bytes": data.weight_bytes,
+        "settings_left_out": left_out,
         "points": records,
     }
 
