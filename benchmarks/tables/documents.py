@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
@@ -33,7 +34,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
-    "race/": "`python -m benchmarks.race {name} --cold`",
+    "race/": "`python -m benchmarks.race {name}{options}`",
 }
 SEVERAL = (
     GROWTH,
@@ -70,13 +71,14 @@ def index() -> str:
         found = load(name)
         parts = list(found.values()) if name in SEVERAL else [found]
         dates = sorted({part.get("machine", part)["date"][:10] for part in parts})
-        rows.append([f"`{name}`", command(name), ", ".join(dates)])
+        rows.append([f"`{name}`", command(name, found), ", ".join(dates)])
     return markdown(["raw file", "measured by", "on"], rows)
 
 
-def command(name: str) -> str:
+def command(name: str, found: Mapping[str, Any]) -> str:
     first = next(text for start, text in COMMANDS.items() if name.startswith(start))
-    return first.format(name=name.rpartition("/")[2])
+    options = " --cold" * (found.get("cleared_bytes", 0) > 0)
+    return first.format(name=name.rpartition("/")[2], options=options)
 
 
 TABLES: dict[str, Callable[[], str]] = (
