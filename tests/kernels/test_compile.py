@@ -46,6 +46,34 @@ def test_a_second_process_loads_what_the_first_compiled_for_its_cpu(tmp_path: Pa
     assert run_script(tmp_path, NUMBA_CPU_NAME="generic") == ["0", "0.6931472"]
 
 
+MACHINE_CODE = """
+import sys
+from pathlib import Path
+from logitsieve.kernels import compile as own
+own.use_cache(Path(sys.argv[1]))
+
+@own.inline
+def twice(x):
+    return 2 * x
+
+@own.kernel("(int64,)")
+def doubled(x):
+    return twice(x)
+
+assert doubled(21) == 42
+for function in (twice, doubled._dispatcher):
+    (compiled,) = function.overloads.values()
+    print(compiled.library._codegen._engine.is_symbol_defined(compiled.fndesc.llvm_func_name))
+"""
+
+
+def test_only_entry_kernels_have_machine_code(tmp_path: Path) -> None:
+    script = tmp_path / "functions.py"
+    script.write_text(MACHINE_CODE)
+    run = f"import runpy; runpy.run_path({str(script)!r})"
+    assert run_script(tmp_path, run) == ["False", "True"]
+
+
 C_FUNCTION = """
 import sys
 from pathlib import Path

@@ -17,11 +17,36 @@ from typing import Any, cast
 import numba
 from numba.core import config, sigutils
 from numba.core.ccallback import CFunc
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic
+
+
+class _Linked(JITCodeLibrary):
+    """Optimised code that kernels link in; without machine code, which would double their time."""
+
+    def _finalize_final_module(self) -> None:
+        self._verify_declare_only_symbols()  # type: ignore[no-untyped-call]
+        self._finalized = True
+
+    @property
+    def codegen(self) -> _Linked:
+        return self  # for `set_env`
+
+    def set_env(self, name: str, env: object) -> None:
+        """Do nothing: only machine code has an environment."""
+
+
+class _InlineCompiler(Compiler):
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        codegen = self.state.targetctx.codegen()
+        self.state.library = _Linked(codegen, func.__qualname__)  # type: ignore[no-untyped-call]
+        return super().compile_extra(func)  # type: ignore[no-untyped-call]
+
 
 # For functions that kernels call: without wrappers. Each is optimised by itself, for no caller.
 _BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-inline = numba.njit(**_BARE)
+inline = numba.njit(pipeline_class=_InlineCompiler, **_BARE)
 # For long functions with one caller: part of it before anything is compiled.
 inline_once = numba.njit(inline="always")
 
