@@ -72,15 +72,14 @@ def constants() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def share_kernels() -> Callable[[Path], Path]:
     """Give a folder the compiled kernels of the default cache, and nothing else of it."""
-    from logitsieve.kernels import compile as compiling
+    from logitsieve.kernels.compile import default_cache, kernels_in
 
-    compiling.use_cache(None)
-    kernels = compiling._cache["folder"]
+    kernels = kernels_in(default_cache())
+    kernels.mkdir(parents=True, exist_ok=True)
 
     def share(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        if kernels is not None:
-            (folder / kernels.name).symlink_to(kernels)
+        (folder / kernels.name).symlink_to(kernels)
         return folder
 
     return share

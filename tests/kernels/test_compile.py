@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from logitsieve.kernels import compile as compile_module
-from logitsieve.kernels.compile import use_cache
+from logitsieve.kernels.compile import Kernel, kernel, use_cache
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 SCRIPT = """
@@ -44,6 +45,9 @@ def test_a_second_process_loads_what_the_first_compiled_for_its_cpu(tmp_path: Pa
     assert run_script(tmp_path) == ["0", "0.6931472"]
     assert run_script(tmp_path) == ["1", "0.6931472"]
     assert run_script(tmp_path, NUMBA_CPU_NAME="generic") == ["0", "0.6931472"]
+    assert run_script(tmp_path) == ["1", "0.6931472"]
+    [folder] = tmp_path.iterdir()
+    assert len(list(folder.iterdir())) == 2
 
 
 MACHINE_CODE = """
@@ -126,25 +130,43 @@ def append_comment(file: Path) -> None:
     file.write_text(file.read_text() + "# changed\n")
 
 
-def test_a_change_in_one_folder_recompiles_what_lies_in_another(tmp_path: Path) -> None:
-    """Kernels of another package have a digest of their own."""
-    sources, cache = tmp_path / "sources", tmp_path / "cache"
-    kernels, elsewhere = sources / "logitsieve/kernels", sources / "elsewhere/kernels"
+def hits(cache: Path, sources: Path) -> list[str]:
+    modules = [f"{package}.kernels.topk.entry" for package in ("logitsieve", "elsewhere")]
+    return run_script(cache, HITS, *modules, PYTHONPATH=str(sources))
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A copy of the kernels with one more, and a package with kernels of its own."""
+    sources = tmp_path / "sources"
+    kernels = sources / "logitsieve/kernels"
     shutil.copytree(Path(compile_module.__file__).parent, kernels)
     write_kernels(kernels, "logitsieve.kernels")
-    write_kernels(elsewhere, "elsewhere.kernels")
+    write_kernels(sources / "elsewhere/kernels", "elsewhere.kernels")
+    return sources
 
-    def hits() -> list[str]:
-        modules = [f"{package}.kernels.topk.entry" for package in ("logitsieve", "elsewhere")]
-        return run_script(cache, HITS, *modules, PYTHONPATH=str(sources))
 
-    assert [hits() for _ in range(2)] == [["0", "0"], ["1", "1"]]
-    append_comment(elsewhere / "simd/helper.py")
-    assert hits() == ["1", "0"]
+def test_a_change_in_one_folder_recompiles_what_lies_in_another(
+    tmp_path: Path, sources: Path
+) -> None:
+    """Kernels of another package have a digest of their own."""
+    cache = tmp_path / "cache"
+    assert [hits(cache, sources) for _ in range(2)] == [["0", "0"], ["1", "1"]]
+    append_comment(sources / "elsewhere/kernels/simd/helper.py")
+    assert hits(cache, sources) == ["1", "0"]
     [package] = {folder.parent for folder in cache.glob("kernels-*/kernels-*")}
     assert len(list(package.glob("kernels-*"))) == 2
-    append_comment(kernels / "simd/helper.py")
-    assert hits()[0] == "0"
+    append_comment(sources / "logitsieve/kernels/simd/helper.py")
+    assert hits(cache, sources)[0] == "0"
+
+
+def test_a_copy_of_the_sources_elsewhere_needs_no_compiler(tmp_path: Path, sources: Path) -> None:
+    """Also if its files are newer."""
+    cache, moved = tmp_path / "cache", tmp_path / "installed/elsewhere"
+    assert hits(cache, sources) == ["0", "0"]
+    shutil.copytree(sources, moved, copy_function=shutil.copy)
+    shutil.rmtree(sources)
+    assert hits(cache, moved) == ["1", "1"]
 
 
 ROUTED = """
@@ -166,14 +188,68 @@ def test_kernels_compile_for_the_cpu_that_is_named(tmp_path: Path) -> None:
     assert generic == [str(number) for number in expected]
 
 
-def test_an_unwritable_folder_costs_one_warning_and_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Afterwards kernels are kept where they were before.
-    monkeypatch.setattr(compile_module, "_cache", {})
-    occupied = tmp_path / "file"
+def one_more(number: int) -> int:
+    return number + 1
+
+
+def new_kernel() -> Kernel:
+    """As a new process has it."""
+    return kernel("(int64,)")(one_more)
+
+
+def loaded() -> bool:
+    """Whether a new kernel was loaded, not compiled."""
+    new = new_kernel()
+    assert new(1) == 2
+    return bool(new._dispatcher.stats.cache_hits)
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Afterwards kernels are kept where they were before."""
+    monkeypatch.setattr(compile_module, "_cache", {"folder": tmp_path})
+    return tmp_path
+
+
+def test_what_a_crash_left_is_compiled_again(cache: Path) -> None:
+    assert [loaded(), loaded()] == [False, True]
+    [file] = files(cache)
+    whole = file.read_bytes()
+    for size in (0, len(whole) // 2):
+        file.write_bytes(whole[:size])
+        assert [loaded(), loaded()] == [False, True]
+
+
+def test_all_who_write_a_file_at_the_same_time_leave_one(cache: Path) -> None:
+    new = new_kernel()
+    new(1)
+    types, [result] = new._arguments, new._dispatcher.overloads.values()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: new._dispatcher._cache.save_overload(types, result), range(100)))
+    assert len(files(cache)) == 1
+    assert loaded()
+
+
+def test_an_unwritable_folder_costs_one_warning_and_no_error(cache: Path) -> None:
+    occupied = cache / "file"
     occupied.write_text("not a folder")
-    with pytest.warns(RuntimeWarning, match="compiled anew at every start"):
-        use_cache(occupied)
-    use_cache(tmp_path)
-    assert list(tmp_path.glob("kernels-*"))
+    use_cache(occupied)
+    with pytest.warns(RuntimeWarning, match=f"compiled anew at every start: {occupied}"):
+        assert not loaded()
+    assert not loaded()  # warnings are errors
+    use_cache(cache)
+    assert [loaded(), loaded()] == [False, True]
+
+
+def test_what_is_shipped_is_read_and_never_written(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_module, "SHIPPED", cache)
+    assert not loaded()
+    use_cache(cache / "empty")
+    assert loaded()
+    assert not (cache / "empty").exists()

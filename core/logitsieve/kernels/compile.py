@@ -1,4 +1,4 @@
-"""One decorator for every entry kernel, and the folder of compiled code.
+"""One decorator for every entry kernel, and the cache of compiled code.
 
 An entry kernel has one explicit signature and is called directly: Numba's own dispatcher looks at
 the type of each argument. The caller vouches for the types.
@@ -7,6 +7,8 @@ the type of each argument. The caller vouches for the types.
 from __future__ import annotations
 
 import hashlib
+import pickle
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -15,10 +17,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numba
-from numba.core import config, sigutils
+from numba.core import serialize, sigutils
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, CompileResult
 from numba.extending import intrinsic
 
 
@@ -55,10 +57,10 @@ inline_once = numba.njit(inline="always")
 
 _ROOT = Path(__file__).parent
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
+# Kernels compiled beforehand, which are read and never written: an image has some.
+SHIPPED = Path(sys.prefix) / "share" / "logitsieve"
 
-_ANEW = "kernels are compiled anew at every start"
-
-_cache: dict[str, Path | None] = {}  # "folder": of machine code, once that is decided
+_cache: dict[str, Path] = {}  # "folder": of machine code, once that is decided
 
 
 class Kernel:
@@ -66,18 +68,12 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self._dispatcher = numba.njit(nogil=True, **_ENTRY)(function)
-        self._root = _root_of(function)
+        self._dispatcher._cache = _Cache(function)
         self._arguments = sigutils.normalize_signature(signature)[0]  # type: ignore[no-untyped-call]
         self.entry = cache(self._compile)
 
     def _compile(self) -> Callable[..., Any]:
-        _keep(self._dispatcher, self._root)
-        try:
-            entry: Callable[..., Any] = self._dispatcher.compile(self._arguments)
-        except OSError as error:  # compiled, but the cache could not be written
-            _warn_of(error)
-            entry = self._dispatcher.compile(self._arguments)  # compiled by now
-        return entry
+        return cast(Callable[..., Any], self._dispatcher.compile(self._arguments))
 
     def __call__(self, *arguments: Any) -> Any:
         return self.entry()(*arguments)
@@ -91,19 +87,59 @@ class CFunction:
 
     @cached_property
     def _compiled(self) -> CFunc:
-        compiled = CFunc(self._function, self._signature, {}, {})
-        _keep(compiled, _root_of(self._function))
-        try:
-            compiled.compile()
-        except OSError as error:  # compiled, but the cache could not be written
-            _warn_of(error)
-            compiled = CFunc(self._function, self._signature, {}, {})
-            compiled.compile()
-        return compiled
+        compiled: Any = CFunc(self._function, self._signature, {}, {})
+        compiled._cache = _Cache(self._function)
+        compiled.compile()
+        return cast(CFunc, compiled)
 
     @property
     def address(self) -> int:
         return cast(int, self._compiled.address)
+
+
+class _Cache:
+    """The machine code of one function, shared by all copies of the same sources.
+
+    Numba's own cache, with the same methods, goes by a file's path. Here a folder is named by the
+    sources, and a file by the function, its types and the CPU: all who write it write the same.
+    """
+
+    cache_path = None  # Numba shows it
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        assert function.__closure__ is None, "the name says nothing about it"
+        self._function, self._root = function, _root_of(function)
+
+    def load_overload(self, types: Any, context: Any) -> Any:
+        """Return Numba's result from the folder in use, or what is shipped; else None."""
+        context.refresh()
+        name = self._file(types, context.codegen())
+        for folder in (_folder(), SHIPPED):
+            try:
+                parts = pickle.loads((kernels_in(folder, self._root) / name).read_bytes())
+            except (OSError, EOFError, pickle.UnpicklingError):  # a crash left a part of it
+                continue
+            return CompileResult._rebuild(context, *parts)  # type: ignore[no-untyped-call]
+        return None
+
+    def save_overload(self, types: Any, result: Any) -> None:
+        """Keep Numba's result, or warn once."""
+        assert not result.library.has_dynamic_globals, "addresses of this process"
+        file = kernels_in(_folder(), self._root) / self._file(types, result.codegen)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=file.parent, prefix=".tmp-") as made:
+                new = Path(made) / file.name
+                new.write_bytes(serialize.dumps(result._reduce()))  # type: ignore[no-untyped-call]
+                new.replace(file)
+        except OSError as error:
+            _warn_once(f"kernels are compiled anew at every start: {_folder()}: {error.strerror}")
+
+    def _file(self, types: Any, codegen: Any) -> str:
+        function = self._function
+        line = function.__code__.co_firstlineno
+        key = (function.__module__, function.__qualname__, line, types, codegen.magic_tuple())
+        return f"{function.__name__}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
@@ -139,32 +175,18 @@ def default_cache() -> Path:
 
 
 def use_cache(folder: Path | None) -> None:
-    """Keep machine code from now on under `folder` (None: the default), or warn once."""
-    target = (folder or default_cache()) / f"kernels-{_sources_digest(_ROOT)}"
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target):
-            pass
-    except OSError as error:
-        _warn_once(f"{_ANEW}: {target}: {error.strerror}")
-        _cache["folder"] = None
-    else:
-        _cache["folder"] = target
+    """Keep machine code from now on under `folder` (None: the default)."""
+    _cache["folder"] = folder or default_cache()
 
 
-def _keep(function: Any, root: Path) -> None:
-    """Cache `function`, in a folder named by the sources below `root`."""
-    if "folder" not in _cache:
-        use_cache(None)
-    if (folder := _cache["folder"]) is not None:
-        if root != _ROOT:  # which the folder's own name covers
-            folder /= f"{root.name}-{_sources_digest(root)}"
-        config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
-        function.enable_caching()
+def _folder() -> Path:
+    return _cache.setdefault("folder", default_cache())
 
 
-def _warn_of(error: OSError) -> None:
-    _warn_once(f"{_ANEW}: {_cache['folder']}: {error.strerror}")
+def kernels_in(folder: Path, root: Path = _ROOT) -> Path:
+    """Return where a cache has the machine code of the kernels below `root`."""
+    within = folder / f"kernels-{_sources_digest(_ROOT)}"
+    return within if root == _ROOT else within / f"{root.name}-{_sources_digest(root)}"
 
 
 @cache
@@ -181,8 +203,10 @@ def _root_of(function: Callable[..., Any]) -> Path:
 
 @cache
 def _sources_digest(root: Path) -> str:
-    """Hash Numba's version and every source: its own cache only sees an entry kernel's file."""
-    digest = hashlib.sha256(numba.__version__.encode())
+    """Hash every source, and the versions that read what is kept."""
+    versions = f"{numba.__version__} {sys.implementation.cache_tag}"
+    digest = hashlib.sha256(versions.encode())
     for source in sorted(root.rglob("*.py")):
-        digest.update(source.read_bytes())
+        text = source.read_bytes()
+        digest.update(f"{source.relative_to(root)} {len(text)}\n".encode() + text)
     return digest.hexdigest()[:16]
