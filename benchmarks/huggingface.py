@@ -62,16 +62,17 @@ def main() -> None:
     decoder = LocalDecoder(open_index(index))
     decoder.warm()
     results = raw.read(options.out) if options.out.exists() else {}
-    ways: dict[str, dict[str, Any]] = {}
+    ways: dict[str, dict[str, Any]] = results.get(options.name, {}).get("ways", {})
     for way in options.ways:
         count, asked = WAYS[way]
         inputs = tokenizer(list(PROMPTS[:count]), return_tensors="pt", padding=True)
+        ways[way] = {}
         for head, target in heads_of(decoder).items():
             found = alternate(model, inputs, decoder, target, asked, options.rounds)
-            ways.setdefault(way, {})[head] = found
+            ways[way][head] = found
             print(way, head, found, flush=True)
-    results[options.name] = {"machine": describe(), "ways": ways}
-    raw.write(options.out, results)
+        results[options.name] = {"machine": describe(), "ways": ways}
+        raw.write(options.out, results)
 
 
 def alternate(
