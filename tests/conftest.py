@@ -4,8 +4,6 @@ It is read when a kernel is defined, so it is set before any test is imported. T
 kernels have the marker `gpu`: then they run under Triton's interpreter.
 """
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The interval of log Z that kernels write, as two numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.api.results import Float64

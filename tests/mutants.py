@@ -6,8 +6,6 @@ changes more than functions, all of them, with the changed file imported. tests/
 those that no test can notice.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import gc
@@ -167,7 +165,7 @@ def functions_of(code: CodeType) -> dict[tuple[str, int], CodeType]:
 class Judge:
     """A plugin that runs collected tests for mutants, each in a process forked for it."""
 
-    def __init__(self, mutants: Sequence[Mutant], log: Log, reached: Path) -> None:
+    def __init__(self, mutants: Sequence[Mutant], log: "Log", reached: Path) -> None:
         self.mutants, self.log, self.reached = mutants, log, reached
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

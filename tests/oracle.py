@@ -1,7 +1,5 @@
 """The definition of an exact answer, in plain numpy: what kernels and heads are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import erfc, sqrt

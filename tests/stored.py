@@ -1,7 +1,5 @@
 """Matrices in every way to store them, and their values by gguf's reference dequantisation."""
 
-from __future__ import annotations
-
 import gguf
 import numpy as np
 

@@ -1,7 +1,5 @@
 """Small seeded softmaxes and the arrays of every head over them; faiss only where one needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

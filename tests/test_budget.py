@@ -1,7 +1,5 @@
 """How large the house may be: `pytest -s tests/test_budget.py` prints what it counts."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

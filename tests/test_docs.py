@@ -1,7 +1,5 @@
 """Every link of the documentation leads to a file; every page and public name can be found."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

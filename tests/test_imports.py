@@ -1,7 +1,5 @@
 """Imports go one way: cli -> server | client | index_builder -> ... -> api."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

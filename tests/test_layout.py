@@ -1,7 +1,5 @@
 """One namespace, several roots: nothing may hide a root or come from an older installation."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The wheel in an environment of its own: the base installation is small, and it works."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

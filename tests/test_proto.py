@@ -1,7 +1,5 @@
 """The committed stubs and the codes written by hand are those of decoder.proto."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

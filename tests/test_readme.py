@@ -1,7 +1,5 @@
 """The README is one page, its Python runs, and its commands run in their order."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

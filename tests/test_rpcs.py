@@ -1,7 +1,5 @@
 """The list of RPCs agrees with the messages and the services of decoder.proto, and with Decoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Constraints from outside: every form that is taken, and a name for every one that is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

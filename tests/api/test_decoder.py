@@ -1,7 +1,5 @@
 """The keywords that decoders take: readable in help(), and refused where there is none such."""
 
-from __future__ import annotations
-
 import inspect
 import pydoc
 from math import inf

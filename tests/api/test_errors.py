@@ -1,7 +1,5 @@
 """The error tree: one root, messages that name the field, and the drawing in the docstring."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import re

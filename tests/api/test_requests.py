@@ -1,7 +1,5 @@
 """What requests take beside hidden: the forms that are taken, and a name for every refusal."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The provenance of answers, and log-probabilities of a reply."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -6,8 +6,6 @@ error over what is allowed. The exit status is 1 if an answer was wrong, and the
 to repeat the first of each attack.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from time import perf_counter

@@ -8,8 +8,6 @@ not rise above the parent's.
 Shape letters: B rows (hypotheses), V vocabulary, G groups, H hypotheses of a group, K pairs.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import partial

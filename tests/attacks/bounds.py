@@ -5,8 +5,6 @@ How tight an interval is: the distance of a logit from its middle, in halves of 
 Shape letters: B batch rows, D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.random import Generator
 

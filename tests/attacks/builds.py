@@ -1,7 +1,5 @@
 """Attacks on `build`: a matrix that is written to meanwhile is refused, or never used."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shape letters: B batch rows, D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ where filters leave a few ids. Every draw of that head is won by the largest per
 Shape letters: B batch rows, V vocabulary, N draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import partial

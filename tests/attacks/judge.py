@@ -6,8 +6,6 @@ nearer to a boundary than DOUBT is computed again by Decimal, whose exp and ln a
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, N pairs of a row and an id.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal, localcontext
 from typing import NamedTuple
 

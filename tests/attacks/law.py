@@ -7,8 +7,6 @@ leave must lie in its interval, and of all, the interval be as narrow as `width`
 Shape letters: B batch rows, V vocabulary, N draws, E edits of all rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

@@ -5,8 +5,6 @@ How tight: the distance of the truth from the middle of an interval, in halves o
 Shape letters: B batch rows, V vocabulary.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, G groups of 16 rows.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +35,7 @@ class Sketched(NamedTuple):
     def head(self) -> CertifiedHead:
         return sketch_head(self.softmax, self.arrays)
 
-    def with_bias(self, bias: Float32) -> Sketched:
+    def with_bias(self, bias: Float32) -> "Sketched":
         """The same rows with other biases, of which a sketch holds copies or nothing."""
         if "middle" in self.arrays:
             return self._replace(softmax=Softmax(self.softmax.weight, bias))

@@ -1,7 +1,5 @@
 """All attacks by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tests.attacks import (

@@ -3,8 +3,6 @@
 Shape letters: B batch rows, C clusters, D hidden size, P probes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.random import Generator
 

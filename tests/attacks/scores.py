@@ -7,8 +7,6 @@ all ids add up to at most 1.
 Shape letters: B batch rows, D hidden size, V vocabulary, T targets.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from functools import partial
 

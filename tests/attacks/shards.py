@@ -3,8 +3,6 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, N draws.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

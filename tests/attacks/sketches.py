@@ -3,8 +3,6 @@
 Shape letters: B batch rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.random import Generator
 

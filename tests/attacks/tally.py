@@ -1,7 +1,5 @@
 """What an attack counts, and what it is: a round of some rows, from one seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,7 +33,7 @@ class Tally:
         if parts.size:
             self.tightest = max(self.tightest, float(parts.max()))
 
-    def join(self, other: Tally) -> None:
+    def join(self, other: "Tally") -> None:
         self.rows += other.rows
         self.wrong += other.wrong
         self.tightest = max(self.tightest, other.tightest)

@@ -1,7 +1,5 @@
 """The judges judged: by each other, and by answers that are wrong in their last bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

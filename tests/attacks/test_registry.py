@@ -1,7 +1,5 @@
 """A few rounds of every attack; `python -m tests.attacks` goes on for as long as you like."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.attacks.registry import ATTACKS

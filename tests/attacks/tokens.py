@@ -1,7 +1,5 @@
 """Attacks on the file of tokens: comments, line ends and bytes, judged by a few lines of bytes."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from hashlib import sha256

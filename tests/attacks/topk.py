@@ -3,8 +3,6 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.random import Generator
 

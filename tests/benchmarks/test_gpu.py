@@ -1,7 +1,5 @@
 """The benchmark of GPUs runs to its end on PyTorch's CPU device; its times mean nothing here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

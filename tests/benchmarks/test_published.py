@@ -1,7 +1,5 @@
 """Text and contexts of published models, and what chooses their tokens."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The race's quantised heads and its centroids: their products, bytes and precision."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 

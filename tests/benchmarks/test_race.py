@@ -1,7 +1,5 @@
 """The race's judge, tables and pictures, and that every peer at its widest setting is exact."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from functools import partial

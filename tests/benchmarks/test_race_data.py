@@ -1,7 +1,5 @@
 """Datasets of the race: the wide layer, and errors where files are missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

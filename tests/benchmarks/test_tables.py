@@ -1,7 +1,5 @@
 """Tables of README.md and docs/ are those of the raw results."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.tables import documents

@@ -1,7 +1,5 @@
 """Timing warm calls, and cold ones: after other work, which is not counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`logitsieve query`, over a real port."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

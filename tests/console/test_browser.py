@@ -1,7 +1,5 @@
 """The console in a browser: Chromium, driven by Playwright; skipped where either is absent."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Softmaxes, heads and constraints to be drawn from, and what constraints must make of a row."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """log Z of one small index by every normalizer, and its true value in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.api.constraints import Constraints

@@ -1,7 +1,5 @@
 """Beam steps against a dense float64 reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise

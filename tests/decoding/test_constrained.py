@@ -1,7 +1,5 @@
 """Top k under constraints, against the full softmax."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An engine answers as the decoder that made it; its log-probabilities are the full softmax's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What constraints do to logits, against brute force."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

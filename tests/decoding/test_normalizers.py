@@ -1,7 +1,5 @@
 """Rules that hold for every normalizer, the places that list their names, and log Z in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Estimates of log Z by low-rank previews and by samples: what is scanned is exact."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

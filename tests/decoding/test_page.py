@@ -1,7 +1,5 @@
 """The examples of docs/decoding.md run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

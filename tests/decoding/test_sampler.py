@@ -1,7 +1,5 @@
 """Draws follow the softmax of what remains, and depend on nothing that they should not."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 from typing import Any

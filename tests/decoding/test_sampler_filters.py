@@ -1,7 +1,5 @@
 """Filters in Hugging Face's order, against plain numpy and its own warpers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

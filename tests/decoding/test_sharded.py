@@ -1,7 +1,5 @@
 """A decoder over shards beside the decoder over the whole softmax."""
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A language model of 40 words with random weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

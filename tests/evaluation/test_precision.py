@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 import numpy as np

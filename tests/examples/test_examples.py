@@ -1,7 +1,5 @@
 """Every script of examples/ runs, with the arguments that its first lines name."""
 
-from __future__ import annotations
-
 import asyncio
 import runpy
 from collections.abc import Callable, Iterator

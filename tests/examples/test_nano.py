@@ -1,7 +1,5 @@
 """The two ideas of examples/nano.py, by definition, and as an oracle of the heads."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ random bytes. An input that raises, crashes or takes longer than TIMEOUT_S is le
 findings, and the exit status is 1. The corpus then keeps the shortest input of each outcome.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

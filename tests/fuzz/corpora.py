@@ -1,7 +1,5 @@
 """The inputs that are kept: the shortest of each outcome, a file of base64 lines per target."""
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from pathlib import Path

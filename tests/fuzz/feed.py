@@ -4,8 +4,6 @@ Nothing is validated here. Numbers, names and tensors are mostly such as a serve
 every input would end at the first check.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Manifests and whole index folders with a few things wrong, whose digests are right again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The models that fuzzed requests are about: small ones with a head of each kind of bound."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 What answers requests is instrumented while it is imported; what Numba compiles must stay as it is.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from pkgutil import walk_packages

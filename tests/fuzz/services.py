@@ -1,7 +1,5 @@
 """All RPCs of one server in this process, from the bytes of a request to the status of its end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path

@@ -3,8 +3,6 @@
 What is said is short and of few kinds, so that one input of each kind makes a corpus.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

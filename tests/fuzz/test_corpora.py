@@ -1,7 +1,5 @@
 """Replay of the corpora that `make fuzz` kept: nothing raises, and every code is documented."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compiles every kernel for a GPU on a machine without one: `python -m tests.gpu.compile 90`."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

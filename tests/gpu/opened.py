@@ -1,7 +1,5 @@
 """What tests put on the device: a GPU, or PyTorch's CPU device without one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

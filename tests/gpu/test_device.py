@@ -1,7 +1,5 @@
 """Errors of a GPU by our names, its memory, and what must not round operands."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Noise, draws and log Z on a device are those of the host, but for what logarithms round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A decoder on a GPU gives the numbers of the host: arrays to arrays, tensors to tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

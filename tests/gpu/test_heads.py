@@ -3,8 +3,6 @@
 What any head must do is in tests/heads/test_contract.py, for these too.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`generate` with an index on a GPU: what it chooses is what it chose, and tensors stay there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Without a GPU they run under Triton's interpreter.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

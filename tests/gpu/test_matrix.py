@@ -1,7 +1,5 @@
 """W on a device: float32 logits within their slack in any type, exact logits, refused rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Devices by name: what is no device, and why there is no GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

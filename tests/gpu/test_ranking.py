@@ -1,7 +1,5 @@
 """The best ids by float32 candidates and exact logits: right, or open where ids are too close."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

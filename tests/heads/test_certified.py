@@ -1,7 +1,5 @@
 """certified: attacks on the bound, judged in float64; and that it saves work at all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

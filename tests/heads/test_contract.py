@@ -3,8 +3,6 @@
 Without a GPU, PyTorch's CPU device stands for one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial

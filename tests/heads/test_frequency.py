@@ -1,7 +1,5 @@
 """The static list: its first n ids, whatever the query."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The graph: faiss's walk, its bytes, its threads."""
 
-from __future__ import annotations
-
 import importlib.util
 from importlib.machinery import ModuleSpec
 

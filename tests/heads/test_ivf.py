@@ -1,7 +1,5 @@
 """Inverted lists: routing by centroid and bias, every row in one list."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every head is whole: a fit, arrays to test with, and its places in the documentation."""
 
-from __future__ import annotations
-
 import re
 from itertools import takewhile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The learned screen: routing, probing, and rows that its lists cannot fill."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SVD-softmax: the preview selects, exact logits decide."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Run as a program: write the tiny index to argv[1]/0/2 ...; each time die after a step."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

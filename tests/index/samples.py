@@ -1,7 +1,5 @@
 """Tiny indexes, and ways to spoil them. V = 7 words, D = 3."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -3,8 +3,6 @@
 `test_stored_rows.py` compares its identity and its answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

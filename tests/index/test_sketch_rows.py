@@ -1,7 +1,5 @@
 """A sketch that passes bounds every logit; one of another matrix, or damaged, names its row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """The sketches of shards: those of the whole, row by row, and checked and answered from alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

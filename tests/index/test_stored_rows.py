@@ -1,8 +1,6 @@
 """An index of rows as they are stored: answers of every head and operation are those over the same
 values in float32, bit for bit; what is kept, and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

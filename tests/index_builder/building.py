@@ -1,7 +1,5 @@
 """Small builds with bytes to compare."""
 
-from __future__ import annotations
-
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any

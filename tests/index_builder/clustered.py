@@ -1,7 +1,5 @@
 """Contexts that gather around topics, as those of language models do, and their exact labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every head that is fitted: built, written, opened, asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

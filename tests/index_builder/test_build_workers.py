@@ -1,7 +1,5 @@
 """A build gives the same bytes whichever workers make its calls."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor

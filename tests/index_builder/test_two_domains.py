@@ -1,7 +1,5 @@
 """An index built on one domain, asked about another: what the cascade promises there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

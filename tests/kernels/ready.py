@@ -1,7 +1,5 @@
 """Entry kernels: which are ready to be called, and the compiling of some."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 

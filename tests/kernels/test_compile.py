@@ -1,7 +1,5 @@
 """The folder of compiled kernels, and compiling where none can be written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Slices cover all rows once, in order, from any number of threads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

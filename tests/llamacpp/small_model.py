@@ -3,8 +3,6 @@
 Its output rows are spread enough that greedy decoding is no single repeated token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Expressions that theorems read from the kernels give what the kernels compute."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

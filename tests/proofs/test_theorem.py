@@ -1,7 +1,5 @@
 """Every constant is large enough, by a theorem that a weaker one fails."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One Ray for all tests that need it: a node of this machine, without a dashboard."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

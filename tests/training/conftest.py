@@ -1,7 +1,5 @@
 """Sparse tensors are checked wherever torch makes them in these tests, on one thread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What tests of the losses share: making any of them, and doubles whose candidates are given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of a training, and their ranges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What every loss owes its user, over the whole registry."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

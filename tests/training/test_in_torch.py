@@ -1,7 +1,5 @@
 """Living in PyTorch: two processes, scaled gradients, tied weights, gradients added up."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two processes whose losses follow their optimizers: each stays right about all rows."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

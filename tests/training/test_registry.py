@@ -1,7 +1,5 @@
 """Every loss of LOSSES is documented, tested and listed by `logitsieve train --losses`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/training: the commands and examples of its pages run in their order, on a small text."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

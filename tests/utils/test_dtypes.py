@@ -1,7 +1,5 @@
 """The table of element types: one row a type, and no name twice in a format."""
 
-from __future__ import annotations
-
 import pytest
 
 from logitsieve.utils.floats import BY_NAME, ELEMENT_TYPES

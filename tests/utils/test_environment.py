@@ -1,7 +1,5 @@
 """The surroundings of a process: extras, addresses, and errors of files."""
 
-from __future__ import annotations
-
 import errno
 import re
 from pathlib import Path

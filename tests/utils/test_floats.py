@@ -1,7 +1,5 @@
 """Half types: every value widened exactly, every rounding compared with its definition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

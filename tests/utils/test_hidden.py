@@ -1,7 +1,5 @@
 """Contexts from outside: what is not copied, and bits that must survive a conversion."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

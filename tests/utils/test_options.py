@@ -1,7 +1,5 @@
 """Options' ranges, what is said of a value outside them, and progress of long runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stored matrices: their shapes, what is refused, scales that are not numbers."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays on the wire: round trips, and sizes that do not fit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

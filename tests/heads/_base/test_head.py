@@ -1,7 +1,5 @@
 """Requests made ready, knobs checked, and the softmax as it was given."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The one way from a kernel's status to an answer, shown with a kernel in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

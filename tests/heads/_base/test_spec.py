@@ -1,7 +1,5 @@
 """Letters of a part are bound by its arrays; addresses are checked before kernels follow them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

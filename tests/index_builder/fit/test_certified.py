@@ -1,7 +1,5 @@
 """The sketch's numbers are what docs/certified.md says of them, recomputed here in float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

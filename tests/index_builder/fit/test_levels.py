@@ -1,7 +1,5 @@
 """A sketch with levels: its layout, codes and numbers of tails, the rotation, when it is built."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A screen beside `estimated`: built where it is cheaper at equal precision, or a line why not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sums of exponentials are within their bounds, whichever rows are known, refined or neither."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

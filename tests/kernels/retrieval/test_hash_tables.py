@@ -1,7 +1,5 @@
 """Hashing, and looking tables up, against plain numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

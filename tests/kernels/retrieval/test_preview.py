@@ -1,7 +1,5 @@
 """The preview's choice: the best by (score, lower id), and nothing else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every type of blocks by the formulas of docs/index-format.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of every kind decoded: bit for bit what ggml's reference gives."""
 
-from __future__ import annotations
-
 import ctypes
 from importlib.metadata import files
 from typing import Any

@@ -1,7 +1,5 @@
 """What kernels call by address: the loops over float32 rows, bit for bit, over every kind."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Dots of codes: what they are made of, how far from `dot64` they are, what is chosen by them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import llvmlite.binding as llvm

@@ -1,7 +1,5 @@
 """Halves become float32 exactly, by the CPU's instruction and by integers."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """kat_vectors of Random123, the library of Philox's authors."""
 
-from __future__ import annotations
-
 KNOWN_ANSWERS = [
     ("0 0 0 0 0 0", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
     (" ".join(["ffffffff"] * 6), "408f276d 41c83b0e a20bc7c6 6d5451fd"),

@@ -1,7 +1,5 @@
 """Draws by Gumbel's trick are those of the trick written out, over all ids that filters leave."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Lists cut by top-p and min-p, and draws from what remains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

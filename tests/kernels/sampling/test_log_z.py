@@ -1,7 +1,5 @@
 """log Z in float64: its value, interval and place among batches, also of one-sided roundings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draws that look at little of the noise follow the same distribution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

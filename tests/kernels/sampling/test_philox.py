@@ -1,7 +1,5 @@
 """Random numbers by counter: the generator's published answers, and uniforms between 0 and 1."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

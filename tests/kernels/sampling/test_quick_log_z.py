@@ -1,7 +1,5 @@
 """The interval of the float32 pass: true of every kind of softmax, and as close as it promises."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

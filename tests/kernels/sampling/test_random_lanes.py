@@ -1,7 +1,5 @@
 """Sixteen random numbers at once are those of one id after the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Printed log Z and log-probabilities: outward, downward, and never more than there is."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The sampled sum of exponentials: unbiased, with an honest error."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Routing by int8: the route is that of the exact dots."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

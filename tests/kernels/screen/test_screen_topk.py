@@ -1,7 +1,5 @@
 """The distinct ids of several clusters' lists."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Sums of products of bytes: exact in every form, and by the instructions meant for each CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dot products: bit for bit the definition in float64, within the bound in float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

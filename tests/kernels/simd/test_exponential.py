@@ -1,7 +1,5 @@
 """exp of lanes within its error, and sums of it in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

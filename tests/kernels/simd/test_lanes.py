@@ -1,7 +1,5 @@
 """Vector operations against numpy, lane by lane, and sums in their one order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numba.core import config

@@ -1,7 +1,5 @@
 """Lanes that reach a limit, as bits and as lists, on every CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Fifteen-bit codes of a query in two planes of bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

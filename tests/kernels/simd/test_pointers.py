@@ -1,7 +1,5 @@
 """Pointers: places, types and addresses of what lies in an array."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import kernel

@@ -1,7 +1,5 @@
 """Bytes by tables: looked up on every target, and added up exactly by every width."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

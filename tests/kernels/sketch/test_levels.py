@@ -1,7 +1,5 @@
 """Levels of a sketch: every bound holds, and bounds that may fail do so as seldom as they say."""
 
-from __future__ import annotations
-
 from math import lgamma, log, pi, sqrt
 
 import numpy as np

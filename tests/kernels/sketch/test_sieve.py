@@ -1,7 +1,5 @@
 """The sieve drops rows by the sketch, and none that is among the best."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

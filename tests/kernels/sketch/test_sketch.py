@@ -1,7 +1,5 @@
 """A sketch's descriptor holds every array and constant; the norm of all errors bounds them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Thresholds that a few of many values reach."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Descriptors hold addresses, sizes and bits at the places that kernels read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

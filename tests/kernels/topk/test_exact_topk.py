@@ -1,7 +1,5 @@
 """Exact logits of listed ids: bit for bit the definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The running top k keeps the k best under the total order, in any order of arrival."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

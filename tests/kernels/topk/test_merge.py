@@ -1,7 +1,5 @@
 """Merges of lists: edited ids with a head's answer, and the tokens of hypotheses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Queries: how many go together, and which rows of hidden are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Scans offer rows in any order, more than once, to one query or to four: the best are the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

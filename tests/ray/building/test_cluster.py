@@ -1,7 +1,5 @@
 """Addresses of clusters, and the command on one."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tasks of Ray give the bytes of one thread, also where workers are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

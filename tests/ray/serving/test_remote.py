@@ -1,7 +1,5 @@
 """A decoder over replicas that fail, are late, or refuse: handles and clocks are made up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any
@@ -25,7 +23,7 @@ class Handle:
         self.cancelled = 0
         self.ask = self.digest = self
 
-    def remote(self, *question: Any) -> Call:
+    def remote(self, *question: Any) -> "Call":
         self.asked.append(question)
         return Call(self, *self.ends.pop(0))
 

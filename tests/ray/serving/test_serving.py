@@ -1,7 +1,5 @@
 """A folder of models on Ray: our own server in front, shards behind it, and what may fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

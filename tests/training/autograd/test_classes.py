@@ -1,7 +1,5 @@
 """Parameters of the classes, and gradients of the rows that a step touches, also clipped."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

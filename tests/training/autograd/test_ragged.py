@@ -1,7 +1,5 @@
 """The two forms: each equals the full softmax where it should, and the other."""
 
-from __future__ import annotations
-
 from math import log
 from typing import Any
 

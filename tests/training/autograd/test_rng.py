@@ -1,7 +1,5 @@
 """Numbers by counter: what decides them, and that they fill the interval."""
 
-from __future__ import annotations
-
 import torch
 
 from logitsieve.training.autograd.rng import Randomness, StepRng

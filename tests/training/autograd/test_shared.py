@@ -1,7 +1,5 @@
 """One set of candidates for all rows: the list of classes touched, and the loss in place."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

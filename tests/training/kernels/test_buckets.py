@@ -1,7 +1,5 @@
 """Tables whose rows move, against tables made anew; lookups, against plain numpy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +28,7 @@ class Tables:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray, buckets: int) -> Tables:
+    def of(cls, codes: np.ndarray, buckets: int) -> "Tables":
         rows, tables = codes.shape
         places = np.empty((rows, tables), np.int32)
         pools = np.empty(tables * pool_size(rows, buckets), np.int32)

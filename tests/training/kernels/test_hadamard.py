@@ -1,7 +1,5 @@
 """The fast transform against the matrix, and structured products against what they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """DWTA against a plain winner-take-all, and against the probability of a common bucket."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb
 

@@ -1,7 +1,5 @@
 """Ids outside a set: distinct, uniform, and weighed by what they stand for."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb
 

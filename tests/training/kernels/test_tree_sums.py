@@ -1,7 +1,5 @@
 """The kernel tree against its definition in numpy: branches, probabilities, draws and updates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

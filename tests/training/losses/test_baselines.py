@@ -4,8 +4,6 @@ TopK is tested with the searches, in proposals/test_search.py, and Quadratic wit
 proposals/test_kernel.py.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from math import log
 from typing import Any

@@ -1,7 +1,5 @@
 """Full and chunked: torch's own cross-entropy, and never all logits at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

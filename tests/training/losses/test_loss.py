@@ -1,7 +1,5 @@
 """The base of the losses, by the full softmax; test_contract.py has what holds for every loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Losses by name, and their options as text."""
 
-from __future__ import annotations
-
 from types import NoneType
 
 import pytest

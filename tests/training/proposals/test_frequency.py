@@ -1,7 +1,5 @@
 """Negatives from fixed distributions: their probabilities, and the inner sum, which is Z."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -3,8 +3,6 @@
 The distribution of a batch within leaves, against its definition in float64.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """k-means softmax: lists, probes, and clustering anew."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LNS: as published, and unbiased over the draw of the tables."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LSH Softmax: what its tables find; test_search.py has what holds for every search."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

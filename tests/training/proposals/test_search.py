@@ -1,7 +1,5 @@
 """LSH, k-means and top-k softmax: S, T, what they estimate and find."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import comb, log
 from typing import Any

@@ -1,7 +1,5 @@
 """Feature maps against the kernels that they stand for."""
 
-from __future__ import annotations
-
 from math import factorial
 
 import numpy as np

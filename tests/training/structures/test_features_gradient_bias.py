@@ -4,8 +4,6 @@ With V classes beside the target and m draws, what matters of a draw is how ofte
 the expectation is a sum over all counts that add up to m, each with its multinomial probability.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import lgamma
 

@@ -1,7 +1,5 @@
 """Hash families: rates of collision against their laws, and what a state holds."""
 
-from __future__ import annotations
-
 from math import acos, pi
 
 import numpy as np

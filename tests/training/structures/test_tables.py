@@ -1,7 +1,5 @@
 """Hash tables that follow their rows."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Following an optimizer: what is dirty, when it is indexed, and who is refused by name."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kernel tree over the rows of W: what it draws, and how it follows the rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Run as a program: train the run in argv[1] and die by SIGKILL after the step argv[2]."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Text that is learnt in seconds, and options of a run over it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from itertools import chain
