@@ -6,33 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.index_builder.fit.svd import preview_arrays
-from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.retrieval.preview import keep_largest, preview_select
-from logitsieve.kernels.simd.pointers import keep_alive, pointer
+from logitsieve.kernels.retrieval.preview import preview_select
 from tests.synthetic import make_hidden, make_softmax
-
-
-@kernel("(int64[::1], int64)")
-def keep(keys, count):
-    keep_largest(pointer(keys), keys.size, count)
-    keep_alive(keys)
-
-
-@given(
-    size=st.integers(2, 300),
-    order=st.sampled_from(["random", "rising", "falling", "extremes"]),
-    data=st.data(),
-)
-def test_the_largest_keys_come_first(size: int, order: str, data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, size - 1))
-    keys = np.random.default_rng(size).permutation(size) * 7 - 3 * size
-    if order != "random":
-        keys = np.sort(keys)[:: -1 if order == "falling" else 1].copy()
-    if order == "extremes":
-        keys[0], keys[-1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    expected = np.sort(keys)[-count:]
-    keep(keys, count)
-    np.testing.assert_array_equal(np.sort(keys[:count]), expected)
 
 
 def select(

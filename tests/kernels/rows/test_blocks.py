@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from logitsieve.kernels.rows.blocks import READERS
 from logitsieve.kernels.rows.functions import decoded
 from logitsieve.utils.stored import KINDS
 from tests.stored import BLOCKS, random_blocks
@@ -96,7 +95,3 @@ def test_numbers_are_as_the_format_defines_them(kind: str) -> None:
         blocks = [bytes(block) for block in row.reshape(2, -1)]
         expected = [FORMULAS[kind](block, i) for block in blocks for i in range(size)]
         assert expected == values.tolist()
-
-
-def test_every_type_has_a_reader() -> None:
-    assert set(READERS) == set(BLOCKS)

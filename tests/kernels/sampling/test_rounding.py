@@ -52,12 +52,17 @@ def test_an_estimate_is_raised_to_what_its_own_ids_weigh() -> None:
     assert fields[0, 1] == pytest.approx(wanted)
 
 
-def test_an_estimate_is_raised_by_ids_that_weigh_nearly_nothing() -> None:
+def test_what_float32_does_not_hold_is_raised_or_proven() -> None:
     """A thousand ids of e^-37.5 are added up before the best, and not lost beside its 1."""
     logits = np.append(np.full(1000, -37.5), 0.0)[None]
     fields = np.array([[0.0, 0.0, -np.inf, np.inf]])
     found = printed(logits, np.arange(1001)[None], fields)[0][0].astype(np.longdouble)
     assert np.expm1(found[-1]) + np.exp(found[:-1]).sum() <= 0
+    logits = np.array([[3e38, -3e38, 0.0]])
+    found, exact = printed(logits, np.array([[0, 1, 2]]), log_z_of(logits))
+    assert exact.all()
+    assert found[0, 1] == -np.inf
+    assert np.isfinite(found[0, [0, 2]]).all()
 
 
 @pytest.mark.parametrize("top", [0.0, 1e-30, -3.7, 1e9, 1e38])
@@ -72,11 +77,3 @@ def test_bounds_of_log_z_are_rounded_outward(top: float) -> None:
     assert low <= value <= high
     assert high <= np.nextafter(np.nextafter(np.float32(low), np.inf), np.inf)
     assert out[1:, 1].tolist() == [-np.inf, np.inf]
-
-
-def test_a_log_probability_beyond_float32_is_infinite_and_proven() -> None:
-    logits = np.array([[3e38, -3e38, 0.0]])
-    found, exact = printed(logits, np.array([[0, 1, 2]]), log_z_of(logits))
-    assert exact.all()
-    assert found[0, 1] == -np.inf
-    assert np.isfinite(found[0, [0, 2]]).all()

@@ -196,13 +196,19 @@ def test_sums_of_codes_of_two_bits_are_exact(extreme: bool) -> None:
         assert out[0] - (form.offset - 128) * int(codes.sum()) == exact
 
 
-def test_codes_are_stored_as_bytes_and_as_words() -> None:
+def test_codes_are_stored_as_bytes_and_as_words_and_multiplied_as_bytes() -> None:
     values = np.random.default_rng(0).permutation(np.arange(-128, 128))[:16]
     codes, first, second = np.zeros(48, np.int8), np.zeros(24, np.int16), np.zeros(24, np.int16)
     store_both(values.astype(np.float32), codes, first, second)
     np.testing.assert_array_equal(codes, np.pad(values, 16))
     np.testing.assert_array_equal(first, np.pad(values.reshape(4, 4)[:, ::2].ravel(), 8))
     np.testing.assert_array_equal(second, np.pad(values.reshape(4, 4)[:, 1::2].ravel(), 8))
+    triple = "x86_64-unknown-linux-gnu"
+    assert crumb_form_of(triple, {"avx2"}.__contains__) is AVX2_CRUMBS
+    assert crumb_form_of(triple, {"avx2", "avxvnni"}.__contains__) is AVX_VNNI
+    assert crumb_form_of(triple, lambda _: False) is X86
+    lines = assembly(AVX2_CRUMBS, triple, "znver3")
+    assert sum(line.startswith("vpmaddubsw") and "ymm" in line for line in lines) == 2
 
 
 def assembly(form: Form, triple: str, cpu: str) -> list[str]:
@@ -253,12 +259,3 @@ def test_every_cpu_multiplies_by_its_own_instruction(
     assert len(products) == times
     assert all(register in line for line in products)
     assert not any("mulld" in line or line.startswith("mul") for line in lines)
-
-
-def test_avx2_multiplies_codes_of_two_bits_as_bytes() -> None:
-    triple = "x86_64-unknown-linux-gnu"
-    assert crumb_form_of(triple, {"avx2"}.__contains__) is AVX2_CRUMBS
-    assert crumb_form_of(triple, {"avx2", "avxvnni"}.__contains__) is AVX_VNNI
-    assert crumb_form_of(triple, lambda _: False) is X86
-    lines = assembly(AVX2_CRUMBS, triple, "znver3")
-    assert sum(line.startswith("vpmaddubsw") and "ymm" in line for line in lines) == 2

@@ -44,14 +44,11 @@ def test_codes_are_near_what_they_stand_for(step: int, most: float) -> None:
     assert np.isfinite(floats_of(np.array([LAST], np.uint16), start, step)).all()
 
 
-def test_the_finer_step_is_for_columns_of_few_magnitudes() -> None:
+def test_the_finer_step_and_what_is_below_all_codes() -> None:
     near, far = np.array([0.01, 1], np.float32), np.array([1e-3, 1], np.float32)
     none = np.full(2, LEAST, np.float32)
     assert step_of(iter([near, none]), LEAST) == STEPS[0]
     assert step_of(iter([near, far]), LEAST) == STEPS[1]
-
-
-def test_what_is_below_all_codes_gets_the_first() -> None:
     values = np.array([1e-20, 1], np.float32)
     start = start_of(values, 11, LEAST)
     assert shorts_of(values, start, 11, up=True).tolist() == [0, LAST]

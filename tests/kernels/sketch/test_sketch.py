@@ -24,14 +24,7 @@ from logitsieve.kernels.sketch.encode_query import ALL, FACTORS, FINE_ALL, MARGI
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from tests.oracle import logits64
-from tests.synthetic import (
-    basis_of,
-    certified_arrays,
-    encode,
-    make_hidden,
-    make_softmax,
-    narrow_rotation,
-)
+from tests.synthetic import basis_of, encode, make_hidden, narrow_rotation
 
 
 @kernel("(int64, float32[::1], int32[::1], float32[:,::1], float64[::1])")
@@ -65,30 +58,6 @@ def estimate(address, hidden, places, estimates, factors):
     keep_alive(scratch)
     keep_alive(places)
     return norm
-
-
-def test_fields_are_where_kernels_read_them() -> None:
-    softmax = make_softmax(50, 20)
-    arrays = certified_arrays(softmax)
-    descriptor = sketch.sketch_descriptor(softmax.descriptor, arrays)
-    np.testing.assert_array_equal(descriptor[: softmax.descriptor.size], softmax.descriptor)
-    places = [sketch.DIRECTIONS, sketch.STRETCH, sketch.TRIANGLE]
-    places += [sketch.COARSE, sketch.FINE, sketch.ORDER]
-    names = ["directions", "stretch", "triangle", "coarse", "fine", "order"]
-    assert descriptor[places].tolist() == [arrays[name].ctypes.data for name in names]
-    sizes = [sketch.SPAN, sketch.COARSE_WIDTH, sketch.FINE_WIDTH]
-    assert descriptor[sizes].tolist() == [20, 16, 64]
-    limits = [sketch.KAPPA, sketch.Q, sketch.FINE_KAPPA, sketch.FINE_Q, sketch.LEFT]
-    np.testing.assert_array_equal(descriptor[limits].view(np.float64), arrays["limits"])
-    places = [sketch.ERRORS, sketch.LENGTHS, sketch.RESTS]
-    places += [sketch.FINE_ERRORS, sketch.FINE_LENGTHS, sketch.FINE_RESTS]
-    np.testing.assert_array_equal(descriptor[places].view(np.float64), arrays["norms"])
-    span = sketch.span_of(arrays)
-    norms = [sketch.SIZE, sketch.SKEW, sketch.GAIN, sketch.SPREAD]
-    assert descriptor[norms].view(np.float64).tolist() == list(span[1:])
-    scales, rests = arrays["fine"][:, -sketch.EXTRA :].copy().view(np.float32).T
-    assert descriptor[sketch.MOST_SCALE :][:1].view(np.float64)[0] >= scales.max()
-    assert descriptor[sketch.MOST_REST :][:1].view(np.float64)[0] >= rests.max()
 
 
 def test_norms_of_the_coordinates_are_not_below_the_true_ones() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.kernels.topk.merge import best_pairs, merge_edited
+from logitsieve.kernels.topk.merge import best_pairs
 
 HALVES = st.integers(-8, 8).map(lambda n: n / 2)  # few values, so that many are equal
 
@@ -121,21 +121,3 @@ def test_rows_with_the_same_log_z_need_none(
         assert doubtful.tolist() == [unknown]
     if parents is not None:
         assert found[0].tolist() == parents
-
-
-def test_edited_ids_are_merged_into_rows_of_any_length() -> None:
-    best_ids, best_logits = np.empty((4, 3), np.int32), np.empty((4, 3))
-    merge_edited(
-        np.array([0, 2, 4, 4, 5]),
-        np.array([4, 9, 1, 2, 6], np.int32),
-        np.array([7.0, 5.0, 3.0, 3.0, 1.0]),
-        np.array([0, 2, 2, 4, 4]),
-        np.array([2, 8, 0, 3], np.int32),
-        np.array([-np.inf, 7.0, 2.0, -np.inf]),
-        np.array([3, 1, 1, 0]),
-        best_ids,
-        best_logits,
-    )
-    assert best_ids.tolist() == [[4, 8, 9], [1, -1, -1], [0, -1, -1], [-1, -1, -1]]
-    none = -np.inf
-    assert best_logits.tolist() == [[7, 7, 5], [3, none, none], [2, none, none], [none] * 3]
