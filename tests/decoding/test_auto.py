@@ -62,11 +62,17 @@ def test_the_cheapest_point_that_is_precise_enough(
     assert choose(auto(POINTS), batch, k, precision) is expected
 
 
-def test_the_indexs_own_target_is_met_whole_whatever_k_is() -> None:
+def test_a_target_of_the_index_is_met_whole_or_by_the_fastest_proof() -> None:
     chooser = auto(POINTS, {1: 0.9, 5: 0.99})
     assert [choose(chooser, 1, k, None) for k in (*KS, BEYOND)] == [WIDE] * 4
     assert choose(chooser, 64, 1, None) is BATCHED
     assert choose(auto(POINTS, {5: 1.0}), 1, 1, None) is CERTIFIED
+    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 1, 1, None) is CERTIFIED
+    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 64, 1, None) is EXACT
+    assured = make_point("assured", (15, 15, 15), (0.9997, 0.9997, 0.9997))
+    over = auto([EXACT, CERTIFIED, assured], {1: 0.999})
+    assert choose(over, 1, 1, 0.999) is choose(over, 1, 1, None) is assured
+    assert choose(over, 1, 1, 0.9999) is choose(over, 1, 1, 1.0) is CERTIFIED  # exact=True is 1.0
 
 
 def test_without_a_target_the_default_head_answers_unless_a_proof_is_faster() -> None:
@@ -84,11 +90,6 @@ def test_without_a_target_the_default_head_answers_unless_a_proof_is_faster() ->
     assert auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})]).drawing_head == "exact"
 
 
-def test_a_target_that_no_point_meets_is_met_by_the_fastest_proof() -> None:
-    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 1, 1, None) is CERTIFIED
-    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 64, 1, None) is EXACT
-
-
 def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> None:
     def refuted(point: OperatingPoint, goal: Mapping[int, float]) -> bool:
         return point is FAST and goal[1] > 0.9
@@ -104,18 +105,12 @@ def test_what_was_not_measured() -> None:
     assert auto([]).batches == (1,)
 
 
-def test_luck_is_no_proof() -> None:
+def test_luck_is_no_proof_and_equal_times_are_settled_by_one() -> None:
     lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
     assert choose(auto([lucky, EXACT]), 1, 1, 1.0) is EXACT
     assert choose(auto([lucky, EXACT]), 1, 1, 0.99999) is lucky
-
-
-def test_of_equal_times_the_proven_point_is_taken() -> None:
     equal = make_point("screen", (20, 22, 50))
     assert choose(auto([equal, CERTIFIED]), 1, 1, 0.5) is CERTIFIED
-
-
-def test_a_batch_that_a_point_was_not_timed_at_takes_its_nearest() -> None:
     one = make_point("exact", proven=True)
     few = OperatingPoint(**{**vars(one), "us_per_row": {8: 0.5}})
     assert choose(auto([one, few]), 64, 1, 1.0) is few
@@ -154,7 +149,8 @@ def opened(
     folder: Path, kernel_cache: Path, measured: Any = MEASURED, **target: float
 ) -> LocalDecoder:
     config = {"target_precision": target} if target else {}
-    path = write_model(folder, calibration=measured, config=config)
+    place = folder / str(len(list(folder.glob("*"))))
+    path = write_model(place, calibration=measured, config=config)
     return LocalDecoder(open_index(path, kernel_cache=kernel_cache))
 
 
@@ -163,21 +159,25 @@ def used(answer: Answer) -> tuple[str, dict[str, float]]:
     return answer.head, {name: answer.knobs[name] for name in answer.knobs if name == "probes"}
 
 
-def test_without_a_target_the_default_head_answers_at_its_stored_knobs_where_it_is_faster(
-    tmp_path: Path, kernel_cache: Path
-) -> None:
+def test_auto_answers_by_what_was_measured(tmp_path: Path, kernel_cache: Path) -> None:
     decoder = opened(tmp_path, kernel_cache)
     for options in ({}, {"head": "AUTO"}, {"exact": False}):
         answer = decoder.topk(make_hidden(1), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
         assert used(decoder.topk(make_hidden(64), 5, **options).answer) == ("exact", {})
-
-
-def test_the_indexs_own_target_chooses(tmp_path: Path, kernel_cache: Path) -> None:
+    asked: Target = {"min_precision": 0.9}
+    engines = {decoder.engine_for(asked, rows, k) for rows in (1, 2) for k in (2, 5)}
+    assert len(engines) == 1
+    assert decoder.engine_for({}, 1, 1) is decoder.engine_for({}, 1, 300)
     decoder = opened(tmp_path, kernel_cache, p1=0.95)
     assert used(decoder.topk(make_hidden(1), 1).answer) == ("screen", {"probes": 3})
     assert used(decoder.topk(make_hidden(64), 1, head="AUTO").answer) == ("exact", {})
     assert used(decoder.topk(make_hidden(1), 1, min_precision=0.9).answer)[1] == {"probes": 1}
+    decoder = opened(tmp_path, kernel_cache, None, p1=0.95)
+    assert decoder.points == ()
+    assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
+    for target in ({"min_precision": 0.1}, {"exact": True}):
+        assert decoder.topk(make_hidden(1), 1, **target).answer.head == "exact"
 
 
 @pytest.mark.parametrize(
@@ -235,26 +235,9 @@ def test_draws_do_not_go_by_the_times_of_the_best_ids(
     assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("exact", {}))
 
 
-def test_requests_alike_share_an_engine(tmp_path: Path, kernel_cache: Path) -> None:
-    decoder = opened(tmp_path, kernel_cache)
-    asked: Target = {"min_precision": 0.9}
-    engines = {decoder.engine_for(asked, rows, k) for rows in (1, 2) for k in (2, 5)}
-    assert len(engines) == 1
-    assert decoder.engine_for({}, 1, 1) is decoder.engine_for({}, 1, 300)
-
-
-def test_an_index_that_was_not_calibrated_is_exact_when_asked(
+def test_a_head_proves_what_its_class_says_and_must_be_here(
     tmp_path: Path, kernel_cache: Path
 ) -> None:
-    decoder = opened(tmp_path, kernel_cache, None, p1=0.95)
-    assert decoder.points == ()
-    assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
-    for options in ({"min_precision": 0.1}, {"exact": True}):
-        answer = decoder.topk(make_hidden(1), 1, **options).answer
-        assert answer.head == "exact"
-
-
-def test_a_file_does_not_make_a_head_prove_its_answers(tmp_path: Path, kernel_cache: Path) -> None:
     points = calibration(
         entries("exact", (9, 9, 9), 1.0),
         [{**entry, "proven": True} for entry in entries("screen", (1, 1, 1), 1.0, probes=1)],
@@ -262,9 +245,6 @@ def test_a_file_does_not_make_a_head_prove_its_answers(tmp_path: Path, kernel_ca
     decoder = opened(tmp_path, kernel_cache, points)
     assert decoder.topk(make_hidden(1), 1, exact=True).answer.head == "exact"
     assert [point.proven for point in decoder.points] == [True, False]
-
-
-def test_points_of_heads_that_are_not_here_are_left_out(tmp_path: Path, kernel_cache: Path) -> None:
     other = entries("telepathy", (0.1, 0.1, 0.1), 1.0, speed=9)
     decoder = opened(tmp_path, kernel_cache, calibration(entries("exact", (9, 9, 9), 1.0), other))
     assert [point.head for point in decoder.points] == ["exact"]
@@ -307,15 +287,5 @@ def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None
         tmp_path / "c", kernel_cache, calibration(entries("exact", (1, 1, 1), 1), cpu="Z80")
     )
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
-
-
-def test_what_was_measured_on_a_processor_was_not_measured_on_a_gpu(tmp_path: Path) -> None:
     index = open_index(write_model(tmp_path, calibration=MEASURED), device="cuda")
     assert measured_elsewhere(index) == cpu_name() != answers_on(index)
-
-
-def test_a_head_that_may_be_wrong_answers_for_the_precision_that_it_was_measured_at() -> None:
-    assured = make_point("assured", (15, 15, 15), (0.9997, 0.9997, 0.9997))
-    over = auto([EXACT, CERTIFIED, assured], {1: 0.999})
-    assert choose(over, 1, 1, 0.999) is choose(over, 1, 1, None) is assured
-    assert choose(over, 1, 1, 0.9999) is choose(over, 1, 1, 1.0) is CERTIFIED  # exact=True is 1.0

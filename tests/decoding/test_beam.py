@@ -234,7 +234,7 @@ def _of_rows(constraints: Constraints, rows: range) -> Constraints:
     return Constraints(**lists, repetition_penalty=constraints.repetition_penalty)
 
 
-def test_all_finished_cost_nothing(whole: Whole) -> None:
+def test_groups_with_little_to_choose_from(whole: Whole) -> None:
     reply = whole(300, False).beam_step(
         make_hidden(4, 8),
         [-1.0, -2.0, -4.0, -3.0],
@@ -252,17 +252,11 @@ def test_all_finished_cost_nothing(whole: Whole) -> None:
     assert reply.finished.tolist() == [[True, True, False]] * 2
     assert reply.answer.exact.all()
     assert not reply.answer.scanned.any()
-
-
-def test_a_hypothesis_may_have_nothing_left(whole: Whole) -> None:
     reply = whole(17, False).beam_step(
         make_hidden(2, 8), beams_in=2, beams_out=3, constraints=Constraints(allowed=[[], [3, 4]])
     )
     assert reply.parents.tolist() == [[1, 1, -1]]
     assert sorted(reply.tokens[0].tolist()) == [-1, 3, 4]
-
-
-def test_scores_are_zero_and_nothing_has_finished_by_default(whole: Whole) -> None:
     decoder, hidden = whole(300, False), make_hidden(2, 8)
     reply = decoder.beam_step(hidden, beams_in=1, beams_out=4, head="exact", normalizer="exact")
     top = decoder.topk(hidden, 4, head="exact", normalizer="exact")

@@ -100,20 +100,12 @@ def test_a_decoder_takes_constraints(decoder: LocalDecoder) -> None:
     assert reply.logits.dtype == np.float32
     assert reply.ids.dtype == reply.answer.scanned.dtype == np.int32
     assert (reply.answer.normalizer, reply.answer.log_z) == ("", None)
-
-
-def test_no_constraints_change_nothing(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(3)
     for head in decoder.index.heads:
         plain = decoder.topk(hidden, 4, head=head)
         reply = decoder.topk(hidden, 4, head=head, constraints=Constraints())
         np.testing.assert_array_equal(reply.ids, plain.ids)
         np.testing.assert_array_equal(reply.logits, plain.logits)
         np.testing.assert_array_equal(reply.answer.exact, plain.answer.exact)
-
-
-def test_a_list_of_which_too_little_is_left_goes_to_the_fallback(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(3)
     found = decoder.index.head("screen").candidates(hidden, 1)
     banned = [ids.tolist()[3:] for ids in np.split(found.ids, found.offsets[1:-1])]
     constraints = Constraints(banned=banned)
@@ -123,27 +115,8 @@ def test_a_list_of_which_too_little_is_left_goes_to_the_fallback(decoder: LocalD
     exact = decoder.topk(hidden, 4, head="exact", constraints=constraints)
     np.testing.assert_array_equal(reply.ids, exact.ids)
     assert not exact.answer.fallback.any()
-
-
-def test_ids_that_would_not_be_answered_cost_a_head_little(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(3)
     worst = decoder.topk(hidden, 300, head="exact").ids[:, 150:]
     plain = decoder.topk(hidden, 4, head="screen")
     reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=list(worst)))
     np.testing.assert_array_equal(reply.ids, plain.ids)
     np.testing.assert_array_equal(reply.answer.scanned, plain.answer.scanned)
-
-
-@pytest.mark.parametrize("k", [0, 301, 1.5, True])
-def test_k(decoder: LocalDecoder, k: int) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        decoder.topk(make_hidden(1), k, constraints=Constraints(banned=[1]))
-    assert refused.value.field == "k"
-
-
-def test_hidden(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(3)
-    hidden[2, 0] = np.inf
-    with pytest.raises(InvalidRequest) as refused:
-        decoder.topk(hidden, 2, constraints=Constraints(allowed=[[1, 2], [3, 4], [5, 6]]))
-    assert refused.value.field == "hidden[2]"

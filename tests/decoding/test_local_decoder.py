@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.heads import HEADS
@@ -25,12 +24,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Loc
     return decoder
 
 
-def test_it_is_a_decoder(decoder: LocalDecoder) -> None:
-    as_protocol: Decoder = decoder
-    assert as_protocol.topk(make_hidden(1), 1).ids.shape == (1, 1)
-
-
-def test_the_answer_is_the_default_heads(decoder: LocalDecoder) -> None:
+def test_the_default_head_answers_unless_knobs_name_another_point(decoder: LocalDecoder) -> None:
     hidden = make_hidden(5)
     reply = decoder.topk(hidden, 4)
     top = decoder.index.head("screen").topk(hidden, 4)
@@ -42,10 +36,6 @@ def test_the_answer_is_the_default_heads(decoder: LocalDecoder) -> None:
     assert (answer.digest, answer.knobs["probes"]) == (decoder.index.digest, 1)
     assert (answer.normalizer, answer.log_z, answer.queue_ns) == ("", None, 0)
     assert answer.compute_ns > 0
-
-
-def test_knobs_move_the_operating_point_and_heads_are_kept(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(5)
     one, two = (decoder.topk(hidden, 4, knobs={"probes": n}) for n in (1, 2))
     assert (one.answer.scanned < two.answer.scanned).all()
     assert two.answer.knobs["probes"] == 2
@@ -55,17 +45,8 @@ def test_knobs_move_the_operating_point_and_heads_are_kept(decoder: LocalDecoder
     assert decoder._head("screen", (("probes", 2.0),)) is decoder._head(
         "screen", (("probes", 2.0),)
     )
-
-
-def test_fallback_marks_the_rows_that_another_head_proved(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(5)
-    exact = decoder.topk(hidden, 100, head="exact").answer
-    assert exact.exact.all()
-    assert not exact.fallback.any()
-    too_few = decoder.topk(hidden, 100).answer
-    assert too_few.exact.all()
-    assert too_few.fallback.all()
-    assert not decoder.topk(hidden, 5).answer.fallback.any()
+    with pytest.raises(InvalidRequest, match="exact, screen"):
+        decoder.topk(make_hidden(1), 1, head="svd")
 
 
 @pytest.mark.parametrize("model", ["", "demo", "demo@2"])
@@ -105,11 +86,6 @@ def test_wrong_knobs(decoder: LocalDecoder, knobs: Any, field: str) -> None:
         decoder.topk(make_hidden(1), 1, knobs=knobs)
     assert caught.value.field == field
     assert isinstance(caught.value, InvalidKnob) == field.startswith("knobs.")
-
-
-def test_unknown_head(decoder: LocalDecoder) -> None:
-    with pytest.raises(InvalidRequest, match="exact, screen"):
-        decoder.topk(make_hidden(1), 1, head="svd")
 
 
 def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache: Path) -> None:

@@ -283,9 +283,6 @@ def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: Lo
     assert chi_square_p(counts_of(ids), probs) > 1e-3
     equal, chance = ids[1:, 0] == ids[:-1, 0], (probs**2).sum()
     assert abs(equal.mean() - chance) < 5 * np.sqrt(chance / len(equal))
-
-
-def test_the_first_row_draws_by_one_seed_what_it_draws_alone(decoder: LocalDecoder) -> None:
     many, one = (decoder.sample(HIDDEN[:rows], 40, seeds=11, head="exact") for rows in (4, 1))
     np.testing.assert_array_equal(many.ids[:1], one.ids)
     assert (many.ids[1] != decoder.sample(HIDDEN[1:2], 40, seeds=11, head="exact").ids).any()
@@ -362,7 +359,7 @@ def test_the_coldest_and_the_hottest(decoder: LocalDecoder, head: str, temperatu
     assert np.isfinite(reply.log_probs).all()
 
 
-def test_a_proof_is_claimed_where_there_is_one(decoder: LocalDecoder) -> None:
+def test_what_a_draw_claims_and_refuses(decoder: LocalDecoder) -> None:
     def claimed(**options: Any) -> list[bool]:
         found: list[bool] = decoder.sample(HIDDEN, 2, seeds=0, **options).answer.exact.tolist()
         return found
@@ -379,14 +376,19 @@ def test_a_proof_is_claimed_where_there_is_one(decoder: LocalDecoder) -> None:
     assert claimed(head="screen", constraints=some) == [True] * 4
     assert claimed(exact=True) == [True] * 4
     assert decoder.sample(HIDDEN, exact=True).answer.head in ("certified", "exact")
-
-
-def test_scanned_counts_logits_once(decoder: LocalDecoder) -> None:
     for temperature in (1e-5, 1.0, 1e4):
         reply = decoder.sample(HIDDEN, 3000, seeds=0, temperature=temperature, head="certified")
         assert (reply.answer.scanned <= SIZE).all()
         assert (reply.answer.scanned >= 1).all()
     assert (decoder.sample(HIDDEN, head="exact").answer.scanned == SIZE).all()
+    with pytest.raises(InvalidRequest) as refused:
+        decoder.sample(HIDDEN, constraints=Constraints(allowed=[]))
+    assert refused.value.field == "constraints"
+    for head in ("certified", "exact", "screen"):
+        spoiled = HIDDEN.copy()
+        spoiled[2, 0] = 3e38
+        with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+            decoder.sample(spoiled, head=head)
 
 
 @pytest.mark.parametrize("head", ["certified", "exact"])
@@ -402,14 +404,3 @@ def test_equal_rows_are_drawn_alike_however_large_their_logits(head: str) -> Non
     alike[1, 10:14] = 0
     for row, probs in zip(ids, alike, strict=True):
         assert chi_square_p(np.bincount(row, minlength=40), probs) > 1e-3
-
-
-def test_refusals(decoder: LocalDecoder) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        decoder.sample(HIDDEN, constraints=Constraints(allowed=[]))
-    assert refused.value.field == "constraints"
-    for head in ("certified", "exact", "screen"):
-        spoiled = HIDDEN.copy()
-        spoiled[2, 0] = 3e38
-        with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
-            decoder.sample(spoiled, head=head)

@@ -151,7 +151,13 @@ def test_what_remains_under_constraints(
         assert kept in nearby
 
 
-def test_rows_do_not_depend_on_their_batch(whole: Whole) -> None:
+def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
+    """Their log Z is that of one, in float64."""
+    forced = Constraints(biased=[3, 8], bias=[3e38, 3e38])
+    for head in ("certified", "exact", "screen"):
+        filters = 1.0, 0, 0.99, 0.0
+        lists = listed(whole(300, False), head, make_hidden(2, 8), filters, forced.for_rows(2))
+        assert rows_of(lists) == [[3, 8]] * 2
     decoder, hidden = whole(300, False), make_hidden(9, 8)
     for head in ("certified", "exact", "screen"):
         for filters in FILTERS:
@@ -161,15 +167,6 @@ def test_rows_do_not_depend_on_their_batch(whole: Whole) -> None:
                 assert rows_of(alone)[0] == rows_of(together)[row]
                 assert alone.provenance.exact[0] == together.provenance.exact[row]
                 assert alone.provenance.scanned[0] == together.provenance.scanned[row]
-
-
-def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
-    """Their log Z is that of one, in float64."""
-    forced = Constraints(biased=[3, 8], bias=[3e38, 3e38])
-    for head in ("certified", "exact", "screen"):
-        filters = 1.0, 0, 0.99, 0.0
-        lists = listed(whole(300, False), head, make_hidden(2, 8), filters, forced.for_rows(2))
-        assert rows_of(lists) == [[3, 8]] * 2
 
 
 @pytest.mark.parametrize("constraints", [None, Constraints(banned=[7, 200])])

@@ -143,11 +143,17 @@ def test_top_k_is_that_of_the_whole(
         assert other.answer.rows_missing == ()
 
 
-def test_all_ids_can_be_asked_for(local: LocalDecoder, sharded: ShardedDecoder) -> None:
+def test_the_ends_of_what_can_be_asked_for(local: LocalDecoder, sharded: ShardedDecoder) -> None:
     one, other = local.topk(HIDDEN, V), sharded.topk(HIDDEN, V)
     np.testing.assert_array_equal(one.logits, other.logits)
     settled = other.answer.exact
     np.testing.assert_array_equal(one.ids[settled], other.ids[settled])
+    options: Any = {"beams_in": 3, "beams_out": 2, "finished": np.ones(9, bool), "eos_ids": [1]}
+    step, same = (each.beam_step(HIDDEN, **options) for each in (local, sharded))
+    np.testing.assert_array_equal(step.tokens, same.tokens)
+    np.testing.assert_array_equal(step.scores, same.scores)
+    with pytest.raises(ModelNotFound):
+        sharded.topk(HIDDEN, 1, model="other")
 
 
 @pytest.mark.parametrize("normalizer", ["certified", "exact"])
@@ -382,13 +388,6 @@ def test_a_draw_is_sure_if_the_errors_of_two_logits_cannot_change_it(
     assert gap == 0 or (won.item(), values.item()) == (5, logits[0, 0])
 
 
-def test_all_hypotheses_may_have_finished(local: LocalDecoder, sharded: ShardedDecoder) -> None:
-    options: Any = {"beams_in": 3, "beams_out": 2, "finished": np.ones(9, bool), "eos_ids": [1]}
-    one, other = (each.beam_step(HIDDEN, **options) for each in (local, sharded))
-    np.testing.assert_array_equal(one.tokens, other.tokens)
-    np.testing.assert_array_equal(one.scores, other.scores)
-
-
 @pytest.mark.parametrize(
     ("field", "call"),
     [
@@ -410,11 +409,6 @@ def test_requests_that_are_refused(sharded: ShardedDecoder, field: str, call: An
     with pytest.raises(InvalidRequest) as caught:
         call(sharded)
     assert caught.value.field == field
-
-
-def test_another_model_is_not_found(sharded: ShardedDecoder) -> None:
-    with pytest.raises(ModelNotFound):
-        sharded.topk(HIDDEN, 1, model="other")
 
 
 def test_shards_that_do_not_make_one_softmax_are_refused(whole: Path, tmp_path: Path) -> None:

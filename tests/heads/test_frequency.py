@@ -29,13 +29,7 @@ def test_the_answer_is_the_best_of_the_first_n(n: int) -> None:
     assert not top.exact.any()
 
 
-def test_all_of_them_are_the_exact_answer() -> None:
-    head = make_frequency(999)
-    assert head.knobs == {"n": 300}
-    np.testing.assert_array_equal(head.topk(HIDDEN, 300).ids, EXACT.topk(HIDDEN, 300).ids)
-
-
-def test_precision_does_not_fall_with_n() -> None:
+def test_more_ids_find_no_less_and_all_of_them_are_the_exact_answer() -> None:
     true = EXACT.topk(HIDDEN, 5).ids
     hits = [
         int((make_frequency(n).topk(HIDDEN, 5).ids[:, :, None] == true[:, None]).sum())
@@ -43,9 +37,9 @@ def test_precision_does_not_fall_with_n() -> None:
     ]
     assert hits == sorted(hits)
     assert hits[-1] == true.size > hits[0]
-
-
-def test_fewer_than_asked_for_go_to_the_fallback() -> None:
+    head = make_frequency(999)
+    assert head.knobs == {"n": 300}
+    np.testing.assert_array_equal(head.topk(HIDDEN, 300).ids, EXACT.topk(HIDDEN, 300).ids)
     top = make_frequency(7).topk(HIDDEN, 8)
     assert top.exact.all()
     assert make_frequency(7).with_knobs(n=8).topk(HIDDEN, 8).exact.sum() == 0

@@ -45,20 +45,9 @@ def test_no_more_than_ef_rows_are_looked_at(arrays: dict[str, np.ndarray]) -> No
     assert make_graph(arrays, 4).topk(HIDDEN, 5).exact.all(), "fewer than k: the fallback"
 
 
-def test_other_knobs_share_the_graph() -> None:
+def test_the_graph_is_shared_and_threads_are_put_back() -> None:
     head = make_graph(ARRAYS[0], 20)
     assert head.with_knobs(ef=40)._graph is head._graph
-
-
-def test_queries_are_unit_vectors_at_every_scale() -> None:
-    for scale in (0.0, 1e-40, 1e-13, 1.0, 1e10, 1e30):
-        wide = queries((HIDDEN * np.float64(scale)).astype(np.float32))
-        assert wide.shape == (70, width(24)) == (70, 32)
-        np.testing.assert_allclose(np.linalg.norm(wide, axis=1), 1, rtol=1e-5)
-        assert (wide[:, 25:] == 0).all()
-
-
-def test_the_number_of_threads_is_put_back() -> None:
     before = faiss.omp_get_max_threads()
     try:
         faiss.omp_set_num_threads(2)
@@ -68,6 +57,14 @@ def test_the_number_of_threads_is_put_back() -> None:
         assert faiss.omp_get_max_threads() == 2
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def test_queries_are_unit_vectors_at_every_scale() -> None:
+    for scale in (0.0, 1e-40, 1e-13, 1.0, 1e10, 1e30):
+        wide = queries((HIDDEN * np.float64(scale)).astype(np.float32))
+        assert wide.shape == (70, width(24)) == (70, 32)
+        np.testing.assert_allclose(np.linalg.norm(wide, axis=1), 1, rtol=1e-5)
+        assert (wide[:, 25:] == 0).all()
 
 
 def of_faiss(index: faiss.Index) -> np.ndarray:

@@ -24,12 +24,19 @@ def found(head: Head, k: int = 1) -> list[set[int]]:
     return [set(ids.tolist()) for ids in np.split(candidates.ids, candidates.offsets[1:-1])]
 
 
-def test_every_probe_of_a_table_is_the_whole_vocabulary() -> None:
+def test_every_probe_of_a_table_is_the_whole_vocabulary_and_a_cap_below_k_starves_no_row() -> None:
     top = head(tables=1, probes=8).topk(HIDDEN, 5)
     np.testing.assert_array_equal(top.ids, TRUE)
     np.testing.assert_array_equal(top.logits, EXACT.topk(HIDDEN, 5).logits)
     assert (top.scanned == SOFTMAX.vocab_size).all()
     assert not top.exact.any()
+    top = head(tables=6, probes=8, candidates=3).topk(HIDDEN, 20)
+    np.testing.assert_array_equal(top.scanned, np.full(60, 20))
+    entry = {name: knob.high for name, knob in LshHead.knob_table.items()}
+    most = head(**entry)
+    assert most.knobs["tables"] == 6
+    assert most.knobs["probes"] == 8
+    assert head().knobs == {"tables": 6, "probes": 1, "candidates": 0}
 
 
 @pytest.mark.parametrize(("knob", "values"), [("tables", [1, 2, 4, 6]), ("probes", [1, 2, 4, 8])])
@@ -52,11 +59,6 @@ def test_recall_does_not_fall_as_candidates_grow() -> None:
     assert recalls[0] < recalls[-1]
 
 
-def test_a_cap_below_k_starves_no_row() -> None:
-    top = head(tables=6, probes=8, candidates=3).topk(HIDDEN, 20)
-    np.testing.assert_array_equal(top.scanned, np.full(60, 20))
-
-
 def test_rows_with_too_few_go_to_the_fallback() -> None:
     lonely = head(tables=1)
     sizes = np.array([len(ids) for ids in found(lonely)])
@@ -66,14 +68,6 @@ def test_rows_with_too_few_go_to_the_fallback() -> None:
     top = lonely.topk(HIDDEN, k)
     np.testing.assert_array_equal(top.exact, few)
     np.testing.assert_array_equal(top.ids[few], EXACT.topk(HIDDEN[few], k).ids)
-
-
-def test_knobs_end_at_what_there_is() -> None:
-    entry = {name: knob.high for name, knob in LshHead.knob_table.items()}
-    most = head(**entry)
-    assert most.knobs["tables"] == 6
-    assert most.knobs["probes"] == 8
-    assert head().knobs == {"tables": 6, "probes": 1, "candidates": 0}
 
 
 def unequal_tables(arrays: dict[str, np.ndarray]) -> None:

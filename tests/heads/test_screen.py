@@ -1,7 +1,5 @@
 """The learned screen: routing, probing, and rows that its lists cannot fill."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,17 +112,11 @@ def test_arrays_that_a_kernel_could_not_follow_are_refused(
         make_screen({**ARRAYS, name: value})
 
 
-def test_the_first_of_several_bad_rows_is_named() -> None:
-    hidden = make_hidden(64)
-    hidden[[4, 40]] = np.nan
-    for threads in (1, 2):
-        head = make_head("screen", SOFTMAX, threads=threads)
-        with pytest.raises(InvalidRequest, match=re.escape("hidden[4]")):
-            head.topk(hidden, 3)
-
-
-def test_more_probes_than_clusters_means_all_of_them() -> None:
+def test_probes_and_escalation_beyond_all_are_the_exact_answer() -> None:
     assert make_head("screen", SOFTMAX, probes=64).knobs["probes"] == 6
+    top = make_head("screen", SOFTMAX, escalate=1).topk(HIDDEN, 5)
+    np.testing.assert_array_equal(top.ids, ExactHead(SOFTMAX).topk(HIDDEN, 5).ids)
+    assert top.exact.all()
 
 
 def cosines() -> np.ndarray:
@@ -191,12 +183,6 @@ def test_a_prescreen_computes_few_rows_and_needs_a_sketch() -> None:
     assert without.knobs["prescreen"] == 0
 
 
-def test_an_escalation_that_no_cosine_reaches_is_the_exact_answer() -> None:
-    top = make_head("screen", SOFTMAX, escalate=1).topk(HIDDEN, 5)
-    np.testing.assert_array_equal(top.ids, ExactHead(SOFTMAX).topk(HIDDEN, 5).ids)
-    assert top.exact.all()
-
-
 def test_one_cluster_with_every_row_is_the_exact_answer() -> None:
     everything = {
         "centroids": np.ones((1, 24), np.float32),
@@ -205,11 +191,6 @@ def test_one_cluster_with_every_row_is_the_exact_answer() -> None:
     }
     expected = ExactHead(SOFTMAX).topk(HIDDEN, 300)
     np.testing.assert_array_equal(make_screen(everything).topk(HIDDEN, 300).ids, expected.ids)
-
-
-def test_a_vocabulary_of_one() -> None:
-    softmax = Softmax(np.ones((1, 3), np.float32), np.zeros(1, np.float32))
-    assert make_head("screen", softmax).topk(np.ones(3, np.float32), 1).ids.tolist() == [[0]]
 
 
 def test_each_cluster_may_have_a_threshold_of_its_own() -> None:
@@ -273,10 +254,12 @@ def test_rows_that_a_grade_answers_are_marked_and_not_exact(fallback: str) -> No
     assert np.isinf(listed.upper).all()
 
 
-def test_short_lists_are_filled_by_a_grade() -> None:
+def test_short_lists_are_filled_by_a_grade_or_without_one() -> None:
     top = graded()["screen"].topk(HIDDEN, 100)
     assert top.fallback.all()
     assert not top.exact.any()
+    for name, head in graded().items():
+        assert (head.fallback_chance > 0) == (name == "screen")
 
 
 @pytest.mark.parametrize("fallback", ["screen", "svd", "nothing", ""])
@@ -285,8 +268,3 @@ def test_a_head_of_no_known_chance_is_no_fallback(fallback: str) -> None:
     heads = graded(1.0, fallback)
     assert heads["screen"].fallback_chance == 0
     assert heads["screen"].topk(HIDDEN, 5).exact.all()
-
-
-def test_grades_fall_back_on_no_grade() -> None:
-    for name, head in graded().items():
-        assert (head.fallback_chance > 0) == (name == "screen")

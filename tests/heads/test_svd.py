@@ -29,33 +29,21 @@ def test_every_candidate_at_full_width_is_the_exact_answer() -> None:
     np.testing.assert_array_equal(top.logits, expected.logits)
     assert not top.exact.any()
     assert (top.scanned == 300).all()
-
-
-def test_at_full_width_few_candidates_are_enough() -> None:
     top = make_svd(width=24, candidates=6).topk(HIDDEN, 5)
     np.testing.assert_array_equal(top.ids, EXACT.topk(HIDDEN, 5).ids)
-
-
-def test_precision_does_not_fall_with_candidates() -> None:
-    found = [hits(make_svd(width=6, candidates=count)) for count in (5, 10, 20, 40, 80, 300)]
-    assert found == sorted(found)
-    assert found[-1] == 5 * len(HIDDEN) > found[0]
-
-
-def test_precision_rises_with_width() -> None:
-    found = [hits(make_svd(width=width, candidates=10)) for width in (1, 8, 16, 24)]
-    assert found == sorted(found)
-    assert found[-1] > found[0]
-
-
-def test_knobs_beyond_what_is_there_mean_all_of_it() -> None:
     assert make_svd(width=999, candidates=999).knobs == {"width": 24, "candidates": 300}
-
-
-def test_fewer_candidates_than_asked_for_go_to_the_fallback() -> None:
     top = make_svd(candidates=9).topk(HIDDEN, 10)
     assert top.exact.all()
     assert (top.scanned == 300).all()
+
+
+def test_precision_rises_with_candidates_and_width() -> None:
+    found = [hits(make_svd(width=6, candidates=count)) for count in (5, 10, 20, 40, 80, 300)]
+    assert found == sorted(found)
+    assert found[-1] == 5 * len(HIDDEN) > found[0]
+    found = [hits(make_svd(width=width, candidates=10)) for width in (1, 8, 16, 24)]
+    assert found == sorted(found)
+    assert found[-1] > found[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.heads._base.head import Knob
@@ -74,15 +73,6 @@ def test_rows_without_an_answer_get_the_fallbacks(threads: int) -> None:
     assert (top.exact == short).all()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_first_of_several_refused_rows_is_named(threads: int) -> None:
-    hidden = HIDDEN.copy()
-    hidden[[20, 44, 69], 0] = NOT_FINITE
-    with pytest.raises(InvalidRequest) as refused:
-        first_rows(threads).topk(hidden, 3)
-    assert refused.value.field == "hidden[20]"
-
-
 def test_short_rows_get_the_fallbacks_candidates() -> None:
     candidates, exact = first_rows().candidates(HIDDEN, 3), EXACT.candidates(HIDDEN, 3)
     short = HIDDEN[:, 0] < 0
@@ -92,12 +82,6 @@ def test_short_rows_get_the_fallbacks_candidates() -> None:
         mine = slice(candidates.offsets[row], candidates.offsets[row + 1])
         theirs = slice(exact.offsets[row], exact.offsets[row + 1])
         np.testing.assert_array_equal(candidates.logits[mine], exact.logits[theirs])
-
-
-def test_other_knobs_are_another_head_within_the_same_limits() -> None:
-    head = first_rows()
-    assert head.with_knobs(least=9).knobs == {"least": 5.0}
-    assert head.knobs == {"least": 0.0}
 
 
 def test_rows_are_replaced_wherever_they_stand() -> None:

@@ -34,34 +34,10 @@ def test_letters_take_the_sizes_of_the_arrays() -> None:
     check_structure(BLOCKS, {"blocks": np.zeros((2, 16), np.float32)}, 17, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "match"),
-    [
-        ("centroids", np.zeros((2, 4), np.float32), "needed: float32"),
-        ("centroids", np.zeros((2, 3)), "needed: float32"),
-        ("centroids", np.zeros((0, 3), np.float32), r"needed: float32 \[1, 3\]"),
-        ("offsets", np.array([0, 4, 2], np.int32), "do not rise"),
-        ("offsets", np.array([0, 0, 5], np.int32), "a list would be empty"),
-        ("ids", np.array([1, 0, 4, 2, 1], np.int32), "allowed: 0 .. 3"),
-        ("ids", np.array([-1, 0, 3, 2, 1], np.int32), "allowed: 0 .. 3"),
-    ],
-)
-def test_what_a_kernel_could_not_follow_is_refused(
-    name: str, value: np.ndarray, match: str
-) -> None:
-    with pytest.raises(ValueError, match=match):
-        check_structure(PART, arrays() | {name: value}, 4, 3)
-
-
 @pytest.mark.parametrize("factor", [0, -1, np.inf, np.nan])
 def test_factors_are_finite_and_positive(factor: float) -> None:
     with pytest.raises(ValueError, match="factors are not all finite and above 0"):
         check_structure(FACTORS, {"factors": np.array([1, factor], np.float32)}, 4, 3)
-
-
-def test_a_missing_array_is_named() -> None:
-    with pytest.raises(ValueError, match="'ids'"):
-        check_structure(PART, {k: v for k, v in arrays().items() if k != "ids"}, 4, 3)
 
 
 def test_values_are_finite_and_ids_occur_once() -> None:
