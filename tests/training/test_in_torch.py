@@ -149,22 +149,6 @@ def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.
     ]
 
 
-@pytest.mark.parametrize("ragged", [False, True])
-def test_gradients_of_a_copy_are_marked_as_coalesced_too(ragged: bool) -> None:
-    """What copy makes of parameters has no hooks; pickle, by which processes are spawned, too."""
-    criterion = copy.deepcopy(three(ragged))
-    criterion(doubles(B, D).float()[: B // 2], TARGET[: B // 2]).backward()
-    assert [p.grad.is_coalesced() for p in criterion.parameters() if p.grad is not None] == [
-        True,
-        True,
-    ]
-
-
-def test_an_embedding_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match="embedding"):
-        make("uniform", D, V).tie(nn.Embedding(V, D + 1))
-
-
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam])
 def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Optimizer]) -> None:
     criterion = three(False)

@@ -39,11 +39,24 @@ def test_gathered_rows_get_the_gradient_of_torch(sparse: bool) -> None:
     assert torch.equal(gradient.to_dense(), parameter.grad)
 
 
-def test_placed_rows_ascend_and_are_coalesced() -> None:
+def test_sparse_gradients_are_coalesced_unless_a_tied_embedding_decides_otherwise() -> None:
     placed = place(IDS, doubles(3, 2), 6, sparse=True)
     assert placed.is_coalesced()
     assert placed.indices()[0].tolist() == [0, 2, 4]
     assert torch.equal(placed.to_dense(), place(IDS, doubles(3, 2), 6, sparse=False))
+    classes = ClassWeights(6, 3, bias=True, sparse=True)
+    for each in (classes, copy.deepcopy(classes)):
+        gather(each.weight, IDS, each.sparse).sum().backward()  # type: ignore[no-untyped-call]
+        assert each.weight.grad is not None
+        assert each.weight.grad.is_coalesced()
+    classes = ClassWeights(6, 3, bias=True, sparse=True)
+    with pytest.raises(InvalidRequest, match="embedding: got"):
+        classes.tie(nn.Embedding(6, 4))
+    embedding = nn.Embedding(6, 3)
+    classes.tie(embedding)
+    assert classes.weight is embedding.weight
+    assert not classes.sparse
+    assert float(clip_grad_norm_([nn.Parameter(torch.zeros(2))], 1.0)) == 0
 
 
 def test_the_gradient_of_a_normalised_row_is_autograds() -> None:
@@ -53,24 +66,6 @@ def test_the_gradient_of_a_normalised_row_is_autograds() -> None:
     torch.testing.assert_close(rows.classes, normalised.detach())
     (expected,) = torch.autograd.grad((normalised * weights).sum(), weight)
     torch.testing.assert_close(rows.weight_gradient(weights, weight, sparse=False), expected)
-
-
-def test_a_stored_gradient_stays_coalesced_in_a_copy_too() -> None:
-    classes = ClassWeights(6, 3, bias=True, sparse=True)
-    for each in (classes, copy.deepcopy(classes)):
-        gather(each.weight, IDS, each.sparse).sum().backward()  # type: ignore[no-untyped-call]
-        assert each.weight.grad is not None
-        assert each.weight.grad.is_coalesced()
-
-
-def test_a_tied_embedding_decides_whether_gradients_are_sparse() -> None:
-    classes = ClassWeights(6, 3, bias=True, sparse=True)
-    with pytest.raises(InvalidRequest, match="embedding: got"):
-        classes.tie(nn.Embedding(6, 4))
-    embedding = nn.Embedding(6, 3)
-    classes.tie(embedding)
-    assert classes.weight is embedding.weight
-    assert not classes.sparse
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -112,7 +107,3 @@ def test_dense_and_sparse_gradients_are_clipped_as_torch_does(max_norm: float, t
     torch.testing.assert_close(got, expected)
     for one, other in zip(dense(mixed), dense(plain), strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_clipping_without_gradients() -> None:
-    assert float(clip_grad_norm_([nn.Parameter(torch.zeros(2))], 1.0)) == 0

@@ -28,11 +28,17 @@ def test_every_class_is_listed_once(targets: Targets, drawn: SharedCandidates) -
     assert torch.equal(merged.hits, is_hit.nonzero()[:, 0])
 
 
-def test_weights_of_duplicates_add_up() -> None:
+def test_duplicates_add_up_and_targets_slice_and_share() -> None:
     merged = merge_classes(ONE, DRAWN)
     expected = torch.tensor([0.1, 0.3, -1.0]).double()
     expected[2], expected[1] = expected[1].exp().mul(2).log(), -1.0
     torch.testing.assert_close(merged.log_weights, expected)
+    targets = Targets(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([4, 5, 6, 7, 8]), 3, False)
+    part = targets.slice(1, 3)
+    assert (part.rows.tolist(), part.classes.tolist(), part.count) == ([0, 1, 1], [6, 7, 8], 2)
+    assert part.shares(torch.float64).tolist() == [1, 0.5, 0.5]
+    assert part.sums(torch.tensor([1.0, 2.0, 4.0])).tolist() == [1, 6]
+    assert part.most(torch.tensor([1.0, 2.0, 4.0])).tolist() == [1, 4]
 
 
 @TARGETS

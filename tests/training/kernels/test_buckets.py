@@ -96,16 +96,13 @@ def test_a_thousand_updates_leave_what_a_new_table_would_hold() -> None:
     assert tables.lists() == Tables.of(tables.codes, 16).lists()
 
 
-def test_all_rows_may_end_in_one_bucket() -> None:
+def test_rows_move_where_their_codes_say() -> None:
     tables = Tables.of(random_codes(500, 3, 32, seed=2), 32)
     for row in range(500):
         tables.move(np.array([row]), np.full((1, 3), 31, np.int32))
     check_whole(tables)
     assert tables.lists()[31] == list(range(500))
     assert sum(map(len, tables.lists()[:31])) == 0
-
-
-def test_only_codes_that_change_are_moves() -> None:
     codes = random_codes(50, 4, 8, seed=3)
     tables = Tables.of(codes, 8)
     rows = np.array([3, 9, 20])

@@ -79,8 +79,3 @@ def test_the_probability_is_the_rate_of_collisions(dim: int) -> None:
     rate, p = float((codes[0] == codes[1]).mean()), agreement(first, second, 4)
     assert abs(rate - p) < 4 * (p * (1 - p) / count) ** 0.5
     assert agreement(first, first, 4) == pytest.approx(1)
-
-
-def test_chances_are_binomials() -> None:
-    expected = [comb(r, 3) / comb(12, 4) for r in range(12)]
-    np.testing.assert_allclose(window_chances(12, 4), expected, rtol=1e-13)

@@ -104,9 +104,3 @@ def test_building_is_adding_every_class(leaves: int) -> None:
     sums = np.zeros_like(case.sums)
     add_to_paths(sums, np.arange(100) // case.per_leaf, case.phi.copy())
     np.testing.assert_allclose(sums, case.sums, atol=1e-4)
-
-
-def test_adding_nothing_changes_nothing() -> None:
-    sums = np.ones((4, 3), np.float32)
-    add_to_paths(sums, np.empty(0, np.int64), np.empty((0, 3), np.float32))
-    assert (sums == 1).all()

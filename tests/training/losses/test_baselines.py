@@ -98,7 +98,7 @@ def importance(counts: Tensor | None, n_sampled: int, classes: int = IS_V) -> Im
     return ImportanceSoftmax(D, classes, counts, n_sampled=n_sampled, **options)
 
 
-def test_importance_sampling_is_unbiased_by_enumeration() -> None:
+def test_importance_sampling_is_unbiased_and_may_be_negative() -> None:
     criterion = importance(IS_COUNTS, 2)
     hidden, target = doubles(2, D, seed=1), torch.tensor([2, 0])
     q, numbers = criterion.proposal.log_q.exp(), middles(criterion.proposal)
@@ -109,14 +109,8 @@ def test_importance_sampling_is_unbiased_by_enumeration() -> None:
         loss = criterion(hidden, target).detach()
         mean += q[ids].prod() * (loss + x_BV[[0, 1], target]).exp()
     torch.testing.assert_close(mean, x_BV.exp().sum(1))
-
-
-def test_importance_sampling_of_a_thousand_classes_has_no_bias() -> None:
     criterion = importance(1000 / torch.arange(1.0, 1001), 200, 1000)
     assert_unbiased(criterion, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
-
-
-def test_importance_sampling_may_be_negative() -> None:
     criterion = importance(None, 1)
     criterion.classes.weight.data.fill_(0)
     criterion.classes.weight.data[3] = 10
@@ -166,15 +160,12 @@ def test_each_term_is_a_binary_choice(target: Tensor) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_biases_start_where_z_is_one() -> None:
+def test_nce_starts_and_ends_with_a_z_of_one() -> None:
     criterion = NCE(D, NCE_V, NCE_COUNTS)
     assert criterion.classes.bias is not None
     torch.testing.assert_close(criterion.classes.bias.detach(), torch.full((NCE_V, 1), -log(NCE_V)))
     z = criterion.logits(torch.zeros(1, D)).exp().sum()
     torch.testing.assert_close(z, torch.ones(()))
-
-
-def test_it_learns_the_frequencies_and_a_z_of_one() -> None:
     criterion = NCE(1, NCE_V, n_sampled=200, dtype=torch.float64)
     frequencies = NCE_COUNTS.double() / NCE_COUNTS.sum()
     optimizer = torch.optim.Adagrad(criterion.parameters(), lr=0.5)
@@ -206,36 +197,30 @@ def test_logits_are_those_of_the_matrix(options: dict[str, Any]) -> None:
     torch.testing.assert_close(criterion.logits(doubles(4, BLOCK_D, seed=1)), expected)
 
 
-def test_frequent_classes_have_more_dimensions_of_their_own() -> None:
+def test_d_softmax_gives_frequent_classes_more_dimensions() -> None:
     criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, blocks=BLOCKS)
     weight = criterion.export().weight
     seen = [tuple(row.nonzero()[:, 0].tolist()) for row in weight]
     parts = {9: (0, 1, 2), 1: (0, 1, 2), 5: (3, 4), 8: (3, 4), 7: (3, 4)}
     assert seen == [parts.get(i, (5,)) for i in range(BLOCK_V)]
     assert sum(p.numel() for p in criterion.parameters()) == BLOCK_V + sum(n * d for n, d in BLOCKS)
-
-
-def test_the_loss_is_the_full_one_of_that_matrix() -> None:
-    criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, dtype=torch.float64, reduction="none")
-    hidden, target = doubles(4, BLOCK_D, seed=1), torch.tensor([3, 9, -100, 0])
-    torch.testing.assert_close(
-        criterion(hidden, target), full_cross_entropy(criterion, hidden, target)
-    )
-
-
-def test_without_counts_lower_ids_are_the_frequent_ones() -> None:
     weight = DSoftmax(BLOCK_D, BLOCK_V, blocks=BLOCKS).export().weight
     assert bool((weight[:2, 3:] == 0).all())
     assert bool((weight[5:, :5] == 0).all())
-
-
-def test_the_order_is_saved() -> None:
     criterion, other = (
         DSoftmax(BLOCK_D, BLOCK_V, COUNTS, blocks=BLOCKS),
         DSoftmax(BLOCK_D, BLOCK_V, blocks=BLOCKS),
     )
     other.load_state_dict(criterion.state_dict())
     assert torch.equal(other.export().weight, criterion.export().weight)
+    criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, dtype=torch.float64, reduction="none")
+    hidden, target = doubles(4, BLOCK_D, seed=1), torch.tensor([3, 9, -100, 0])
+    torch.testing.assert_close(
+        criterion(hidden, target), full_cross_entropy(criterion, hidden, target)
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        DSoftmax(BLOCK_D, BLOCK_V).tie(torch.nn.Embedding(BLOCK_V, D))
+    assert caught.value.field == "embedding"
 
 
 @pytest.mark.parametrize(
@@ -246,9 +231,3 @@ def test_blocks_that_do_not_fill_the_matrix_are_refused(blocks: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         DSoftmax(BLOCK_D, BLOCK_V, blocks=blocks)
     assert caught.value.field == "blocks"
-
-
-def test_a_tie_is_refused() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        DSoftmax(BLOCK_D, BLOCK_V).tie(torch.nn.Embedding(BLOCK_V, D))
-    assert caught.value.field == "embedding"

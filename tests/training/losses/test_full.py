@@ -56,16 +56,13 @@ def test_every_law_and_several_targets(
         torch.testing.assert_close(one, other)
 
 
-def test_chunked_never_holds_all_logits() -> None:
+def test_chunked_holds_few_logits_and_gives_its_gradients_once() -> None:
     criterion, hidden = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
     with Watch(criterion.parameters()) as watch:
         criterion(hidden, torch.arange(64)).backward()
     assert max(shape.numel() for shape in watch.shapes) == 32 * 1000
-
-
-def test_chunked_hands_its_gradients_over_once() -> None:
-    criterion, hidden = made(ChunkedSoftmax), doubles(B, D, seed=1).requires_grad_()
-    loss = criterion(hidden, TARGET)
+    hidden = doubles(B, D, seed=1).requires_grad_()
+    loss = made(ChunkedSoftmax)(hidden, TARGET)
     torch.autograd.grad(loss, [hidden], retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward pass"):
         torch.autograd.grad(loss, [hidden])
@@ -76,3 +73,13 @@ def test_sparse_gradients_are_refused(kind: type[FullSoftmax]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         made(kind, sparse=True)
     assert caught.value.field == "sparse"
+
+
+def test_the_full_loss_holds_few_logits_and_is_that_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    criterion, hidden = FullSoftmax(D, V, dtype=torch.float64), doubles(7, D, seed=1)
+    target = torch.tensor([0, 8, -100, 3, 3, 1, -100])
+    expected = cross_entropy(criterion.logits(hidden), target)
+    monkeypatch.setattr("logitsieve.training.losses.loss._CHUNK", 2 * V)  # two rows at a time
+    torch.testing.assert_close(criterion.full_loss(hidden, target), expected.detach())

@@ -23,19 +23,18 @@ def test_the_trainer_decides_what_is_its_own(name: str) -> None:
     assert not decided & set(LOSSES[name].options)
 
 
-def test_options_have_the_defaults_of_their_loss() -> None:
+def test_options_are_read_as_their_loss_takes_them() -> None:
     assert LOSSES["uniform"].options["n_sampled"] == ((int,), 100)
     assert LOSSES["rf"].options["scale"] == ((float, NoneType), 1 / 0.3**2)
     assert LOSSES["lns"].options["query"] == (("label", "embedding"), "label")
     assert "bias" not in LOSSES["quadratic"].options
-
-
-def test_options_become_what_the_loss_takes() -> None:
     read = read_options("uniform", ["n_sampled=7", "per_row = True", "bias=false", "scale=3"])
     assert read == {"n_sampled": 7, "per_row": True, "bias": False, "scale": 3.0}
     assert isinstance(read["scale"], float)
     assert read_options("uniform", ["scale=none"]) == {"scale": None}
     assert read_options("d-softmax", ["blocks=[[1, 2], [3, 4]]"]) == {"blocks": [[1, 2], [3, 4]]}
+    with pytest.raises(InvalidRequest, match="uniform"):
+        read_options("magic", ())
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,3 @@ def test_other_options_are_refused(pair: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as caught:
         read_options("uniform", [pair])
     assert caught.value.field == "loss_option"
-
-
-def test_a_loss_that_there_is_not() -> None:
-    with pytest.raises(InvalidRequest, match="uniform"):
-        read_options("magic", ())

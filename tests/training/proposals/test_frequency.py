@@ -110,7 +110,7 @@ def test_a_thousand_classes_are_estimated_without_bias(name: str, per_row: bool)
     assert_unbiased(criterion, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
 
 
-def test_laws() -> None:
+def test_laws_and_the_class_that_each_number_draws() -> None:
     def q(weights: Tensor) -> Tensor:
         return law(made(weights)).log_q.exp()
 
@@ -122,9 +122,6 @@ def test_laws() -> None:
     by_id = q(log_uniform_weights(V))
     assert bool((by_id[1:] < by_id[:-1]).all())
     torch.testing.assert_close(by_id.sum(), torch.ones(()).double())
-
-
-def test_each_number_draws_the_class_whose_part_it_lies_in() -> None:
     fixed = law(made(COUNTS))
     assert fixed.draw(middles(fixed)).tolist() == list(range(V))
     ends = torch.tensor([1e-300, 1 - 1e-16], dtype=torch.float64)

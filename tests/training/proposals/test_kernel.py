@@ -134,31 +134,25 @@ def test_weights_of_any_precision_are_read(
     torch.testing.assert_close(drawn[0].log_weights, drawn[1].log_weights, atol=1e-5, rtol=1e-5)
 
 
-def test_the_distribution_survives_logits_of_any_size() -> None:
+def test_the_distribution_survives_logits_and_a_nu_of_any_size() -> None:
     criterion = LOSSES["quadratic"](DIM, 50, n_sampled=20, leaf=8)
     assert isinstance(criterion, SampledSoftmax)
     with torch.no_grad():
         criterion.classes.weight.mul_(1000)
     criterion.rebuild()
     assert torch.isfinite(criterion(1000 * torch.randn(3, DIM), torch.tensor([0, 1, 2])))
-
-
-def test_the_distribution_survives_the_largest_nu() -> None:
-    """Sums below their floor, e^-700 V, make shares that no float32 holds."""
+    # Sums below their floor, e^-700 V, make shares that no float32 holds.
     criterion = loss_of("rf", 50, nu=350.0)
     losses = [criterion(doubles(6, DIM, seed=seed), torch.arange(6)).detach() for seed in range(20)]
     assert bool(torch.stack(losses).isfinite().all())
 
 
-def test_exports() -> None:
+def test_exports_are_softmaxes_and_features_need_unit_vectors() -> None:
     exported = LOSSES["rf"](DIM, 20).export()
     assert exported.normalized_contexts
     torch.testing.assert_close(exported.weight.norm(dim=1), torch.full((20,), 1 / 0.09))
     with pytest.raises(InvalidRequest, match="cannot be served"):
         LOSSES["quadratic"](DIM, 20).export()
-
-
-def test_without_a_scale_there_are_no_unit_vectors_for_the_features() -> None:
     with pytest.raises(InvalidRequest, match="unit vectors") as caught:
         SampledSoftmax(DIM, 20, RandomFeatures())
     assert caught.value.field == "scale"

@@ -35,15 +35,9 @@ def test_a_row_finds_what_its_lists_hold() -> None:
         best = np.argsort(-scores[row])[:3]
         held = [arrays["ids"][arrays["offsets"][c] : arrays["offsets"][c + 1]] for c in best]
         assert ids[offsets[row] : offsets[row + 1]].tolist() == sorted(np.concatenate(held))
-
-
-def test_all_lists_hold_all_classes_once() -> None:
     criterion = make(n_lists=20, nprobe=20)
     _, ids = kmeans(criterion).search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
     assert ids.tolist() == [i for i in range(V) if i != 4]
-
-
-def test_probes_follow_k() -> None:
     assert kmeans(make(n_lists=30, k=60)).probes == 6
     assert kmeans(make(n_lists=30, k=1)).probes == 1
     offsets, _ = kmeans(make(n_lists=30, k=60)).search_rows(
@@ -52,7 +46,7 @@ def test_probes_follow_k() -> None:
     assert 30 < np.diff(offsets).mean() < 120
 
 
-def test_an_update_clusters_all_rows_anew() -> None:
+def test_an_update_clusters_anew_and_a_state_goes_on_with_the_same_lists() -> None:
     criterion = make(n_lists=20, nprobe=1)
     before = {name: array.copy() for name, array in kmeans(criterion).lists.arrays.items()}
     criterion.classes.weight.data[7:9] *= -3
@@ -62,9 +56,6 @@ def test_an_update_clusters_all_rows_anew() -> None:
     criterion.rebuild()
     for name, array in kmeans(criterion).lists.arrays.items():
         np.testing.assert_array_equal(array, after[name])
-
-
-def test_a_state_goes_on_with_the_same_lists() -> None:
     criterion, other = make(n_lists=20), make(n_lists=20, seed=1)
     criterion.classes.weight.data.normal_()
     criterion.rebuild()

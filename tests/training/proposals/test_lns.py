@@ -162,20 +162,6 @@ def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) 
     assert lns(criterion).hashed.kept is None, "nothing has to be weighed"
 
 
-def test_where_nothing_collides_uniform_classes_come() -> None:
-    criterion = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
-    hidden = doubles(4, D, seed=1)
-    lists = colliding(criterion, hidden, TARGET)
-    assert [] in lists
-    for row, (ids, weights) in enumerate(proposed(criterion, hidden, TARGET)):
-        assert not any(weights)
-        if lists[row]:
-            assert ids == lists[row]
-        else:
-            assert len(set(ids)) == 6
-            assert int(TARGET[row]) not in ids
-
-
 @EVERY_FAMILY
 @BOTH_QUERIES
 def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
@@ -201,7 +187,7 @@ def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
         np.testing.assert_allclose(np.exp(weights), expected, rtol=1e-9)
 
 
-def test_a_cap_keeps_a_sample_that_stands_for_all() -> None:
+def test_a_capped_or_missing_collision_leaves_a_sample_that_stands_for_all() -> None:
     whole, capped = make("simhash", cap=V, n_uniform=5), make("simhash", cap=4, n_uniform=5)
     hidden = doubles(4, D, seed=1)
     for (ids, weights), (few, heavier) in zip(
@@ -213,6 +199,17 @@ def test_a_cap_keeps_a_sample_that_stands_for_all() -> None:
         for i, weight in zip(few[:4], heavier, strict=False):
             assert weight == pytest.approx(held[i] + np.log(len(held) / 4))
         assert heavier[4:] == pytest.approx(weights[-5:])
+    criterion = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
+    hidden = doubles(4, D, seed=1)
+    lists = colliding(criterion, hidden, TARGET)
+    assert [] in lists
+    for row, (ids, weights) in enumerate(proposed(criterion, hidden, TARGET)):
+        assert not any(weights)
+        if lists[row]:
+            assert ids == lists[row]
+        else:
+            assert len(set(ids)) == 6
+            assert int(TARGET[row]) not in ids
 
 
 def test_one_of_several_targets_asks() -> None:
@@ -237,16 +234,13 @@ def test_a_bucket_holds_some_25_of_many_classes(classes: int, bits: int, tables:
     assert (default_bits(classes), default_tables(bits)) == (bits, tables)
 
 
-def test_defaults_are_those_of_the_number_of_classes() -> None:
+def test_defaults_follow_the_classes_and_only_what_is_corrected_is_exported() -> None:
     for classes in (V, 30_000):
         hashing = lns(SampledSoftmax(2, classes, LNS())).hashed.hashing
         assert hashing.bits == default_bits(classes)
         assert hashing.tables == default_tables(hashing.bits)
     hashing = lns(SampledSoftmax(2, 30_000, LNS(hashes=4))).hashed.hashing
     assert (hashing.bits, hashing.tables) == (4, 50)
-
-
-def test_only_what_is_corrected_is_exported() -> None:
     assert SampledSoftmax(D, V, LNS()).export().weight.shape == (V, D)
     with pytest.raises(InvalidRequest, match=r"what collides.*cannot be served") as caught:
         SampledSoftmax(D, V, LNS(corrected=False)).export()

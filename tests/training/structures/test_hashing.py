@@ -84,7 +84,7 @@ def test_common_buckets_are_as_likely_as_the_law_says(family: type[Hashing]) -> 
     assert made.chances(kept[:1], kept[:1], offsets, ids)[0] == 1
 
 
-def test_what_was_drawn_is_the_state() -> None:
+def test_what_was_drawn_is_the_state_and_threads_change_nothing() -> None:
     vectors = pair(7, 1.0)
     first = SimHash(DIM, tables=5, bits=6, seed=1)
     second = SimHash(DIM, tables=5, bits=6, seed=2)
@@ -93,9 +93,6 @@ def test_what_was_drawn_is_the_state() -> None:
     np.testing.assert_array_equal(first.codes(vectors), second.codes(vectors))
     with pytest.raises(InvalidRequest, match="shape"):
         SimHash(DIM, tables=6, bits=6, seed=2).load_state_dict(first.state_dict())
-
-
-def test_threads_change_nothing() -> None:
     vectors = np.random.default_rng(0).standard_normal((200, DIM + 2)).astype(np.float32)
     family = SimHash(DIM, tables=5, bits=6, seed=1)
     threads = torch.get_num_threads()

@@ -67,7 +67,18 @@ def test_a_row_is_found_where_it_was_hashed_until_it_is_updated() -> None:
     assert 7 not in away
 
 
-def test_inner_products_are_hashed_for_with_headroom() -> None:
+def test_angles_ignore_lengths_and_inner_products_do_not() -> None:
+    weight, bias = make_rows()
+    plain, mips = make_tables(tables=40), make_tables(mips=True, tables=40)
+    for tables in (plain, mips):
+        tables.rebuild(weight, bias)
+    first = plain.codes.copy(), mips.codes.copy()
+    weight[3:9] /= 10
+    bias[3:9] /= 10
+    for tables in (plain, mips):
+        tables.update(torch.arange(3, 9), weight, bias)
+    np.testing.assert_array_equal(plain.codes, first[0])
+    assert (mips.codes != first[1])[3:9].any(1).all()
     weight, bias = make_rows()
     tables = make_tables(mips=True)
     tables.rebuild(weight, bias)
@@ -81,20 +92,6 @@ def test_inner_products_are_hashed_for_with_headroom() -> None:
     tables.update(torch.tensor([5]), weight, bias)
     assert tables.largest > 50 * largest
     assert (before != tables.codes).mean() > 0.1, "all rows are lifted otherwise now"
-
-
-def test_angles_ignore_lengths_and_inner_products_do_not() -> None:
-    weight, bias = make_rows()
-    plain, mips = make_tables(tables=40), make_tables(mips=True, tables=40)
-    for tables in (plain, mips):
-        tables.rebuild(weight, bias)
-    first = plain.codes.copy(), mips.codes.copy()
-    weight[3:9] /= 10
-    bias[3:9] /= 10
-    for tables in (plain, mips):
-        tables.update(torch.arange(3, 9), weight, bias)
-    np.testing.assert_array_equal(plain.codes, first[0])
-    assert (mips.codes != first[1])[3:9].any(1).all()
 
 
 @pytest.mark.parametrize("kind", ["simhash", "structured", "dwta"])
@@ -143,7 +140,7 @@ def test_states_of_other_tables_are_refused() -> None:
     assert plain.kept is None
 
 
-def test_tables_are_copied_with_scratch_of_their_own() -> None:
+def test_copies_have_scratch_of_their_own_and_rows_of_zeros_are_hashed() -> None:
     tables = make_tables()
     tables.rebuild(*make_rows())
     hidden = torch.ones(1, D)
@@ -151,9 +148,6 @@ def test_tables_are_copied_with_scratch_of_their_own() -> None:
     other = copy.deepcopy(tables)
     assert everything(other, hidden) == found
     assert other.scratch is not tables.scratch
-
-
-def test_a_row_of_zeros_and_no_bias_are_hashed() -> None:
     weight, _ = make_rows()
     weight[3] = 0
     for mips in (False, True):

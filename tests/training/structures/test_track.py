@@ -60,6 +60,32 @@ def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
     assert criterion.track(optimizer, every=3) is not None
     train(criterion, optimizer, [2, 1, 2, 5, 5, 5, 0])
     assert seen.events == [[1, 2, 7], [5, 7]]
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=1, growth=2)
+    train(criterion, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
+    assert seen.events == [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    handle = criterion.track(optimizer, every=1)
+    assert handle is not None
+    handle.remove()
+    train(criterion, optimizer, [1])
+    assert seen.events == []
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=1)
+    for target in (3, 1):
+        criterion(doubles(1, D).float(), torch.tensor([target])).backward()
+    optimizer.step()
+    assert seen.events == [[1, 3, 7]]
+    criterion, seen = made(bias=False)
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=1)
+    other = copy.deepcopy(criterion)
+    train(other, SGD(other.parameters(), lr=0.1), [1])
+    train(criterion, optimizer, [2])
+    assert seen.events == [[2, 7]]
 
 
 def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
@@ -71,34 +97,6 @@ def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
         assert sum(len(rows) for rows in criterion.tracking.dirty) <= 2 * V
     train(criterion, optimizer, [8])
     assert seen.events == [[0, 1, 2, 3, 4, 7, 8]]
-
-
-def test_a_growing_period() -> None:
-    criterion, seen = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=1, growth=2)
-    train(criterion, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
-    assert seen.events == [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]
-
-
-def test_a_removed_handle_ends_it() -> None:
-    criterion, seen = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    handle = criterion.track(optimizer, every=1)
-    assert handle is not None
-    handle.remove()
-    train(criterion, optimizer, [1])
-    assert seen.events == []
-
-
-def test_gradients_that_add_up_are_all_seen() -> None:
-    criterion, seen = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=1)
-    for target in (3, 1):
-        criterion(doubles(1, D).float(), torch.tensor([target])).backward()
-    optimizer.step()
-    assert seen.events == [[1, 3, 7]]
 
 
 def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
@@ -144,13 +142,13 @@ def test_what_moves_other_rows_is_refused_by_name(named: str) -> None:
     assert caught.value.field == "optimizer"
 
 
-def test_dense_gradients_are_refused() -> None:
+def test_what_an_optimizer_must_have_is_named() -> None:
     criterion, _ = made(sparse=False)
     with pytest.raises(InvalidRequest, match="dense"):
         criterion.track(SGD(criterion.parameters(), lr=0.1))
-
-
-def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
+    criterion, _ = made()
+    with pytest.raises(InvalidRequest, match="other parameters"):
+        criterion.track(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
     criterion, _ = made(bias=False)
     optimizer = SGD(criterion.parameters(), lr=0.1)
     criterion.track(optimizer)
@@ -158,6 +156,18 @@ def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
     dense.backward()
     with pytest.raises(InvalidRequest, match="dense"):
         optimizer.step()
+    criterion, _ = made()
+    assert criterion.classes.bias is not None
+    with pytest.raises(InvalidRequest, match="other parameters"):
+        criterion.track(SGD([criterion.classes.weight], lr=0.1))
+    groups: list[dict[str, Any]] = [
+        {"params": [criterion.classes.weight]},
+        {"params": [criterion.classes.bias], "momentum": 0.9},
+    ]
+    with pytest.raises(InvalidRequest, match="momentum"):
+        criterion.track(SGD(groups, lr=0.1))
+    criterion.classes.bias.requires_grad_(False)
+    assert criterion.track(SGD([criterion.classes.weight], lr=0.1)) is not None
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -181,37 +191,6 @@ def test_tied_weights_are_looked_for_in_the_optimizer(sparse: bool, reason: str)
     criterion.tie(nn.Embedding(V, D, sparse=sparse))
     with pytest.raises(InvalidRequest, match=reason):
         criterion.track(optimizer)
-
-
-def test_a_copy_follows_nothing() -> None:
-    criterion, seen = made(bias=False)
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=1)
-    other = copy.deepcopy(criterion)
-    train(other, SGD(other.parameters(), lr=0.1), [1])
-    train(criterion, optimizer, [2])
-    assert seen.events == [[2, 7]]
-
-
-def test_an_optimizer_of_other_parameters_is_refused() -> None:
-    criterion, _ = made()
-    with pytest.raises(InvalidRequest, match="other parameters"):
-        criterion.track(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
-
-
-def test_the_bias_may_have_no_other_optimizer() -> None:
-    criterion, _ = made()
-    assert criterion.classes.bias is not None
-    with pytest.raises(InvalidRequest, match="other parameters"):
-        criterion.track(SGD([criterion.classes.weight], lr=0.1))
-    groups: list[dict[str, Any]] = [
-        {"params": [criterion.classes.weight]},
-        {"params": [criterion.classes.bias], "momentum": 0.9},
-    ]
-    with pytest.raises(InvalidRequest, match="momentum"):
-        criterion.track(SGD(groups, lr=0.1))
-    criterion.classes.bias.requires_grad_(False)
-    assert criterion.track(SGD([criterion.classes.weight], lr=0.1)) is not None
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}])

@@ -70,7 +70,7 @@ def test_a_thousand_updates_equal_a_rebuilt_tree(form: LogitForm) -> None:
     np.testing.assert_allclose(tree.sums, rebuilt.sums, rtol=1e-3, atol=1e-3)
 
 
-def test_drift_ends_with_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_rebuilds_and_counts_rows_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitsieve.training.structures.tree.REBUILD_AFTER", 3)
     weight = weights()
     tree = tree_over(weight)
@@ -79,6 +79,11 @@ def test_drift_ends_with_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
         tree.update(torch.tensor([2]), weight, None)
     np.testing.assert_array_equal(tree.sums, tree_over(weight).sums)
     assert tree.updates == 0
+    weight = weights()
+    weight[5] = 0
+    leaves, log_q = drawn(tree_over(weight, leaf=1), vectors(1))
+    assert np.isfinite(log_q).all()
+    assert 5 in leaves
 
 
 def test_the_state_is_all_that_draws_depend_on() -> None:
@@ -88,21 +93,10 @@ def test_the_state_is_all_that_draws_depend_on() -> None:
         tree.update(torch.tensor([1, 7]), weights(4), None)
     for left, right in zip(drawn(one, vectors(2)), drawn(other, vectors(2)), strict=True):
         np.testing.assert_array_equal(left, right)
-
-
-def test_states_of_other_trees_are_refused() -> None:
-    """Sums of one leaf would fit into those of any number."""
+    # Sums of one leaf would fit into those of any number.
     one, other = tree_over(weights(), leaf=CLASSES), tree_over(weights())
     more = KernelTree(RandomFourier(DIM, 7, 4.0, 0), DIM, CLASSES, UNIT, 4)
     for state in (one.state_dict(), more.state_dict()):
         with pytest.raises(InvalidRequest, match="sums") as caught:
             other.load_state_dict(state)
         assert caught.value.field == "state_dict"
-
-
-def test_a_row_of_zeros_is_a_class_like_others() -> None:
-    weight = weights()
-    weight[5] = 0
-    leaves, log_q = drawn(tree_over(weight, leaf=1), vectors(1))
-    assert np.isfinite(log_q).all()
-    assert 5 in leaves

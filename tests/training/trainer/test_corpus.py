@@ -15,16 +15,13 @@ from logitsieve.training.trainer.corpus import WINDOW, TextStreams, encode, read
 WORDS = ("<unk>", "<eos>", "the", "table", ".")
 
 
-def test_vocabulary_round_trip(tmp_path: Path) -> None:
+def test_a_vocabulary_holds_the_most_frequent_words(tmp_path: Path) -> None:
     vocabulary = Vocabulary(WORDS)
     vocabulary.save(tmp_path)
     loaded = Vocabulary.load(tmp_path)
     assert loaded.words == WORDS
     assert loaded.encode(" ".join(WORDS)) == list(range(len(WORDS)))
     assert loaded.encode("the zebra\n") == [2, 0, 1]
-
-
-def test_vocabulary_holds_the_most_frequent_words() -> None:
     counts = {"b": 2, "c": 3, "<unk>": 9, "a": 2, "<eos>": 3, "never": 0}
     assert Vocabulary.most_frequent(counts, 4).words == ("<unk>", "<eos>", "c", "a")
     assert Vocabulary.most_frequent(counts, 9).words == ("<unk>", "<eos>", "c", "a", "b")
@@ -64,7 +61,7 @@ def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
     assert len(corpus.vocabulary) == len(made.vocabulary) == 20
 
 
-def test_what_is_held_out_has_no_say_in_the_vocabulary(tmp_path: Path) -> None:
+def test_a_corpus_counts_what_is_trained_on_alone(tmp_path: Path) -> None:
     text = "a b c\n" * 9 + "secret secret secret"
     corpus = corpus_of(text, at=tmp_path, vocabulary=99, valid_share=0.1)
     assert corpus.vocabulary.words == ("<unk>", "<eos>", "a", "b", "c")
@@ -73,17 +70,11 @@ def test_what_is_held_out_has_no_say_in_the_vocabulary(tmp_path: Path) -> None:
     corpus = corpus_of(text, tmp_path / "valid", at=tmp_path, vocabulary=99)
     assert corpus.valid.tolist() == corpus.vocabulary.encode("b secret\n")
     assert corpus.counts.tolist() == [0, 10, 9, 9, 9, 3]
-
-
-def test_the_most_frequent_words_have_the_lowest_ids(tmp_path: Path) -> None:
     text = "a b b c c c d d d d\n" * 30
     corpus = corpus_of(text, at=tmp_path, vocabulary=4, valid_share=0.01)
     counted = Counter(corpus.train.tolist())
     assert corpus.vocabulary.words == ("<unk>", "d", "c", "<eos>")
     assert corpus.counts.tolist() == [counted[number] for number in range(4)]
-
-
-def test_text_without_a_word_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="text: got"):
         corpus_of("\n", at=tmp_path)
     (tmp_path / "empty").write_text("\n")
@@ -101,13 +92,10 @@ def test_batches_continue_each_stream(shift: int) -> None:
     torch.testing.assert_close(first[:, 0], (shift + torch.arange(3) * 16) % 50)
 
 
-def test_fewer_words_are_left_out_than_there_are_streams() -> None:
+def test_streams_and_windows_are_spread_over_the_text() -> None:
     streams = TextStreams(np.arange(52, dtype=np.int32), 3)
     targets = [streams.read(start, 8)[1].flatten() for start in range(0, streams.length, 8)]
     assert sorted(torch.cat(targets).tolist()) == list(range(1, 52))
-
-
-def test_windows_are_spread_over_the_text() -> None:
     ids = np.arange(7_069, dtype=np.int32)
     every = torch.cat(list(windows(ids, 10**6)))
     assert every.shape == (100, WINDOW)

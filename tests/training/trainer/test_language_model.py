@@ -18,22 +18,19 @@ def ids() -> torch.Tensor:
 
 
 @torch.inference_mode()
-def test_logits_are_weight_times_hidden_plus_bias(model: LanguageModel, ids: torch.Tensor) -> None:
-    torch.nn.init.normal_(model.output.bias)
-    hidden, _ = model.hidden(ids)
-    logits, _ = model(ids)
-    assert logits.shape == (3, 12, 31)
-    expected = hidden @ model.embedding.weight.T + model.output.bias
-    torch.testing.assert_close(logits, expected)
-
-
-@torch.inference_mode()
-def test_a_hook_on_output_sees_the_hidden_states(model: LanguageModel, ids: torch.Tensor) -> None:
+def test_logits_are_weight_times_hidden_plus_bias_as_a_hook_sees_them(
+    model: LanguageModel, ids: torch.Tensor
+) -> None:
     seen: list[torch.Tensor] = []
     model.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(ids)
     hidden, _ = model.hidden(ids)
     torch.testing.assert_close(seen, [hidden])
+    torch.nn.init.normal_(model.output.bias)
+    logits, _ = model(ids)
+    assert logits.shape == (3, 12, 31)
+    expected = hidden @ model.embedding.weight.T + model.output.bias
+    torch.testing.assert_close(logits, expected)
 
 
 @torch.inference_mode()

@@ -1,3 +1,5 @@
+"""Options of a training, and their ranges."""
+
 import signal
 import subprocess
 import sys
@@ -92,7 +94,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, loss: str, ste
     assert_same_runs(whole, killed)
 
 
-def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) -> None:
+def test_a_run_stops_goes_on_and_stays_finished(tmp_path: Path, whole: Path) -> None:
     folder, steps = tmp_path / "stopped", [0]
     begin(folder, ring_config(tmp_path, checkpoint_every=1000))
     for last in (1, 7, 13, 38):  # 7: after a validation
@@ -103,6 +105,10 @@ def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) 
         )
         assert status.steps == last
     assert_same_runs(folder, whole)
+    before = torch.load(whole / "checkpoint.pt")
+    status = train(whole)
+    assert status.steps == status.total
+    assert_same(torch.load(whole / "checkpoint.pt"), before)
 
 
 def test_the_best_model_is_kept(tmp_path: Path) -> None:
@@ -120,13 +126,6 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
 
 def _note(perplexities: list[float], status: TrainingStatus) -> None:
     perplexities.append(status.perplexity)
-
-
-def test_a_finished_run_stays_as_it_is(whole: Path) -> None:
-    before = torch.load(whole / "checkpoint.pt")
-    status = train(whole)
-    assert status.steps == status.total
-    assert_same(torch.load(whole / "checkpoint.pt"), before)
 
 
 @pytest.mark.parametrize(("loss", "options"), [("quadratic", ()), ("lns", ("corrected=false",))])
@@ -178,3 +177,12 @@ def test_a_folder_without_a_run(tmp_path: Path, content: str) -> None:
     (tmp_path / "settings.json").write_text(content)
     with pytest.raises(InvalidRequest, match="allowed"):
         train(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("dim", 0), ("dropout", 1.0), ("words", 0.5), ("head_lr", -1)]
+)
+def test_an_option_out_of_range_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}: got") as caught:
+        TrainConfig(**{name: value})
+    assert caught.value.field == name

@@ -76,10 +76,16 @@ def test_what_is_served_is_what_was_judged(corpus: Corpus, name: str) -> None:
     assert trainer.validate() == pytest.approx(math.exp(loss), rel=1e-3)
 
 
-def test_epochs_and_words_say_how_long(corpus: Corpus) -> None:
+def test_epochs_words_and_the_rate_say_how_long(corpus: Corpus) -> None:
     assert Trainer(options(), corpus).status.total == 3_599 // 4 // 10
     assert Trainer(options(epochs=3), corpus).status.total == 3 * 89
     assert Trainer(options(epochs=3, words=81), corpus).status.total == 3
+    config = TrainConfig(warm_up=0.1)
+    rates = [lr_factor(config, step, 100) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert rates[10] == 1
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0 < rates[-1] < 0.02
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
@@ -115,15 +121,6 @@ def test_what_does_not_go_together(corpus: Corpus, more: dict[str, Any], field: 
     with pytest.raises(InvalidRequest) as caught:
         Trainer(options(**more), corpus)
     assert caught.value.field == field
-
-
-def test_the_rate_rises_and_falls_to_nothing() -> None:
-    config = TrainConfig(warm_up=0.1)
-    rates = [lr_factor(config, step, 100) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
-    assert rates[10] == 1
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert 0 < rates[-1] < 0.02
 
 
 @pytest.mark.parametrize("loss", ["full", "uniform"])
