@@ -40,7 +40,9 @@ def measured(index: Path, calibration: object) -> Any:
         return opened.measured
 
 
-def test_what_the_builder_writes_is_given_as_it_is(tiny: Path) -> None:
+def test_calibration_is_given_as_it_is_or_not_at_all(tiny: Path) -> None:
+    with open_index(tiny, verify="sizes") as opened:
+        assert opened.measured is None
     assert measured(tiny, whole()) == whole()
     extreme = whole()
     extreme["points"][1].update(us_per_row=9e14, rows=9 * 10**14, candidates=-9e14, mass_kept=0)
@@ -65,11 +67,6 @@ def test_so_many_contexts_are_kept_as_the_file_has_room_for(rows: int, dim: int,
     packed = pack_contexts(np.zeros((rows, dim), np.float32))
     assert packed["rows"] == kept
     assert len(packed["float32"]) < 12 << 20
-
-
-def test_an_index_without_calibration(tiny: Path) -> None:
-    with open_index(tiny, verify="sizes") as opened:
-        assert opened.measured is None
 
 
 SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {

@@ -15,21 +15,20 @@ def test_a_file_is_written_once_and_described(tmp_path: Path) -> None:
     assert file.read_bytes() == b"abc"
     with pytest.raises(FileExistsError):
         write_file(file, [b""])
+    with pytest.raises(FileNotFoundError):
+        link_or_copy(tmp_path / "none", tmp_path / "other")
 
 
 def test_a_folder_gets_its_name_at_the_end(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), new_folder(tmp_path / "1"):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
     out = tmp_path / "deep" / "1"
     with new_folder(out) as folder:
         (folder / "file").touch()
         assert not out.exists()
     assert [path.name for path in out.iterdir()] == ["file"]
     assert list(out.parent.iterdir()) == [out]
-
-
-def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), new_folder(tmp_path / "1"):
-        raise KeyError
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -56,8 +55,3 @@ def test_where_no_link_can_be_it_is_a_copy(
     assert link_or_copy(tmp_path / "one", tmp_path / "two") == hashlib.sha256(b"abc").hexdigest()
     assert (tmp_path / "two").read_bytes() == b"abc"
     assert (tmp_path / "two").stat().st_ino != (tmp_path / "one").stat().st_ino
-
-
-def test_nothing_to_link(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        link_or_copy(tmp_path / "none", tmp_path / "other")

@@ -33,13 +33,6 @@ def test_what_it_says_of_itself(index: Index, tiny: Path) -> None:
     np.testing.assert_array_equal(index.softmax.weight, tiny_softmax().weight)
 
 
-def test_calibration_and_no_vocabulary(tmp_path: Path, kernel_cache: Path) -> None:
-    out = write_tiny(tmp_path / "demo" / "3", vocabulary=None, calibration={"us": [1.5]})
-    with open_index(out, kernel_cache=kernel_cache) as index:
-        assert index.vocabulary is None
-        assert index.calibration == {"us": [1.5]}
-
-
 def test_the_vocabulary_is_read_when_asked_for(tiny: Path, kernel_cache: Path) -> None:
     data = (tiny / "vocabulary.txt").read_bytes()
     replace_file(tiny / "vocabulary.txt", b"\xff" * len(data))
@@ -62,7 +55,7 @@ def test_heads_by_name(index: Index) -> None:
         index.head("screen", width=3)
 
 
-def test_logits_are_those_of_the_softmax(index: Index) -> None:
+def test_logits_are_those_of_the_softmax_and_of_heads(index: Index) -> None:
     rows, ids = hidden(5), np.random.default_rng(2).integers(0, 7, (5, 4))
     softmax = tiny_softmax()
     dense = rows.astype(np.float64) @ softmax.weight.T.astype(np.float64) + softmax.bias
@@ -74,9 +67,10 @@ def test_logits_are_those_of_the_softmax(index: Index) -> None:
         np.testing.assert_array_equal(index.logits(rows, ids.astype(kind)), found)
     np.testing.assert_array_equal(index.logits(rows.tolist(), ids.tolist()), found)
     np.testing.assert_array_equal(index.logits(rows[0], ids[:1]), found[:1])
-
-
-def test_logits_are_those_that_heads_answer(index: Index) -> None:
+    rows, ids = hidden(2), np.zeros((2, 3), np.int32)
+    first = index.logits(rows, ids)
+    first[:] = 0
+    assert index.logits(rows, ids).any()
     rows = hidden(4)
     top = index.head("exact").topk(rows, 7)
     np.testing.assert_array_equal(index.logits(rows, top.ids), top.logits)
@@ -107,21 +101,11 @@ def test_wrong_questions_are_named(index: Index, field: str, rows: Any, ids: Any
     assert refused.value.field == field
 
 
-def test_answers_belong_to_the_caller(index: Index) -> None:
-    rows, ids = hidden(2), np.zeros((2, 3), np.int32)
-    first = index.logits(rows, ids)
-    first[:] = 0
-    assert index.logits(rows, ids).any()
-
-
-def test_warm_reports_each_head(index: Index) -> None:
+def test_warm_reports_each_head_and_threads_may_share_them(index: Index) -> None:
     calls: list[tuple[str, int, int]] = []
     index.warm(lambda *call: calls.append(call))
     assert calls == [("warm", 1, 2), ("warm", 2, 2)]
     index.warm()
-
-
-def test_threads_may_share_it(index: Index) -> None:
     rows = hidden(16)
     alone = index.head("screen").topk(rows, 3)
     with ThreadPoolExecutor(4) as pool:
@@ -158,8 +142,12 @@ def test_closing_lets_go_of_the_mapping(tiny: Path, kernel_cache: Path) -> None:
     assert index.vocab_size == 7
 
 
-def test_its_text_names_the_path_the_sizes_and_the_heads(tmp_path: Path) -> None:
+def test_its_text_its_calibration_and_no_vocabulary(tmp_path: Path, kernel_cache: Path) -> None:
     with open_index(write_tiny(tmp_path / "tiny" / "3")) as index:
         shown = repr(index)
     for part in (str(tmp_path / "tiny" / "3"), f"V={index.vocab_size}", f"D={index.dim}", "exact"):
         assert part in shown
+    out = write_tiny(tmp_path / "demo" / "3", vocabulary=None, calibration={"us": [1.5]})
+    with open_index(out, kernel_cache=kernel_cache) as index:
+        assert index.vocabulary is None
+        assert index.calibration == {"us": [1.5]}

@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import HeadEntry, open_index, verify_index, write_index
 from logitsieve.index.index import assemble
-from logitsieve.index.reader import PARTS, read_contents
+from logitsieve.index.reader import read_contents
 from logitsieve.kernels import compile as compile_module
 from tests.index.samples import (
     FAKES,
-    WORDS,
     FakeHead,
     forge,
     read_manifest,
     replace_file,
     spoil_tensor,
-    tiny_softmax,
     write_tiny,
 )
 from tests.synthetic import certified_arrays, screen_arrays
@@ -36,7 +33,7 @@ def fakes_of(tiny: Path, threads: int = 1) -> tuple[Head, Head]:
     return index.head("exact"), index.head("screen")
 
 
-def test_heads_get_the_matrix_their_part_and_their_operating_point(tiny: Path) -> None:
+def test_heads_get_the_matrix_their_part_and_copies_of_addresses(tiny: Path) -> None:
     exact, screen = fakes_of(tiny, threads=3)
     assert isinstance(exact, FakeHead)
     assert isinstance(screen, FakeHead)
@@ -46,9 +43,6 @@ def test_heads_get_the_matrix_their_part_and_their_operating_point(tiny: Path) -
     assert not exact.arrays
     assert screen.arrays.keys() == {"centroids", "offsets", "ids"}
     assert (exact.knobs, screen.knobs) == ({}, {"probes": 1.0})
-
-
-def test_heads_read_the_mapping_itself_but_copies_of_addresses(tiny: Path) -> None:
     _, screen = fakes_of(tiny)
     assert isinstance(screen, FakeHead)
     mapped = (screen.softmax.weight, screen.softmax.bias, screen.arrays["centroids"])
@@ -56,9 +50,6 @@ def test_heads_read_the_mapping_itself_but_copies_of_addresses(tiny: Path) -> No
     assert not any(array.flags.owndata for array in mapped)
     assert all(array.flags.owndata for array in copied)
     assert not any(array.flags.writeable for array in (*mapped, *copied))
-
-
-def test_a_write_under_an_open_index_moves_no_address(tiny: Path) -> None:
     _, screen = fakes_of(tiny)
     assert isinstance(screen, FakeHead)
     before = {name: screen.arrays[name].copy() for name in ("offsets", "ids")}
@@ -68,12 +59,6 @@ def test_a_write_under_an_open_index_moves_no_address(tiny: Path) -> None:
         stream.write(b"\x7f" * 76)
     for name, array in before.items():
         np.testing.assert_array_equal(screen.arrays[name], array)
-
-
-def test_every_registered_head_has_a_part_that_is_checked() -> None:
-    for name, head in HEADS.items():
-        assert head.name == name
-        assert head.part is None or PARTS[head.part.name] is head.part
 
 
 def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
@@ -237,16 +222,6 @@ def test_two_processes_map_one_index(tiny: Path, kernel_cache: Path) -> None:
         command = [sys.executable, "-c", SHARED, str(tiny), str(kernel_cache)]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         assert shown == [index.digest, "r--s", *map(str, ours.ids[0])]
-
-
-def test_the_answers_are_those_of_the_matrix_written(tiny: Path, kernel_cache: Path) -> None:
-    softmax: Softmax = tiny_softmax()
-    hidden = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    expected = np.argsort(-(hidden @ softmax.weight.T + softmax.bias), axis=1)
-    for verify in ("full", "sizes"):
-        with open_index(str(tiny), verify=verify, kernel_cache=kernel_cache) as index:
-            assert index.vocabulary == tuple(WORDS)
-            np.testing.assert_array_equal(index.head("exact").topk(hidden, 7).ids, expected)
 
 
 @pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "exact"}, True)])

@@ -82,17 +82,6 @@ def test_a_spoiled_part_is_refused_by_name(name: str) -> None:
         check(part, arrays)
 
 
-def test_an_id_may_stand_in_two_lists() -> None:
-    assert np.count_nonzero(tiny_screen()["ids"] == 1) == 2
-
-
-def test_addresses_are_checked_without_reading_the_numbers() -> None:
-    arrays = tiny_screen()
-    arrays["ids"][0] = 1 << 30
-    with pytest.raises(ValueError, match="ids reach"):
-        check_structure(PARTS["screen"], arrays, V, D)
-
-
 @pytest.mark.parametrize(
     "place", [0, CHECKED_AT_ONCE - 1, CHECKED_AT_ONCE, 2 * CHECKED_AT_ONCE + 5]
 )

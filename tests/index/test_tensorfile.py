@@ -50,19 +50,20 @@ def test_what_is_written_is_read_here_and_by_the_safetensors_library(
         assert ours.tensors[name].ctypes.data % ALIGNMENT == 0
 
 
-def test_a_tensor_is_the_mapping_itself(tmp_path: Path) -> None:
+def test_a_tensor_is_the_mapping_itself_and_nothing_is_copied_to_be_written(tmp_path: Path) -> None:
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
     tensor = map_tensors(write(tmp_path / "one", {"weight": weight}, {})).tensors["weight"]
     assert type(tensor) is np.ndarray  # numba takes a subclass the slow way
     assert not tensor.flags.owndata
     assert not tensor.flags.writeable
     assert tensor.flags.c_contiguous
-
-
-def test_nothing_is_copied_to_be_written() -> None:
     weight = np.zeros((5, 16), np.float32)
     [_, body] = pieces({"weight": weight}, {})
     assert np.shares_memory(np.frombuffer(body, np.float32), weight)
+    with pytest.raises(IndexUnreadable, match="missing"):
+        map_tensors(tmp_path / "absent")
+    with pytest.raises(IndexUnreadable, match="not a regular file"):
+        map_tensors(tmp_path)
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
@@ -158,10 +159,3 @@ def test_any_header_is_read_or_refused(
     with suppress(IndexUnreadable):
         read = map_tensors(path)
         assert sum(tensor.nbytes for tensor in read.tensors.values()) <= len(body)
-
-
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IndexUnreadable, match="missing"):
-        map_tensors(tmp_path / "absent")
-    with pytest.raises(IndexUnreadable, match="not a regular file"):
-        map_tensors(tmp_path)

@@ -26,14 +26,7 @@ from logitsieve.index.verify import (
     verify_contents,
 )
 from logitsieve.index_builder.fit.certified import Widths
-from tests.index.samples import (
-    forge,
-    read_manifest,
-    replace_file,
-    spoil_tensor,
-    tiny_softmax,
-    write_tiny,
-)
+from tests.index.samples import forge, read_manifest, replace_file, spoil_tensor, write_tiny
 from tests.synthetic import certified_arrays, encode, make_hidden, make_softmax, narrow_rotation
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
@@ -212,7 +205,7 @@ def test_the_sample_is_part_of_what_is_remembered(
     assert fingerprint(read_contents(tiny)) != before
 
 
-def test_progress_counts_every_byte_once(tiny: Path) -> None:
+def test_progress_counts_every_byte_once_and_may_stop(tiny: Path) -> None:
     calls: list[tuple[str, int, int]] = []
     verify_contents(read_contents(tiny), lambda *call: calls.append(call))
     done = [call[1] for call in calls]
@@ -220,8 +213,6 @@ def test_progress_counts_every_byte_once(tiny: Path) -> None:
     assert {call[0] for call in calls} == {"verify"}
     assert {call[2] for call in calls} == {done[-1]}
 
-
-def test_what_progress_raises_comes_through(tiny: Path) -> None:
     def stop(stage: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -265,7 +256,7 @@ def test_what_is_mapped_is_hashed_not_what_bears_its_name_now(tiny: Path) -> Non
     verify_contents(read_contents(tiny))
 
 
-def test_memory_is_kept_in_the_folder(tmp_path: Path) -> None:
+def test_memory_is_kept_in_the_folder_and_forgets_the_oldest(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "logitsieve"
     assert "a" not in VerifiedMemory(folder)
     VerifiedMemory(folder).add("a")
@@ -273,15 +264,16 @@ def test_memory_is_kept_in_the_folder(tmp_path: Path) -> None:
     assert "a" in VerifiedMemory(folder)
     assert "b" in VerifiedMemory(folder)
     assert [file.name for file in folder.iterdir()] == ["verified.json"]
-
-
-def test_memory_forgets_the_oldest(tmp_path: Path) -> None:
     memory = VerifiedMemory(tmp_path)
     for number in range(REMEMBERED + 1):
         memory.add(str(number))
     assert "0" not in memory
     assert "1" in memory
     assert len(json.loads((tmp_path / "verified.json").read_bytes())) == REMEMBERED
+    (tmp_path / "file").write_bytes(b"")
+    memory = VerifiedMemory(tmp_path / "file" / "cache")
+    memory.add("a")
+    assert "a" not in memory
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "null", "[1, [2]]", "\udcff", "[" * 200_000])
@@ -291,15 +283,3 @@ def test_a_damaged_memory_is_an_empty_one(tmp_path: Path, text: str) -> None:
     assert "a" not in memory
     memory.add("a")
     assert "a" in memory
-
-
-def test_a_memory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    memory = VerifiedMemory(tmp_path / "file" / "cache")
-    memory.add("a")
-    assert "a" not in memory
-
-
-def test_another_matrix_gives_another_digest(tiny: Path) -> None:
-    other = write_tiny(tiny.parent / "2", softmax=tiny_softmax(1))
-    assert read_contents(other).manifest.digest != read_contents(tiny).manifest.digest

@@ -38,18 +38,15 @@ def temporaries(folder: Path) -> list[Path]:
     return list(folder.glob(".tmp-*"))
 
 
-def test_golden_bytes(tiny: Path) -> None:
+def test_golden_bytes(tiny: Path, tmp_path: Path) -> None:
     assert snapshot(tiny) == snapshot(GOLDEN)
     verify_contents(read_contents(GOLDEN))
-
-
-def test_golden_bytes_with_levels(tmp_path: Path) -> None:
     golden = GOLDEN.parent / "2"
     assert snapshot(write_levels(tmp_path / "demo" / "2")) == snapshot(golden)
     verify_contents(read_contents(golden), all_rows=True)
 
 
-def test_equal_arguments_give_equal_files_whatever_their_layout(tmp_path: Path, tiny: Path) -> None:
+def test_equal_arguments_give_equal_files_whatever_is_measured(tmp_path: Path, tiny: Path) -> None:
     screen = tiny_screen()
     other = write_tiny(
         tmp_path / "other" / "2",
@@ -64,9 +61,6 @@ def test_equal_arguments_give_equal_files_whatever_their_layout(tmp_path: Path, 
         vocabulary=tuple(WORDS),
     )
     assert snapshot(other) == snapshot(tiny)
-
-
-def test_calibration_is_no_part_of_the_identity(tmp_path: Path, tiny: Path) -> None:
     measured = {"cpu": "any", "us": [1.5, 2]}
     other = write_tiny(tmp_path / "demo" / "2", calibration=measured)
     assert read_contents(other).calibration == measured
@@ -74,15 +68,12 @@ def test_calibration_is_no_part_of_the_identity(tmp_path: Path, tiny: Path) -> N
     assert read_contents(other).manifest.digest == read_contents(tiny).manifest.digest
 
 
-def test_steps_come_in_order_and_leave_nothing_beside(tmp_path: Path) -> None:
+def test_steps_come_in_order_and_leave_nothing_beside(tmp_path: Path, tiny: Path) -> None:
     steps: list[str] = []
     out = tmp_path / "deep" / "models" / "demo" / "1"
     assert write_tiny(out, calibration={}, checkpoint=steps.append) == out
     assert steps == STEPS
     assert list(out.parent.iterdir()) == [out]
-
-
-def test_the_index_is_as_readable_as_the_umask_says(tiny: Path) -> None:
     beside = tiny.parent / "folder"
     beside.mkdir()
     assert tiny.stat().st_mode == beside.stat().st_mode

@@ -40,15 +40,10 @@ def test_threads_give_the_same_bytes(threads: int, alone: Index, tmp_path: Path)
         assert_same(build_small(tmp_path / "lm" / "1", pool), alone)
 
 
-def test_processes_give_the_same_bytes(alone: Index, tmp_path: Path) -> None:
+def test_processes_and_threads_change_only_the_manifest(alone: Index, tmp_path: Path) -> None:
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         assert_same(build_small(tmp_path / "lm" / "1", pool), alone)
-
-
-def test_a_thread_for_each_core_changes_only_what_the_manifest_says_of_it(
-    alone: Index, tmp_path: Path
-) -> None:
-    index = build_small(tmp_path / "lm" / "1", config=replace(CONFIG, threads=2))
+    index = build_small(tmp_path / "lm" / "2", config=replace(CONFIG, threads=2))
     written, expected = files(index), files(alone)
     del written["manifest.json"], expected["manifest.json"]
     assert written == expected
@@ -78,10 +73,12 @@ def test_an_error_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_search_is_not_reproducible(tmp_path: Path) -> None:
+def test_a_search_is_not_reproducible_and_a_lost_process_ends_the_build(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as caught:
         build_small(tmp_path / "lm" / "1", target_precision={"p1": 0.9})
     assert caught.value.field == "reproducible"
+    with Dying(2, get_context("spawn")) as pool, pytest.raises(BrokenProcessPool):
+        build_small(tmp_path / "lm" / "1", pool)
 
 
 class Dying(ProcessPoolExecutor):
@@ -91,8 +88,3 @@ class Dying(ProcessPoolExecutor):
         if args[0] is label_block:
             return super().submit(os.abort)
         return super().submit(call, *args, **options)
-
-
-def test_a_pool_that_lost_a_process_ends_the_build(tmp_path: Path) -> None:
-    with Dying(2, get_context("spawn")) as pool, pytest.raises(BrokenProcessPool):
-        build_small(tmp_path / "lm" / "1", pool)

@@ -4,7 +4,7 @@ import pytest
 from logitsieve.heads import HEADS, Head
 from logitsieve.index.calibration import check_calibration, unpack_contexts
 from logitsieve.index_builder import calibrate as module
-from logitsieve.index_builder.calibrate import Bench, calibrate, machine
+from logitsieve.index_builder.calibrate import Bench, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax, screen_arrays
@@ -47,7 +47,3 @@ def test_precision_is_the_share_of_the_exact_ids(heads: dict[str, Head]) -> None
     assert point["precision"]["1"]["mean"] == pytest.approx(right.mean())
     assert point["precision"]["1"]["low"] <= point["precision"]["1"]["mean"]
     assert (point["rows"], point["us_per_row"], point["proven"]) == (1, 2.0, False)
-
-
-def test_the_machine_names_what_the_times_depend_on() -> None:
-    assert machine().keys() >= {"cpu", "threads", "date", "python", "numpy", "torch"}

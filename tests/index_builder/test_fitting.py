@@ -25,15 +25,12 @@ def test_the_sample_is_spread_and_drawn() -> None:
     np.testing.assert_array_equal(sample_rows(5, 90, seed=4), np.arange(5))
 
 
-def test_the_least_setting_finds_the_share_asked_for() -> None:
+def test_the_least_setting_finds_the_share_of_the_best_label_and_of_all() -> None:
     needed = np.arange(1, 101)[:, None]
     assert least_reaching(needed, 0.99) == 99
     assert least_reaching(needed, 0.985) == 99
     assert least_reaching(needed, 1.0) == 100
     assert least_reaching(np.full((7, 3), 4), 0.5) == 4
-
-
-def test_the_best_label_counts_alone_and_among_all() -> None:
     first, others = np.full((100, 1), 50), np.full((100, 4), 2)
     assert least_reaching(np.hstack([first, others]), 0.5) == 50
     assert least_reaching(np.hstack([others, first]), 0.9) == 50

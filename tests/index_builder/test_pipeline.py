@@ -83,24 +83,6 @@ def resident_anonymous() -> int:
     pytest.skip("the system does not tell anonymous memory apart")
 
 
-def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
-    softmax = make_softmax(vocab_size=90, dim=16)
-    hidden, exact = make_contexts(300), make_exact(softmax)
-    train, heldout = Contexts([hidden]).split()
-    seen: list[tuple[str, int, int]] = []
-    inputs = prepare(
-        BuildInputs(
-            softmax=softmax, train=train, heldout=heldout, progress=lambda *step: seen.append(step)
-        ),
-        5,
-        tmp_path,
-    )
-    np.testing.assert_array_equal(inputs.labels, exact.topk(hidden[:270], 5).ids)
-    np.testing.assert_array_equal(inputs.heldout_labels, exact.topk(hidden[270:], 10).ids)
-    np.testing.assert_array_equal(inputs.sample, hidden[:270])
-    assert seen[-1] == ("label held-out", 30, 30)
-
-
 @pytest.mark.parametrize("row", [3, 1030, 2650])
 def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row: int) -> None:
     """Also one that is held out."""

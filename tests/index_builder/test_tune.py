@@ -93,17 +93,6 @@ def test_without_time_only_stored_settings_are_measured(index: Path) -> None:
     assert stages[-1] == ("tune", 2, 2 + left_out)
 
 
-def test_a_wider_setting_is_no_less_precise(index: Path) -> None:
-    _, calibration = tuned(index)
-    by_probes = {
-        knobs["probes"]: point["precision"]["5"]["mean"]
-        for point in calibration["points"]
-        if (knobs := point["head"]["knobs"]) and "probes" in knobs and len(knobs) == 1
-    }
-    ordered = [by_probes[probes] for probes in sorted(by_probes)]
-    assert ordered == sorted(ordered)
-
-
 @pytest.mark.parametrize(
     ("contexts", "out", "field"),
     [
@@ -131,15 +120,6 @@ def test_a_damaged_index_is_not_tuned(index: Path) -> None:
     with pytest.raises(IndexUnreadable, match=r"softmax\.safetensors"):
         tune(index, HIDDEN, index.parent / "2")
     assert list(index.parent.iterdir()) == [index]
-
-
-@pytest.mark.parametrize(
-    ("options", "field"), [({"rows": 0}, "rows"), ({"minutes": -1.0}, "minutes")]
-)
-def test_options_out_of_range(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        TuneConfig(**options)
-    assert refused.value.field == field
 
 
 def test_the_points_of_an_index_are_measured_again_whatever_the_time(index: Path) -> None:

@@ -48,21 +48,22 @@ def sums(workers: Workers) -> list[float]:
 EXPECTED = (2 * ROWS).sum(axis=1).tolist()
 
 
-def test_results_come_in_the_order_of_the_calls(processes: Executor, tmp_path: Path) -> None:
+def test_calls_and_their_errors_come_in_order_from_other_processes(
+    processes: Executor, tmp_path: Path
+) -> None:
     assert sums(Workers()) == EXPECTED
     with ThreadPoolExecutor(3) as pool:
         assert sums(Workers(pool)) == EXPECTED
-    assert sums(Workers(processes, tmp_path)) == EXPECTED
-
-
-def test_other_processes_make_the_calls_and_arrays_are_sent_once(
-    processes: Executor, tmp_path: Path
-) -> None:
+    (tmp_path / "sums").mkdir()
+    assert sums(Workers(processes, tmp_path / "sums")) == EXPECTED
     workers = Workers(processes, tmp_path)
     for _ in range(2):
         pids = {int(pid) for _, pid in workers.map(row_sum, calls())}
         assert os.getpid() not in pids
-    assert [file.name for file in tmp_path.iterdir()] == ["shared-0.npy"]
+    assert [file.name for file in tmp_path.glob("*.npy")] == ["shared-0.npy"]
+    with pytest.raises(InvalidRequest) as caught:
+        list(Workers(processes, tmp_path).map(refuse, calls()))
+    assert caught.value.field == "hidden[0]"
 
 
 class Counting(SharingExecutor):
@@ -86,34 +87,18 @@ class Counting(SharingExecutor):
             return pool.submit(call, *args)
 
 
-def test_an_executor_may_share_arrays_itself(tmp_path: Path) -> None:
+def test_executors_may_share_arrays_and_calls_begin_when_they_are_needed(tmp_path: Path) -> None:
     executor = Counting()
     assert sums(Workers(executor)) == EXPECTED
     assert len(executor.shared) == 1
     assert executor.shared[0] is ROWS
-
-
-def test_calls_are_not_begun_long_before_their_results_are_taken() -> None:
     executor = Counting()
     results = Workers(executor).map(row_sum, calls())
     next(results)
     assert executor.begun == 5
     results.close()  # type: ignore[attr-defined]
-
-
-def test_an_error_of_another_process_is_raised_as_it_is(
-    processes: Executor, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        list(Workers(processes, tmp_path).map(refuse, calls()))
-    assert caught.value.field == "hidden[0]"
-
-
-def test_threads_are_begun_only_for_more_than_one() -> None:
-    with in_threads(None, 1) as executor:
-        assert executor is None
-    with in_threads(None, 3) as executor:
-        assert isinstance(executor, ThreadPoolExecutor)
-    given = Counting()
-    with in_threads(given, 3) as executor:
-        assert executor is given
+    with in_threads(None, 1) as alone, in_threads(None, 3) as threads:
+        assert alone is None
+        assert isinstance(threads, ThreadPoolExecutor)
+    with in_threads(executor, 3) as given:
+        assert given is executor

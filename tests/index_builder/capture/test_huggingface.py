@@ -84,7 +84,7 @@ def test_windows_are_no_longer_than_the_model_can_read(
     assert {batch["input_ids"].shape[1] for batch in list(batches)[:-1]} <= {64}
 
 
-def test_the_weights_are_those_of_the_model(
+def test_the_weights_and_biases_are_those_of_the_model(
     folder: Path, text: tuple[Path, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture(*open_folder(folder, text[0], window=64), tmp_path / "out", progress=None)
@@ -92,14 +92,11 @@ def test_the_weights_are_those_of_the_model(
     weight = gpt2().lm_head.weight.detach().numpy()
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "weight.npy"), weight)
     assert not np.load(tmp_path / "out" / "bias.npy").any()
-
-
-def test_the_bias_of_translation_models_is_kept(tmp_path: Path) -> None:
     model, source = marian(), prompts()["input_ids"]
     batch = {"input_ids": source, "decoder_input_ids": source}
-    capture(model, [batch], tmp_path / "out")
+    capture(model, [batch], tmp_path / "marian")
     bias = model.final_logits_bias[0].numpy()
-    np.testing.assert_array_equal(np.load(tmp_path / "out" / "bias.npy"), bias)
+    np.testing.assert_array_equal(np.load(tmp_path / "marian" / "bias.npy"), bias)
 
 
 @pytest.mark.parametrize(
@@ -121,14 +118,13 @@ def test_what_is_refused(
     assert raised.value.field == field
 
 
-def test_a_folder_without_its_weights(folder: Path, tmp_path: Path) -> None:
+def test_models_without_weights_and_with_encoders_are_named(
+    folder: Path, tmp_path: Path, text: tuple[Path, list[int]]
+) -> None:
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     (tmp_path / "text.txt").write_text("w2 w3\n")
     with pytest.raises(InvalidRequest, match="a tokenizer of a causal language model"):
         open_folder(tmp_path, tmp_path / "text.txt")
-
-
-def test_a_model_with_an_encoder_is_named(text: tuple[Path, list[int]], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(InvalidRequest, match=r"t5, with an encoder.*--module"):
         open_folder(tmp_path, text[0])

@@ -125,17 +125,12 @@ def test_a_text_without_messages_is_refused(make_gguf: Make, text: Path, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_window_is_at_most_the_models_positions(
+def test_windows_and_scales_are_those_of_the_model(
     make_gguf: Make, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     summary = capture_gguf(make_gguf(), text, tmp_path / "out", window=2 * POSITIONS)
     assert summary["window"] == POSITIONS
     assert f"window: got {2 * POSITIONS}, but the model was trained on {POSITIONS}" in caplog.text
-
-
-def test_a_scale_of_the_logits_is_in_the_contexts(
-    make_gguf: Make, text: Path, tmp_path: Path
-) -> None:
     options = {"architecture": "granite", "attention__scale": 0.2}
     for scale in (1.0, 4.0):
         path = make_gguf(logit_scale=scale, **options)

@@ -117,13 +117,20 @@ def test_workers_give_the_contexts_of_one_thread(
     assert many == one
 
 
-def test_other_processes_need_to_be_told_what_makes_the_model(tmp_path: Path) -> None:
+def test_other_processes_need_to_be_told_what_makes_the_model_and_progress_counts_rows(
+    tmp_path: Path,
+) -> None:
     with (
         ProcessPoolExecutor(1) as executor,
         pytest.raises(InvalidRequest, match="executor: got Pr"),
     ):
         capture(model(), batches(), tmp_path / "out", executor=executor)
     assert not list(tmp_path.iterdir())
+    seen: list[int] = []
+    capture(
+        model(), batches(2), tmp_path / "out", progress=lambda stage, rows, total: seen.append(rows)
+    )
+    assert seen == [12, 24]
 
 
 def test_shards_and_dtype(tmp_path: Path) -> None:
@@ -193,12 +200,17 @@ def test_models_of_other_precisions_pass(tmp_path: Path, dtype: torch.dtype) -> 
     assert np.load(tmp_path / "out" / "weight.npy").dtype == np.float32
 
 
-def test_the_output_layer_may_be_named(tmp_path: Path) -> None:
+def test_an_output_layer_may_be_named_and_its_forward_is_put_back(tmp_path: Path) -> None:
     capture(model(), batches(), tmp_path / "out", output_layer="output")
     net = model()
     capture(net, batches(), tmp_path / "again", output_layer=net.output)
     with pytest.raises(InvalidRequest, match="inner, output"):
         capture(model(), batches(), tmp_path / "third", output_layer="head")
+    linear = nn.Linear(8, 50)
+    replacement = linear.forward
+    linear.forward = replacement  # type: ignore[method-assign]
+    capture(linear, [torch.ones(16, 8)] * 3, tmp_path / "captured")
+    assert vars(linear)["forward"] is replacement
 
 
 def test_bad_arguments_name_their_field(tmp_path: Path) -> None:
@@ -215,19 +227,3 @@ def test_bad_arguments_name_their_field(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match=next(iter(options))):
             CaptureConfig(**options)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-def test_progress_counts_the_rows_seen(tmp_path: Path) -> None:
-    seen: list[int] = []
-    capture(
-        model(), batches(2), tmp_path / "out", progress=lambda stage, rows, total: seen.append(rows)
-    )
-    assert seen == [12, 24]
-
-
-def test_a_replaced_forward_of_the_output_layer_is_put_back(tmp_path: Path) -> None:
-    model = nn.Linear(8, 50)
-    replacement = model.forward
-    model.forward = replacement  # type: ignore[method-assign]
-    capture(model, [torch.ones(16, 8)] * 3, tmp_path / "captured")
-    assert vars(model)["forward"] is replacement

@@ -32,10 +32,12 @@ def test_the_sample_is_spread_ordered_and_full(tmp_path: Path, total: int, batch
         assert len(np.unique(rows % 16)) > 8
 
 
-def test_the_sample_depends_on_seed_alone(tmp_path: Path) -> None:
+def test_the_sample_depends_on_seed_alone_and_needs_rows(tmp_path: Path) -> None:
     first = kept(tmp_path / "a", 3000, 10)
     np.testing.assert_array_equal(first, kept(tmp_path / "b", 3000, 999))
     assert not np.array_equal(first, kept(tmp_path / "c", 3000, 10, seed=1))
+    with pytest.raises(InvalidRequest, match="batches: got no rows"):
+        SpreadSample(tmp_path / "kept.tmp", 2, 40, "float16", 0).write_shards(tmp_path, 30)
 
 
 @pytest.mark.parametrize(("dtype", "number"), [("float32", np.nan), ("float16", 1e5)])
@@ -45,8 +47,3 @@ def test_numbers_that_the_file_cannot_hold_are_refused(
     sample = SpreadSample(tmp_path / "kept.tmp", 2, 40, dtype, 0)
     with pytest.raises(InvalidRequest, match=f"not finite as {dtype}"):
         sample.add(np.full((3, 2), number, np.float32))
-
-
-def test_no_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="batches: got no rows"):
-        SpreadSample(tmp_path / "kept.tmp", 2, 40, "float16", 0).write_shards(tmp_path, 30)

@@ -39,9 +39,16 @@ def test_a_type_that_the_index_has_is_kept_and_others_become_float32(form: str) 
     np.testing.assert_array_equal(found, expected)
 
 
-def test_float32_and_halves_are_not_copied() -> None:
+def test_halves_are_not_copied_and_rounded_once() -> None:
     for array in (WIDE.astype(np.float32), FLOAT16, BFLOAT16):
         assert np.shares_memory(matrix(array, "given"), array)
+    # Just above the middle of two bfloat16 neighbours, and float32 rounds onto the middle.
+    number = 1 + 2.0**-8 + 2.0**-40
+    for given in (np.array([[number]]), torch.tensor([[number]], dtype=torch.float64)):
+        assert widened(matrix(given, "bfloat16"))[0, 0] == 1 + 2.0**-7
+    bits = narrowed(np.array([[1.0, -1e6]]), "bfloat16")
+    with pytest.raises(InvalidRequest, match="-999424, infinite as float16"):
+        matrix(bits, "float16")
 
 
 FILES: dict[str, Callable[[Path], None]] = {
@@ -77,13 +84,6 @@ def test_what_is_asked_for_is_made_with_one_rounding(form: str, dtype: str) -> N
     np.testing.assert_array_equal(found, narrowed(exact, dtype))
 
 
-def test_rounding_twice_would_be_wrong_here() -> None:
-    """Just above the middle of two bfloat16 neighbours, and float32 rounds onto the middle."""
-    number = 1 + 2.0**-8 + 2.0**-40
-    for given in (np.array([[number]]), torch.tensor([[number]], dtype=torch.float64)):
-        assert widened(matrix(given, "bfloat16"))[0, 0] == 1 + 2.0**-7
-
-
 @pytest.mark.parametrize(
     ("dtype", "number", "shown"),
     [
@@ -100,12 +100,6 @@ def test_what_becomes_infinite_is_named(dtype: str, number: float, shown: str) -
     assert refused.value.field == f"weight[{ROUNDED_AT_ONCE // 4 + 1}, 2]"
     assert refused.value.got == f"{shown}, infinite as {dtype}"
     assert f"up to {LARGEST[dtype]:g}" in refused.value.allowed
-
-
-def test_a_bfloat16_matrix_beyond_float16_is_refused_by_its_value() -> None:
-    bits = narrowed(np.array([[1.0, -1e6]]), "bfloat16")
-    with pytest.raises(InvalidRequest, match="-999424, infinite as float16"):
-        matrix(bits, "float16")
 
 
 WRONG: dict[str, Any] = {

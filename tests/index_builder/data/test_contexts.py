@@ -96,11 +96,17 @@ def test_bfloat16_of_safetensors(values: np.ndarray, tmp_path: Path) -> None:
     np.testing.assert_array_equal(next(contexts.blocks()), tensor.float().numpy())
 
 
-def test_the_last_tenth_is_held_out(values: np.ndarray, tmp_path: Path) -> None:
+def test_the_last_tenth_of_at_least_two_rows_is_held_out(
+    values: np.ndarray, tmp_path: Path
+) -> None:
     train, heldout = open_contexts(as_shards(values, tmp_path), DIM).split()
     assert (train.rows, heldout.rows) == (45, 5)
     np.testing.assert_array_equal(heldout.take(np.arange(5)), values[45:].astype(np.float32))
     np.testing.assert_array_equal(train.take(np.array([44])), values[44:45].astype(np.float32))
+    train, heldout = Contexts([np.zeros((2, 3), np.float32)]).split()
+    assert train.rows == heldout.rows == 1
+    with pytest.raises(InvalidRequest, match="2 rows or more"):
+        Contexts([np.zeros((1, 3), np.float32)]).split()
 
 
 @pytest.mark.parametrize(
@@ -132,20 +138,6 @@ def test_a_sample_is_spread_over_the_rows(
     np.testing.assert_array_equal(
         Contexts(shards).sample(rows), values[expected].astype(np.float32)
     )
-
-
-def test_two_rows_can_be_split_but_not_one() -> None:
-    train, heldout = Contexts([np.zeros((2, 3), np.float32)]).split()
-    assert train.rows == heldout.rows == 1
-    with pytest.raises(InvalidRequest, match="2 rows or more"):
-        Contexts([np.zeros((1, 3), np.float32)]).split()
-
-
-@pytest.mark.parametrize("form", [as_npy, as_npz, as_compressed_npz, as_safetensors])
-def test_load_array(
-    form: Callable[[np.ndarray, Path], Path | str], values: np.ndarray, tmp_path: Path
-) -> None:
-    np.testing.assert_array_equal(load_array(form(values, tmp_path)), values)
 
 
 @pytest.mark.parametrize(

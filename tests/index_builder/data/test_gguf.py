@@ -6,7 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
+from logitsieve.index_builder.data.gguf import gguf_output_layer
 from logitsieve.llamacpp import GgufModel
 from tests.llamacpp.small_model import Make, tokens
 from tests.synthetic import make_hidden
@@ -31,8 +31,8 @@ def test_an_index_of_a_file_has_its_matrix_and_its_identity(
     np.testing.assert_array_equal(index.softmax.bias, gguf.bias)
 
 
-def test_other_types_become_float32_and_it_is_said(
-    make_gguf: Make, caplog: pytest.LogCaptureFixture
+def test_other_types_become_float32_and_another_bias_is_refused(
+    make_gguf: Make, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     path = make_gguf(head="MXFP4")
     with caplog.at_level(logging.WARNING, "logitsieve"):
@@ -40,16 +40,7 @@ def test_other_types_become_float32_and_it_is_said(
     assert "output.weight is MXFP4; the index stores its values in float32" in caplog.text
     np.testing.assert_array_equal(layer.weight, GgufModel(path).matrix.rows(slice(None)))
     assert layer.vocabulary == ["given"]
-
-
-def test_a_bias_beside_a_file_is_refused(make_gguf: Make, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="bias: got one"):
         gguf_output_layer(make_gguf(), np.zeros(3), None)
     with pytest.raises(InvalidRequest, match="weight: got"):
         gguf_output_layer(tmp_path / "none.gguf", None, None)
-
-
-def test_names_of_files_are_told_apart() -> None:
-    assert is_gguf("a.gguf")
-    assert is_gguf(Path("b/a.gguf"))
-    assert not any(is_gguf(other) for other in ("a.npy", np.zeros(2), None))

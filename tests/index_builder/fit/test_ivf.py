@@ -11,7 +11,7 @@ from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
 
-def test_the_bias_routes() -> None:
+def test_the_bias_routes_and_equal_rows_share_a_list() -> None:
     """Rows that differ in nothing but their bias."""
     bias = np.array([-5, 0, 5], np.float32).repeat(30)
     softmax = Softmax(np.ones((90, 4), np.float32), bias)
@@ -21,6 +21,12 @@ def test_the_bias_routes() -> None:
     top = head.topk(np.zeros((1, 4), np.float32), 3)
     assert top.ids.tolist() == [[60, 61, 62]]
     assert top.scanned.tolist() == [30]
+    few = make_softmax(vocab_size=5)
+    softmax = Softmax(np.repeat(few.weight, 20, axis=0), np.repeat(few.bias, 20))
+    arrays = cluster_arrays(softmax, 40, BuildConfig().kmeans_iterations, seed=0)
+    assert (np.diff(arrays["offsets"]) % 20 == 0).all()
+    _, inputs = make_inputs(vocab_size=225)
+    assert fit_ivf(inputs).summary["clusters"] <= 60
 
 
 def test_ranks_are_what_a_head_needs() -> None:
@@ -56,11 +62,6 @@ def test_the_start_that_reads_least_is_kept() -> None:
     assert min(found[:, 0].mean(), found.mean()) >= TARGET
 
 
-def test_clusters_grow_with_the_root_of_v() -> None:
-    _, inputs = make_inputs(vocab_size=225)
-    assert fit_ivf(inputs).summary["clusters"] <= 60
-
-
 @pytest.mark.parametrize("clusters", [1, 9, 300, 999])
 def test_every_row_is_in_one_list_and_none_is_empty(clusters: int) -> None:
     softmax = make_softmax()
@@ -69,10 +70,3 @@ def test_every_row_is_in_one_list_and_none_is_empty(clusters: int) -> None:
     assert (np.diff(arrays["offsets"]) > 0).all()
     assert arrays["offsets"][-1] == 300
     assert 1 <= len(arrays["centroids"]) == len(arrays["biases"]) <= min(clusters, 300)
-
-
-def test_equal_rows_share_a_list() -> None:
-    few = make_softmax(vocab_size=5)
-    softmax = Softmax(np.repeat(few.weight, 20, axis=0), np.repeat(few.bias, 20))
-    arrays = cluster_arrays(softmax, 40, BuildConfig().kmeans_iterations, seed=0)
-    assert (np.diff(arrays["offsets"]) % 20 == 0).all()

@@ -109,17 +109,14 @@ def test_threads_change_nothing() -> None:
         np.testing.assert_array_equal(array, two[name])
 
 
-def test_the_rotation_keeps_lengths_and_leaves_the_first_coordinates() -> None:
+def test_the_rotation_is_uniform_keeps_lengths_and_leaves_the_first_coordinates() -> None:
     basis = np.random.default_rng(4).standard_normal((40, 40))
     turned = turned_at_random(basis, 8, seed=1)
     np.testing.assert_array_equal(turned[:8], basis[:8])
     np.testing.assert_allclose(turned[8:].T @ turned[8:], basis[8:].T @ basis[8:], atol=1e-12)
     np.testing.assert_array_equal(turned, turned_at_random(basis, 8, seed=1))
     assert not np.allclose(turned, turned_at_random(basis, 8, seed=2))
-
-
-def test_the_rotation_is_uniform() -> None:
-    """Means of entries, of their squares, and of the trace, in which the signs of QR would show."""
+    # Means of entries, of their squares, and of the trace, in which the signs of QR would show.
     n, count = 12, 4000
     drawn = np.stack([turned_at_random(np.eye(n), 0, seed) for seed in range(count)])
     deviations = 5 / np.sqrt(count)
@@ -145,7 +142,7 @@ def inputs_of(spectrum: np.ndarray, dim: int = 256, vocab_size: int = 600) -> Bu
     )
 
 
-def test_levels_are_built_for_a_flat_softmax_alone() -> None:
+def test_levels_are_built_for_a_flat_softmax_alone_and_alike() -> None:
     flat, steep = np.ones(256), 0.8 ** np.arange(256)
     made = fit_levels(inputs_of(flat))
     assert made
@@ -153,9 +150,6 @@ def test_levels_are_built_for_a_flat_softmax_alone() -> None:
     assert made.arrays["middle"].shape == (38, 16 * (192 // 8 + 4))
     assert fit_levels(inputs_of(steep)) is None
     assert fit_levels(inputs_of(np.ones(LEAST_DIM - 1), dim=LEAST_DIM - 1)) is None
-
-
-def test_the_same_build_gives_the_same_bytes() -> None:
     one, two = (fit_levels(inputs_of(np.ones(256))) for _ in range(2))
     assert one
     assert two

@@ -59,33 +59,17 @@ def test_a_reachable_target_is_met_by_the_lower_bounds(inputs: FitInputs, fallba
     assert all(found[name] >= value for name, value in REACHABLE.items())
 
 
-def test_a_cheap_fallback_answers_more(inputs: FitInputs) -> None:
-    """One that costs more than all of V answers none: the lists hold what the target needs."""
-    shares = [
-        search(inputs, REACHABLE, fallback=cost).plan.escalated for cost in (0.1, FALLBACK, 1e5)
-    ]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.1
-    assert shares[-1] == 0
-
-
-def test_what_was_chosen_is_told(inputs: FitInputs) -> None:
-    screen = search(inputs, REACHABLE, fallback=0.1)
-    assert screen.knobs == {"probes": screen.plan.probes, "escalate": screen.plan.escalate}
-    assert -1 < screen.plan.escalate < 1
-    assert screen.summary.keys() >= {"clusters", "labels", "candidates", "probes", "escalate"}
-    cosines = screen.partition.heldout_cosines
-    assert screen.summary["escalated"] == (cosines < screen.plan.escalate).mean()
-
-
-def test_a_target_that_leaves_no_row_to_the_screen_names_the_nearest_point(
-    inputs: FitInputs,
-) -> None:
+def test_a_target_out_of_reach_names_the_nearest_point_or_returns_it(inputs: FitInputs) -> None:
     with pytest.raises(TargetNotReached) as caught:
         search(inputs, UNREACHABLE)
     assert caught.value.target == UNREACHABLE
     assert 0.9 < caught.value.best["p1"] < 1
     assert caught.value.best["candidates"] > 5
+    screen = search(inputs, UNREACHABLE, best_effort=True)
+    assert screen.plan.budget is None
+    assert screen.plan.cost > UNREACHED
+    assert screen.knobs == {"probes": 1, "escalate": -1.0}
+    assert screen.arrays["ids"].size
 
 
 def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
@@ -106,17 +90,22 @@ def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
     assert f"provable={provable:.5g}" in str(caught.value)
 
 
-def test_best_effort_returns_the_nearest_point(inputs: FitInputs) -> None:
-    screen = search(inputs, UNREACHABLE, best_effort=True)
-    assert screen.plan.budget is None
-    assert screen.plan.cost > UNREACHED
-    assert screen.knobs == {"probes": 1, "escalate": -1.0}
-    assert screen.arrays["ids"].size
-
-
-def test_a_harder_target_costs_more(inputs: FitInputs) -> None:
+def test_the_search_weighs_targets_and_fallbacks(inputs: FitInputs) -> None:
     easy, hard = (search(inputs, {"p5": value}).plan.cost for value in (0.8, 0.97))
     assert easy < hard
+    # One that costs more than all of V answers none: the lists hold what the target needs.
+    shares = [
+        search(inputs, REACHABLE, fallback=cost).plan.escalated for cost in (0.1, FALLBACK, 1e5)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.1
+    assert shares[-1] == 0
+    screen = search(inputs, REACHABLE, fallback=0.1)
+    assert screen.knobs == {"probes": screen.plan.probes, "escalate": screen.plan.escalate}
+    assert -1 < screen.plan.escalate < 1
+    assert screen.summary.keys() >= {"clusters", "labels", "candidates", "probes", "escalate"}
+    cosines = screen.partition.heldout_cosines
+    assert screen.summary["escalated"] == (cosines < screen.plan.escalate).mean()
 
 
 def test_partitions_that_were_judged_are_not_kept(inputs: FitInputs) -> None:
@@ -131,13 +120,6 @@ def test_partitions_that_were_judged_are_not_kept(inputs: FitInputs) -> None:
     watched = replace(inputs, config=CONFIG, progress=progress)
     Search(watched, REACHABLE, costs(FALLBACK), no_time).run()
     assert set(found[:2]) == {1}
-
-
-def test_depths() -> None:
-    assert depths({"p1": 0.9}, 5, 1000) == (5, 7, 10, 20)
-    assert depths({"p1": 0.9, "p10": 0.9}, 5, 1000) == (10, 15, 20, 40)
-    assert depths({"p1": 0.9}, 5, 3) == (3,)
-    assert depths({"p1": 0.9}, 64, 1000) == (64, 96, 128, 256)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +142,16 @@ def test_the_least_contexts_show_a_target_and_one_fewer_do_not(wanted: float, un
             refuse_unprovable({"p1": wanted / 2, "p5": wanted}, rows - 1, unseen)
 
 
-def test_no_number_of_contexts_shows_that_all_is_right() -> None:
+def test_targets_beyond_what_there_is() -> None:
     with pytest.raises(InvalidRequest, match="less than 1"):
         refuse_unprovable({"p1": 1.0}, 10**6, unseen=True)
-
-
-def test_no_target_beyond_the_vocabulary() -> None:
     with pytest.raises(InvalidRequest, match="beyond V = 9"):
         checked_target({"p10": 0.5}, 9)
     assert checked_target({"p5": 1}, 9) == {"p5": 1.0}
+    assert depths({"p1": 0.9}, 5, 1000) == (5, 7, 10, 20)
+    assert depths({"p1": 0.9, "p10": 0.9}, 5, 1000) == (10, 15, 20, 40)
+    assert depths({"p1": 0.9}, 5, 3) == (3,)
+    assert depths({"p1": 0.9}, 64, 1000) == (64, 96, 128, 256)
 
 
 def test_without_unseen_text_each_miss_counts_twice(inputs: FitInputs) -> None:

@@ -19,13 +19,17 @@ def low_rank(vocab_size: int = 200, dim: int = 16, rank: int = 4) -> Softmax:
     return Softmax(weight.astype(np.float32), np.zeros(vocab_size, np.float32))
 
 
-def test_the_rotation_is_that_of_the_singular_vectors() -> None:
+def test_the_rotation_is_that_of_the_singular_vectors_each_time() -> None:
     weight = make_softmax(dim=12).weight
     turned = rotation(weight)
     np.testing.assert_allclose(turned @ turned.T, np.eye(12), atol=1e-12)
     _, singular, vectors = np.linalg.svd(weight.astype(np.float64), full_matrices=False)
     np.testing.assert_allclose(np.linalg.norm(weight @ turned.T, axis=0), singular, rtol=1e-9)
     np.testing.assert_allclose(np.abs((turned * vectors).sum(axis=1)), 1, rtol=1e-9)
+    first, again = (fit_svd(make_inputs()[1]) for _ in range(2))
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+    assert first.knobs == again.knobs
 
 
 @pytest.mark.parametrize("vocab_size", [1, 15, 16, 17, 9000])
@@ -67,7 +71,7 @@ def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
     assert made.knobs["candidates"] < inputs.vocab_size
 
 
-def test_a_low_rank_needs_a_low_width() -> None:
+def test_widths_are_as_asked_or_as_low_as_the_rank() -> None:
     softmax = low_rank()
     exact = make_exact(softmax)
     _, inputs = make_inputs()
@@ -80,19 +84,9 @@ def test_a_low_rank_needs_a_low_width() -> None:
     }
     assert needed[16] == 1
     assert needed[4] <= 5 < needed[2]
-
-
-def test_widths_asked_for_and_not() -> None:
     _, inputs = make_inputs()
     ranks = {
         width: fit_svd(replace(inputs, config=BuildConfig(svd_width=width))).summary["rank"]
         for width in (None, 3, 999)
     }
     assert ranks == {None: 4, 3: 3, 999: 16}
-
-
-def test_equal_inputs_give_equal_arrays() -> None:
-    first, again = (fit_svd(make_inputs()[1]) for _ in range(2))
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[name])
-    assert first.knobs == again.knobs

@@ -38,7 +38,7 @@ def random_hits(rows: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     return random.random((rows, 10)) < 0.9 + 0.1 * cosines[:, None], cosines
 
 
-def test_the_threshold_is_the_least_that_meets_the_precision() -> None:
+def test_the_threshold_is_the_least_that_meets_all_precisions() -> None:
     hits, cosines = random_hits()
     escalate = least_escalation(hits, cosines, {"p5": 0.98})
     assert escalate is not None
@@ -46,14 +46,19 @@ def test_the_threshold_is_the_least_that_meets_the_precision() -> None:
     assert lower_bound(np.where(cosines < escalate, 1.0, shares)) >= 0.98
     one_less = np.sort(cosines)[(cosines < escalate).sum() - 1]
     assert lower_bound(np.where(cosines < one_less, 1.0, shares)) < 0.98
-
-
-def test_nothing_is_escalated_without_need() -> None:
-    hits, cosines = random_hits()
     assert least_escalation(hits, cosines, {"p5": 0.8}) == -1.0
+    both = least_escalation(hits, cosines, {"p1": 0.97, "p5": 0.98})
+    alone = [least_escalation(hits, cosines, {name: p}) for name, p in (("p1", 0.97), ("p5", 0.98))]
+    assert both == max(one for one in alone if one is not None)
+    assert least_escalation(hits, cosines, {"p1": 1.0}) is None
+    assert least_escalation(np.zeros((9, 1), bool), np.ones(9), {"p1": 0.5}) is None
+    coarse = np.round(cosines, 1)
+    escalate = least_escalation(hits, coarse, {"p5": 0.98})
+    assert escalate is not None
+    assert lower_bound(np.where(coarse < escalate, 1.0, hits[:, :5].mean(axis=1))) >= 0.98
 
 
-def test_misses_of_the_fallback_count() -> None:
+def test_a_threshold_counts_misses_of_the_fallback_and_the_rows_that_may_be_escalated() -> None:
     """Right for all rows it is none; wrong for all, no threshold helps."""
     hits, cosines = random_hits()
     escalate = least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=np.ones_like(hits))
@@ -66,23 +71,6 @@ def test_misses_of_the_fallback_count() -> None:
     shares = np.where(cosines < higher, some[:, :5].mean(axis=1), hits[:, :5].mean(axis=1))
     assert lower_bound(shares) >= 0.98
     assert least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=np.zeros_like(hits)) is None
-
-
-def test_all_precisions_are_met() -> None:
-    hits, cosines = random_hits()
-    both = least_escalation(hits, cosines, {"p1": 0.97, "p5": 0.98})
-    alone = [least_escalation(hits, cosines, {name: p}) for name, p in (("p1", 0.97), ("p5", 0.98))]
-    assert both == max(one for one in alone if one is not None)
-
-
-def test_what_only_a_proof_of_all_rows_meets_has_no_threshold() -> None:
-    hits, cosines = random_hits()
-    assert least_escalation(hits, cosines, {"p1": 1.0}) is None
-    assert least_escalation(np.zeros((9, 1), bool), np.ones(9), {"p1": 0.5}) is None
-
-
-def test_no_threshold_for_more_rows_than_may_be_escalated() -> None:
-    hits, cosines = random_hits()
     escalate = least_escalation(hits, cosines, {"p5": 0.98})
     below = int((cosines < (escalate or 0)).sum())
     assert below > 1
@@ -115,21 +103,18 @@ def test_a_plan_is_the_cheapest_of_all_that_meet_the_target() -> None:
             assert each is None or each.cost >= plan.cost
 
 
-def test_equal_cosines_go_together() -> None:
-    hits, cosines = random_hits()
-    coarse = np.round(cosines, 1)
-    escalate = least_escalation(hits, coarse, {"p5": 0.98})
-    assert escalate is not None
-    assert lower_bound(np.where(coarse < escalate, 1.0, hits[:, :5].mean(axis=1))) >= 0.98
-
-
 def test_the_cost_of_a_cascade() -> None:
     costs = ScreenCosts(100.0, 1.5, 0.5)
     escalated = np.array([True, False, False, False])
     assert costs.a_row(2, np.array([80, 4, 4, 8]), escalated) == 3 + 0.5 * 4 + 25
 
 
-def test_a_fallback_too_dear_to_use_leaves_the_least_budget() -> None:
+def test_a_plan_meets_the_target_or_escalates_nothing() -> None:
+    partition = make_partition()
+    plan = make_target(REACHABLE, fallback=1.0).plan(partition)
+    assert 0 < plan.escalated < 1
+    found = lowest(escalated_hits(partition, plan), REACHABLE)
+    assert all(found[name] >= value for name, value in REACHABLE.items())
     partition, goal = make_partition(), make_target(REACHABLE)
     plan = goal.plan(partition)
     assert plan.budget is not None
@@ -137,14 +122,13 @@ def test_a_fallback_too_dear_to_use_leaves_the_least_budget() -> None:
     select = partition.knapsack.select
     assert goal.shortfall(partition, select(plan.budget), plan.probes) <= 0
     assert goal.shortfall(partition, select(plan.budget - 2 * PRECISE), plan.probes) > 0
-
-
-def test_a_plan_meets_the_target_by_the_rows_it_escalates() -> None:
-    partition = make_partition()
-    plan = make_target(REACHABLE, fallback=1.0).plan(partition)
-    assert 0 < plan.escalated < 1
-    found = lowest(escalated_hits(partition, plan), REACHABLE)
-    assert all(found[name] >= value for name, value in REACHABLE.items())
+    plan = make_target({"p1": 1.0}).plan(make_partition())
+    assert plan.budget is None
+    assert plan.cost > UNREACHED
+    # Training leaves clusters empty, and those are gone.
+    target = make_target(REACHABLE)
+    small = make_partition(clusters=2)
+    assert 1 <= target.plan(small).probes <= small.clusters
 
 
 def test_a_guard_escalates_at_least_its_share() -> None:
@@ -156,12 +140,6 @@ def test_a_guard_escalates_at_least_its_share() -> None:
         assert plan.escalated == pytest.approx(0.3, abs=0.05)
     harder = make_target({"p5": 0.99}, fallback=1.0).plan(partition)
     assert harder.escalated > 0.4
-
-
-def test_no_plan_for_a_precision_of_one() -> None:
-    plan = make_target({"p1": 1.0}).plan(make_partition())
-    assert plan.budget is None
-    assert plan.cost > UNREACHED
 
 
 @pytest.mark.parametrize("probes", [1, 2, 3])
@@ -193,13 +171,6 @@ def test_a_context_of_zeros_is_not_escalated() -> None:
         MATERIAL, heldout=Contexts([hidden]), heldout_labels=MATERIAL.heldout_labels[:50]
     )
     assert make_partition(inputs).heldout_cosines[7] == 1
-
-
-def test_a_partition_of_fewer_clusters_than_probes_is_planned() -> None:
-    """Training leaves clusters empty, and those are gone."""
-    target = make_target(REACHABLE)
-    small = make_partition(clusters=2)
-    assert 1 <= target.plan(small).probes <= small.clusters
 
 
 def test_the_bound_of_text_that_was_trained_on_counts_misses_twice() -> None:

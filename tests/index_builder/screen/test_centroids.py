@@ -85,6 +85,8 @@ def test_the_average_moves_slowly_but_its_gradient_is_the_batch_s() -> None:
     value = average.add(batch)
     assert float(value.detach()) == pytest.approx(AVERAGED * 10 + (1 - AVERAGED) * 20)
     assert float(torch.autograd.grad(value, batch)[0]) == 1.0
+    hidden = make_contexts(50)
+    assert trainable_scale(hidden, spherical_kmeans(hidden, 1, ScreenConfig(), seed=1)) == 1.0
 
 
 @pytest.mark.parametrize(("average", "expected"), [(9.0, 0.0), (12.0, 20.0)])
@@ -134,11 +136,6 @@ def test_degenerate_contexts_give_finite_centroids(hidden: np.ndarray) -> None:
     assert len(centroids) == len(hidden)
     assert np.isfinite(centroids).all()
     assert np.isfinite(trainable_scale(hidden, centroids))
-
-
-def test_one_cluster_needs_no_scale() -> None:
-    hidden = make_contexts(50)
-    assert trainable_scale(hidden, spherical_kmeans(hidden, 1, ScreenConfig(), seed=1)) == 1.0
 
 
 def test_adam_makes_the_steps_of_torch() -> None:

@@ -63,18 +63,15 @@ def test_a_screen_that_loses_is_left_out_with_the_reason(
     assert "One held-out text was judged" in note
 
 
-def test_the_worst_text_decides(tmp_path: Path) -> None:
+def test_the_worst_text_decides_and_a_named_screen_is_built_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     texts = [GATHERED[ROWS:], ANYWHERE[ROWS:]]
     index = built(tmp_path, GATHERED, texts, target_precision=TARGET)
     assert "screen" not in index.heads
     assert "The worst of 2 held-out texts decided" in index.manifest.config["screen_note"]
-
-
-def test_a_screen_that_is_named_is_built_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
     heads = ("exact", "screen", "certified")
-    index = built(tmp_path, ANYWHERE, [ANYWHERE[ROWS:]], heads=heads)
+    index = built(tmp_path / "named", ANYWHERE, [ANYWHERE[ROWS:]], heads=heads)
     assert "screen" in index.heads
     assert index.manifest.config["screen_note"] in caplog.text
 

@@ -7,21 +7,28 @@ from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from tests.index_builder.clustered import make_contexts
 
 
-def test_centroids_are_unit_vectors_near_the_topics() -> None:
+def test_centroids_are_unit_vectors_near_the_topics_each_with_contexts() -> None:
     hidden = make_contexts(2000, topics=5, noise=0.05)
     centroids = spherical_kmeans(hidden, 20, ScreenConfig(), seed=1)
     np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, rtol=1e-5)
     cosines = hidden @ centroids.T / np.linalg.norm(hidden, axis=1, keepdims=True)
     assert cosines.max(axis=1).min() > 0.95
+    # Also those that begin at one and the same place.
+    hidden = np.concatenate([np.tile(make_contexts(1), (900, 1)), make_contexts(300, seed=4)])
+    centroids = spherical_kmeans(hidden, 30, ScreenConfig(), seed=2)
+    assert len(np.unique((hidden @ centroids.T).argmax(axis=1))) >= 28
 
 
-def test_squares_that_overflow_change_no_cluster() -> None:
+def test_squares_that_overflow_and_directions_that_cancel_change_no_cluster() -> None:
     hidden = make_contexts(500, topics=5)
     config = ScreenConfig()
     plain, large = (
         spherical_kmeans(hidden * np.float32(scale), 5, config, seed=1) for scale in (1, 2.0**90)
     )
     np.testing.assert_allclose(large, plain, atol=1e-5)
+    hidden = np.array([[1, 0], [-1, 0]], np.float32)
+    centroids = spherical_kmeans(hidden, 1, ScreenConfig(kmeans_iterations=3), seed=0)
+    np.testing.assert_allclose(np.abs(centroids), [[1, 0]])
 
 
 def test_it_is_the_algorithm_in_float64() -> None:
@@ -46,23 +53,3 @@ def test_blocks_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(
         spherical_kmeans(hidden, 10, ScreenConfig(), seed=3), whole, atol=1e-5
     )
-
-
-def test_every_cluster_has_contexts_where_they_are_spread() -> None:
-    """Also those that begin at one and the same place."""
-    hidden = np.concatenate([np.tile(make_contexts(1), (900, 1)), make_contexts(300, seed=4)])
-    centroids = spherical_kmeans(hidden, 30, ScreenConfig(), seed=2)
-    assert len(np.unique((hidden @ centroids.T).argmax(axis=1))) >= 28
-
-
-@pytest.mark.parametrize("hidden", [np.zeros((5, 3), np.float32), make_contexts(3)])
-def test_degenerate_contexts_give_finite_unit_centroids(hidden: np.ndarray) -> None:
-    centroids = spherical_kmeans(hidden, 100, ScreenConfig(), seed=1)
-    assert len(centroids) == len(hidden)
-    assert np.isfinite(centroids).all()
-
-
-def test_directions_that_cancel_out_leave_a_centroid_where_it_was() -> None:
-    hidden = np.array([[1, 0], [-1, 0]], np.float32)
-    centroids = spherical_kmeans(hidden, 1, ScreenConfig(kmeans_iterations=3), seed=0)
-    np.testing.assert_allclose(np.abs(centroids), [[1, 0]])

@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen.partition import Partition
@@ -14,7 +13,7 @@ from logitsieve.index_builder.screen.training import (
     plain_centroids,
     train_fixed,
 )
-from tests.index_builder.clustered import make_exact, make_inputs, routed
+from tests.index_builder.clustered import make_inputs, routed
 
 CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=128, seed=5)
 
@@ -52,22 +51,16 @@ def loss(screen: FittedScreen) -> float:
     return screen.partition.heldout_loss(screen.partition.knapsack.select(12))
 
 
-def test_the_best_round_is_kept(inputs: FitInputs) -> None:
-    """More rounds begin with the same ones."""
+def test_training_beats_plain_clusters_and_keeps_its_best_round(inputs: FitInputs) -> None:
+    # Contexts of the first do not fall into as many groups as there are clusters.
+    _, noisy = make_inputs(rows=4000, heldout=1000, topics=100, noise=1.0)
+    assert loss(trained(noisy, CONFIG.rounds)) < 0.95 * loss(trained(noisy, 0))
+    # More rounds begin with the same ones.
     screens = [trained(inputs, rounds) for rounds in range(CONFIG.rounds + 1)]
     losses = [loss(screen) for screen in screens]
     assert losses == sorted(losses, reverse=True)
     assert screens[-1].best_round == losses.index(losses[-1])
     assert screens[-1].plan.cost == pytest.approx(losses[-1])
-
-
-def test_training_beats_plain_clusters() -> None:
-    """Where contexts do not fall into as many groups as there are clusters."""
-    _, inputs = make_inputs(rows=4000, heldout=1000, topics=100, noise=1.0)
-    assert loss(trained(inputs, CONFIG.rounds)) < 0.95 * loss(trained(inputs, 0))
-
-
-def test_no_rounds_is_plain_k_means(inputs: FitInputs) -> None:
     screen = trained(inputs, 0)
     plain = Partition(inputs, plain_centroids(replace(inputs, config=CONFIG), 10), CONFIG.labels)
     for name, array in plain.arrays(plain.knapsack.select(12)).items():
@@ -93,30 +86,12 @@ def test_what_fills_up_short_lists_is_counted(inputs: FitInputs) -> None:
     assert (np.diff(screen.arrays["offsets"]) >= 5).all()
 
 
-def test_without_a_budget_every_label_seen_is_kept(inputs: FitInputs) -> None:
+def test_without_a_budget_and_with_more_clusters_than_contexts(inputs: FitInputs) -> None:
     config = BuildConfig(clusters=10, rounds=1, steps=5, batch_rows=64, waste_weight=0)
     screen = train_fixed(replace(inputs, config=config))
     keep = screen.partition.knapsack.select(screen.partition.knapsack.everything)
     assert keep.all()
     assert fixed_plan(screen.partition, None).budget is None
-
-
-def test_scaled_centroids_route_as_unit_ones(inputs: FitInputs) -> None:
-    norms = np.linalg.norm(plain_centroids(replace(inputs, config=CONFIG), 10), axis=1)
-    np.testing.assert_allclose(norms, norms[0], rtol=1e-5)
-
-
-def test_the_arrays_serve() -> None:
-    softmax, inputs = make_inputs()
-    screen = train_fixed(replace(inputs, config=CONFIG))
-    exact = make_exact(softmax)
-    head = HEADS["screen"].from_arrays(softmax, screen.arrays, fallback=exact, threads=1, knobs={})
-    hidden = inputs.sample
-    right = (head.topk(hidden, 1).ids == exact.topk(hidden, 1).ids).mean()
-    assert right > 0.9
-
-
-def test_more_clusters_than_contexts() -> None:
     _, inputs = make_inputs(rows=30, heldout=20)
     screen = train_fixed(replace(inputs, config=BuildConfig(clusters=100, rounds=1, steps=2)))
     assert 1 <= screen.summary["clusters"] <= 30
