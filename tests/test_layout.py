@@ -11,15 +11,21 @@ INSIDE = [path for path in REPOSITORY.glob("*/logitsieve/*") if path.name != "__
 PACKAGES = sorted(path for path in INSIDE if path.is_dir())
 
 
-def test_beside_packages_lie_two_modules() -> None:
-    assert {path.name for path in INSIDE if not path.is_dir()} == {"__main__.py", "version.py"}
-
-
-def test_no_root_has_an_init_file() -> None:
+def test_every_root_is_packaged_and_none_hides_another() -> None:
     assert not list(REPOSITORY.glob("*/logitsieve/__init__.py*"))
     namespace = find_spec("logitsieve")
     assert namespace is not None
     assert namespace.origin is None
+    assert {path.name for path in INSIDE if not path.is_dir()} == {"__main__.py", "version.py"}
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    roots = {package.parents[1].name for package in PACKAGES}
+    tool = settings["tool"]
+    assert set(tool["hatch"]["build"]["dev-mode-dirs"]) == roots
+    assert set(tool["hatch"]["build"]["targets"]["wheel"]["sources"]) == roots
+    assert {entry.rsplit("/", 1)[1] for entry in tool["mypy"]["mypy_path"].split(":")} == roots
+    assert roots - {"proto"} <= set(tool["mypy"]["files"])
+    names = [package.name for package in PACKAGES]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
@@ -29,18 +35,3 @@ def test_every_package_is_typed_and_imported_from_the_checkout(package: Path) ->
     spec = find_spec(f"logitsieve.{package.name}")
     assert spec is not None
     assert spec.origin == str(package / "__init__.py")
-
-
-def test_every_root_is_packaged_and_checked() -> None:
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    roots = {package.parents[1].name for package in PACKAGES}
-    tool = settings["tool"]
-    assert set(tool["hatch"]["build"]["dev-mode-dirs"]) == roots
-    assert set(tool["hatch"]["build"]["targets"]["wheel"]["sources"]) == roots
-    assert {entry.rsplit("/", 1)[1] for entry in tool["mypy"]["mypy_path"].split(":")} == roots
-    assert roots - {"proto"} <= set(tool["mypy"]["files"])
-
-
-def test_one_package_lies_in_one_root() -> None:
-    names = [package.name for package in PACKAGES]
-    assert len(names) == len(set(names))

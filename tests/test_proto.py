@@ -30,12 +30,9 @@ def test_stubs_are_what_the_contract_generates(generated: Path, stub: str) -> No
     assert committed.read_text() == (generated / stub).read_text(), "run `make proto`"
 
 
-def test_dtype_codes() -> None:
+def test_dtype_and_normalizer_codes() -> None:
     named = {name.removeprefix("DTYPE_"): code for name, code in pb.DType.items() if code}
     assert {dtype.name: dtype.value for dtype in DType} == named
-
-
-def test_normalizer_codes() -> None:
     codes = pb.Normalizer.items()
     named = {name.removeprefix("NORMALIZER_").lower(): code for name, code in codes if code}
     assert named == NORMALIZER_CODES

@@ -39,8 +39,11 @@ def test_every_keyword_is_in_signature_and_help(decoder: Any, method: str, optio
     assert parameters["head"].default == ""
 
 
-def test_every_option_has_a_default_and_no_other_name_has() -> None:
+def test_keywords_have_defaults_and_others_are_refused() -> None:
     assert DEFAULTS.keys() == SampleOptions.__annotations__.keys() | BeamOptions.__annotations__
+    check_keywords(Target, {"head": "exact", "knobs": None})
+    with pytest.raises(TypeError, match="unknown keyword: temprature; allowed: model, head"):
+        check_keywords(SampleOptions, {"temprature": 0.5})
 
 
 @pytest.mark.parametrize("width", [1e-9, 100, np.float32(0.5)])
@@ -53,9 +56,3 @@ def test_a_width_is_a_number_of_nats(width: Any) -> None:
 def test_wrong_widths(width: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"width: got .*, allowed: a number, 1e-09 to 100"):
         asked_width(width)
-
-
-def test_a_keyword_that_a_method_does_not_have_is_refused() -> None:
-    check_keywords(Target, {"head": "exact", "knobs": None})
-    with pytest.raises(TypeError, match="unknown keyword: temprature; allowed: model, head"):
-        check_keywords(SampleOptions, {"temprature": 0.5})

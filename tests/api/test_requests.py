@@ -43,6 +43,9 @@ def test_how_to_draw() -> None:
     ready = sampled(samples=np.int64(3), step=2**64 - 1, temperature=0, top_k=5, top_p=0.9)
     assert ready[0] == 3
     assert ready[2:] == (2**64 - 1, 0.0, 5, 0.9, 0.0)
+    one, other = (sampled(8, seeds=None).seeds for _ in range(2))
+    assert one.shape == (8,)
+    assert len({*one.tolist(), *other.tolist()}) == 16
 
 
 @pytest.mark.parametrize(
@@ -59,12 +62,6 @@ def test_one_seed_is_spread_over_the_rows(seed: Any) -> None:
     found = sampled(5, seeds=seed).seeds
     assert found.dtype == np.uint64
     assert found.tolist() == [(int(seed) + row * 0x9E3779B97F4A7C15) % 2**64 for row in range(5)]
-
-
-def test_seeds_that_are_not_given_are_fresh() -> None:
-    one, other = (sampled(8, seeds=None).seeds for _ in range(2))
-    assert one.shape == (8,)
-    assert len({*one.tolist(), *other.tolist()}) == 16
 
 
 @pytest.mark.parametrize(

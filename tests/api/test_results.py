@@ -10,32 +10,23 @@ LEAST = float(np.finfo(np.float32).min)
 TOP = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32), EXACT, SCANNED, ~EXACT)
 
 
-def test_an_answer_has_the_fields_of_a_provenance() -> None:
+def test_an_answer_is_a_provenance_and_a_wrong_row_has_its_chance() -> None:
     first = Answer._fields.index("exact")
     assert Answer._fields[first : first + 4] == Provenance._fields == (*TopK._fields[2:], "chance")
-
-
-def test_a_row_that_is_not_exact_is_wrong_with_the_chance_of_the_answer() -> None:
     answer = Answer("lm", "1", "", "assured", *TOP[2:], chance=1e-15)
     assert answer.chances.tolist() == [0.0, 1e-15, 0.0]
 
 
-def test_log_probs_need_a_log_z() -> None:
+def test_log_probs_are_rounded_down_and_need_a_log_z() -> None:
     answer = Answer("lm", "1", "", "exact", *TOP[2:], chance=0.0)
     with pytest.raises(ValueError, match="normalizer"):
         TopKReply(TOP.ids, TOP.logits, answer).log_probs()
     known = answer._replace(log_z=np.array([1, 2, 3], np.float32))
     assert TopKReply(TOP.ids, TOP.logits, known).log_probs().tolist() == [[-1], [-2], [-3]]
-
-
-def test_log_probs_beyond_float32_are_rounded_down_in_silence() -> None:
     logits = np.array([[3e38, 0, -3e38]], np.float32)
     answer = Answer("lm", "1", "", "exact", EXACT[:1], SCANNED[:1], EXACT[:1], log_z=logits[:, 0])
     reply = TopKReply(np.arange(3, dtype=np.int32)[None], logits, answer)
     np.testing.assert_array_equal(reply.log_probs(), [[0, -logits[0, 0], -np.inf]])
-
-
-def test_rounded_down_is_the_largest_float32_that_is_not_above() -> None:
     values = np.array([0.1, 0.5, -0.1, -0.0, LEAST, 1.0000001 * LEAST, -np.inf])
     down = rounded_down(values)
     assert (down <= values).all()

@@ -12,10 +12,9 @@ import pytest
 from benchmarks import timing
 from benchmarks.race import clock, plots, synthetic, table
 from benchmarks.race import entrants as racing
-from benchmarks.race.entrants import wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
-from benchmarks.race.methods import Knobs, Method, Queries, augmented
+from benchmarks.race.methods import Knobs, Method, augmented
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -23,7 +22,6 @@ from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
-from benchmarks.race.synthetic import top1_entropy
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import make_hidden, make_softmax
@@ -45,24 +43,18 @@ def best(softmax: Softmax, k: int) -> np.ndarray:
     return np.asarray(np.argsort(-logits, axis=1)[:, :k])
 
 
-def test_the_judge_finds_the_exact_answer_right_and_counts_what_is_missing() -> None:
+def test_the_judge_finds_what_is_exact_and_counts_what_is_missing() -> None:
     ids = best(SOFTMAX, 6)
     judge = make_judge()
     assert judge.score(ids[:, :5]).precision == {1: 1.0, 5: 1.0}
     missed = judge.score(ids[:, 1:])
     assert missed.precision == {1: 0.0, 5: pytest.approx(0.8)}
     assert missed.wrong_rows == len(HIDDEN)
-
-
-def test_equal_words_may_stand_for_each_other() -> None:
     doubled = Softmax(np.repeat(SOFTMAX.weight, 2, axis=0), np.repeat(SOFTMAX.bias, 2))
     ids = best(doubled, 6)[:, [0, 1, 2, 3, 5]]  # of the third pair the other word
     assert make_judge(doubled).score(ids).wrong_rows == 0
-
-
-def test_what_was_not_found_is_no_hit() -> None:
     ids = best(SOFTMAX, 5)
-    ids[:, 4] = -1
+    ids[:, 4] = -1  # not found
     assert make_judge().score(ids).precision == {1: 1.0, 5: pytest.approx(0.8)}
 
 
@@ -149,18 +141,6 @@ def test_adaptive_softmax_finds_frequent_words_and_opens_clusters() -> None:
     assert not np.isin(ids, frequent[:150]).all()
 
 
-def test_queries_end_with_a_one_and_zeros() -> None:
-    queries = Queries(24, 27)
-    np.testing.assert_array_equal(queries(HIDDEN)[:, :24], HIDDEN)
-    np.testing.assert_array_equal(queries(HIDDEN)[:, 24:], np.tile([1, 0, 0], (37, 1)))
-
-
-def test_wanted_is_by_parts_of_names() -> None:
-    assert wanted("logitsieve screen", [])
-    assert wanted("logitsieve screen", ["screen"])
-    assert not wanted("logitsieve exact", ["screen"])
-
-
 def point(method: str, us: float, p1: float, **knobs: float) -> dict[str, Any]:
     return {
         "method": method,
@@ -204,6 +184,8 @@ def test_the_table_has_the_fastest_precise_setting_and_the_most_precise_one() ->
     assert [row.split("|")[3].strip() for row in rows] == ["25.0x", "12.5x"]
     assert [row.split("|")[-2].strip() for row in rows] == ["probes 2", "probes 3"]
     assert [entry["knobs"] for entry in table.chosen(RESULTS, "ScaNN")] == [{"ef": 1}]
+    with pytest.raises(ValueError, match="to compare with"):
+        table.markdown({**RESULTS, "points": RESULTS["points"][2:]})
 
 
 def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
@@ -287,27 +269,13 @@ def test_a_peer_that_is_not_installed_is_named(
     assert "llama.cpp is left out: xllamacpp_of_no_one not installed" in capsys.readouterr().out
 
 
-def test_a_table_without_a_baseline_says_so() -> None:
-    with pytest.raises(ValueError, match="to compare with"):
-        table.markdown({**RESULTS, "points": RESULTS["points"][2:]})
-
-
-def test_the_frontier_leaves_out_what_another_point_beats() -> None:
-    points = [(0.9, 10.0), (0.95, 5.0), (0.94, 4.0), (0.9, 9.0), (1.0, 1.0)]
-    assert plots.frontier(points) == [(1.0, 1.0), (0.95, 5.0), (0.9, 10.0)]
-
-
-def test_a_picture_names_its_methods(tmp_path: Path) -> None:
+def test_pictures_name_methods_and_their_frontier(tmp_path: Path) -> None:
     plots.draw(RESULTS, tmp_path)
     drawn = (tmp_path / "tiny.svg").read_text(encoding="utf-8")
     assert "logitsieve screen" in drawn
     assert drawn.startswith("<?xml")
-
-
-def test_top1_and_entropy_of_equal_logits() -> None:
-    top1, entropy = top1_entropy(np.zeros((3, 8)))
-    assert top1 == pytest.approx(1 / 8)
-    assert entropy == pytest.approx(np.log(8))
+    points = [(0.9, 10.0), (0.95, 5.0), (0.94, 4.0), (0.9, 9.0), (1.0, 1.0)]
+    assert plots.frontier(points) == [(1.0, 1.0), (0.95, 5.0), (0.9, 10.0)]
 
 
 def test_a_synthetic_softmax_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,3 +286,4 @@ def test_a_synthetic_softmax_is_the_same_every_time(monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(first.test, second.test)
     assert not np.array_equal(first.fit[:100], first.heldout)
     assert "top-1 probability" in first.beside
+    assert synthetic.top1_entropy(np.zeros((3, 8))) == pytest.approx((1 / 8, np.log(8)))

@@ -50,12 +50,14 @@ def test_new_words_share_what_the_model_gave_the_unknown_one() -> None:
     torch.testing.assert_close(found[:, [0, 3, 4]], narrow[:, :1] * shares)
 
 
-def test_runs_go_to_both_parts_in_turn() -> None:
+def test_runs_go_to_both_parts_in_turn_and_are_kept(tmp_path: Path) -> None:
     reading = make_reading(4 * wide_layer.RUN, 9, 2)
     first, second = alternate(reading)
     run = wide_layer.RUN
     torch.testing.assert_close(first.hidden[run:], reading.hidden[2 * run : 3 * run])
     torch.testing.assert_close(second.following[:run], reading.following[run : 2 * run])
+    (tmp_path / "nmt.npz").write_bytes(b"kept")
+    assert prepared("nmt", tmp_path / "shared", tmp_path).read_bytes() == b"kept"
 
 
 @pytest.mark.parametrize("kind", [Transformer, LSTM])
@@ -78,11 +80,6 @@ def no_progress(stage: str, done: int, total: int) -> None:
     assert 0 < done <= total
 
 
-def test_an_unknown_dataset_is_refused_with_the_names(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="allowed: demo, lm-docs"):
-        datasets.load("ptb", tmp_path, tmp_path)
-
-
 @pytest.mark.parametrize("name", ["lm-docs", "nmt-captions", "lm-docs-70k", "lstm-1500"])
 def test_without_the_shared_folder_it_is_said_what_is_absent(name: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="absent"):
@@ -90,11 +87,8 @@ def test_without_the_shared_folder_it_is_said_what_is_absent(name: str, tmp_path
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_is_prepared_is_not_made_again(tmp_path: Path) -> None:
-    (tmp_path / "nmt.npz").write_bytes(b"kept")
-    assert prepared("nmt", tmp_path / "shared", tmp_path).read_bytes() == b"kept"
-
-
-def test_every_group_is_of_datasets() -> None:
+def test_every_group_is_of_datasets_and_others_are_refused(tmp_path: Path) -> None:
     names = {name for group in datasets.GROUPS.values() for name in group}
     assert names <= set(datasets.DATASETS)
+    with pytest.raises(ValueError, match="allowed: demo, lm-docs"):
+        datasets.load("ptb", tmp_path, tmp_path)

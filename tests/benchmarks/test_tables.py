@@ -22,17 +22,11 @@ def test_a_page_agrees_with_the_raw_results(path: str, text: str) -> None:
     assert (documents.ROOT / path).read_text(encoding="utf-8") == text
 
 
-def test_every_raw_file_has_a_command() -> None:
+def test_tables_have_commands_marks_and_names() -> None:
     rows = documents.index().splitlines()[2:]
     assert len(rows) == len(documents.raw_names())
-
-
-def test_a_table_is_written_between_its_marks_and_nothing_else_changes() -> None:
     text = render(PAGE, {"times": lambda: markdown(["a", ""], [["1", ""]])})
     assert text == PAGE.replace("old", "\n| a | |\n|---|---|\n| 1 | |\n")
-
-
-def test_an_unknown_table_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="there is no table 'times', allowed: other"):
         render(PAGE, {"other": str})
 

@@ -58,9 +58,3 @@ def test_wrong_options(run: Run, options: tuple[str, ...], reason: str) -> None:
     result = run("admin", *options)
     assert result.exit_code == 2
     assert reason in result.stderr
-
-
-def test_nobody_listens(run: Run) -> None:
-    result = run("admin", "load", "demo@1", "--address", "127.0.0.1:1")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: ")

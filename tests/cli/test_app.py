@@ -10,42 +10,25 @@ from logitsieve.version import __version__
 from tests.cli.conftest import Run
 
 
-def test_the_help_lists_every_command(run: Run) -> None:
+def test_the_help_lists_every_command_and_others_are_refused(run: Run) -> None:
     result = run("--help")
     assert result.exit_code == 0
     for name, entry in COMMANDS.items():
         assert name in result.stdout
         assert entry.summary in result.stdout
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_holds_an_example(run: Run, name: str) -> None:
-    result = run(name, "--help")
-    assert result.exit_code == 0
-    assert f"Example: logitsieve {name}" in result.stdout
-
-
-def test_no_command_and_an_unknown_one(run: Run) -> None:
+    assert "--install-completion" in run("--help").stdout
+    assert run("--version").stdout.startswith("0.")
     assert run().exit_code == 2
     result = run("biuld")
     assert result.exit_code == 2
     assert "build" in result.stderr
 
 
-def test_the_version(run: Run) -> None:
-    assert run("--version").stdout.startswith("0.")
-
-
-def test_what_the_system_refuses_is_an_error_without_a_traceback(
-    run: Run, index: Path, tmp_path: Path
-) -> None:
+def test_errors_and_names_reach_the_terminal_plainly(run: Run, index: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run("shard", index, "--shards", 2, "--out", tmp_path / "file" / "m" / "1")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
-
-
-def test_no_control_character_reaches_the_terminal(run: Run, tmp_path: Path) -> None:
     result = run("verify", tmp_path / "a\x1b]0;owned\x07b" / "1")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
@@ -53,13 +36,17 @@ def test_no_control_character_reaches_the_terminal(run: Run, tmp_path: Path) -> 
     assert r"a\x1b]0;owned\x07b" in result.stderr
 
 
-def test_the_installed_command_runs() -> None:
+def test_the_installed_command_and_the_module_run() -> None:
     program = Path(sys.executable).with_name("logitsieve")
     done = subprocess.run([program, "verify", "nowhere/1"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("nowhere/1: no such directory\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "logitsieve", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout.strip() == __version__
 
 
 ROOT = Path(__file__).parents[2]
@@ -90,18 +77,6 @@ def missing_places(name: str, extra: str) -> list[str]:
 def test_every_place_of_a_command_is_filled(name: str) -> None:
     assert COMMANDS[name].extra in MODULES, f"{name}: app.MODULES lacks the extra"
     assert missing_places(name, COMMANDS[name].extra) == []
-
-
-def test_a_command_without_a_module_is_named() -> None:
-    [place] = missing_places("absent", "")
-    assert place.endswith("absent.py: no module of that name")
-
-
-def test_the_module_runs_and_tells_its_version() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "logitsieve", "--version"], capture_output=True, text=True
-    )
-    assert done.stdout.strip() == __version__
 
 
 # A finder refuses the libraries of every extra, as an install without them would.
@@ -179,7 +154,3 @@ def test_the_log_level_is_that_of_the_package(run: Run, index: Path) -> None:
     assert logging.getLogger("logitsieve").level == logging.DEBUG
     assert run("verify", index).exit_code == 0
     assert logging.getLogger("logitsieve").level == logging.WARNING
-
-
-def test_completion_can_be_installed(run: Run) -> None:
-    assert "--install-completion" in run("--help").stdout

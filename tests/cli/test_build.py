@@ -145,13 +145,6 @@ def test_wrong_input(
     assert not (tmp_path / "models").exists()
 
 
-def test_an_index_that_exists(run: Run, inputs: dict[str, Any]) -> None:
-    inputs["--out"].mkdir(parents=True)
-    result = run("build", *flat(inputs))
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: out: got")
-
-
 def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
     del inputs["--contexts"]
     result = run("build", *flat(inputs))

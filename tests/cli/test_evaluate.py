@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Run
 
 
-def test_evaluate_as_json(run: Run, index: Path, contexts: Path) -> None:
+def test_evaluate_as_json_and_as_a_table(run: Run, index: Path, contexts: Path) -> None:
     result = run("evaluate", index, "--contexts", contexts, "--knob", "probes=6", "--json")
     assert result.exit_code == 0
     screen, exact = json.loads(result.stdout)["heads"]
@@ -18,28 +18,17 @@ def test_evaluate_as_json(run: Run, index: Path, contexts: Path) -> None:
     assert set(screen["precision"]) == {"1", "5", "10"}
     assert min(screen["us_per_row"], exact["us_per_row"]) > 0
     assert exact["coverage"] == {"1": 1, "5": 1, "10": 1}
-
-
-def test_evaluate_tells_what_was_left_to_the_fallback(
-    run: Run, index: Path, contexts: Path
-) -> None:
+    result = run("evaluate", index, "--contexts", contexts, "--max-rows", 50, "--json")
+    assert [head["rows"] for head in json.loads(result.stdout)["heads"]] == [50, 50]
     options = ("--contexts", contexts, "--knob", "escalate=0.3")
     screen = json.loads(run("evaluate", index, *options, "--json").stdout)["heads"][0]
     assert 0 < screen["coverage"]["5"] < 1
     shown = run("evaluate", index, *options).stdout
     assert "own: share not left to the fallback" in shown
-
-
-def test_evaluate_as_a_table(run: Run, index: Path, contexts: Path) -> None:
     shown = run("evaluate", index, "--contexts", contexts, "-k", 2, "--head", "exact")
     assert shown.exit_code == 0
     assert "exact" in shown.stdout
     assert "screen" not in shown.stdout
-
-
-def test_evaluate_spreads_the_rows_that_it_judges(run: Run, index: Path, contexts: Path) -> None:
-    result = run("evaluate", index, "--contexts", contexts, "--max-rows", 50, "--json")
-    assert [head["rows"] for head in json.loads(result.stdout)["heads"]] == [50, 50]
 
 
 @pytest.mark.parametrize(

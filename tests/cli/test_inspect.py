@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Run
 
 
-def test_inspect_as_json(run: Run, index: Path) -> None:
+def test_inspect_as_json_and_as_tables(run: Run, index: Path) -> None:
     facts = json.loads(run("inspect", index, "--json").stdout)
     assert (facts["vocab_size"], facts["dim"]) == (300, 24)
     assert facts["default_head"] == "screen"
@@ -16,13 +16,18 @@ def test_inspect_as_json(run: Run, index: Path) -> None:
     softmax = facts["files"]["softmax.safetensors"]
     assert softmax["bytes"] == (index / "softmax.safetensors").stat().st_size
     assert softmax["share_of_W"] == pytest.approx(softmax["bytes"] / (300 * 24 * 4))
-
-
-def test_inspect_as_tables(run: Run, index: Path) -> None:
     shown = run("inspect", index)
     assert shown.exit_code == 0
     for text in ("screen.safetensors", "probes", "300", "best clusters"):
         assert text in shown.stdout
+    [choice] = facts["auto"]["choices"]
+    assert (choice["head"], choice["us_per_row"]) == ("screen", None)
+    [line] = run("inspect", index).stdout.splitlines()[-2:-1]
+    assert line.startswith(" any  screen ")
+    [choice] = json.loads(run("inspect", index, "--exact", "-k", 1, "--json").stdout)["auto"][
+        "choices"
+    ]
+    assert choice["head"] == "exact"
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"]])
@@ -39,15 +44,12 @@ def test_a_calibration_of_another_shape_is_refused(
     assert result.stdout == ""
 
 
-def test_inspect_shows_points_and_where_auto_takes_them(run: Run, tuned: Path) -> None:
+def test_inspect_shows_points_and_what_auto_takes(run: Run, tuned: Path) -> None:
     shown = run("inspect", tuned).stdout
     [line] = [line for line in shown.splitlines() if line.endswith(" B=1, B=8, B=64 ")]
     assert line.startswith(" screen ")  # no target: the default head ...
     assert " probes=1 " in line  # ... at its stored knobs
     assert "no target: the default head" in shown
-
-
-def test_inspect_shows_what_auto_takes_for_a_precision(run: Run, tuned: Path) -> None:
     shown = run("inspect", tuned, "--min-precision", 0.01).stdout
     assert "AUTO, asked for P@k >= 0.01" in shown
     facts = json.loads(run("inspect", tuned, "--min-precision", 0.01, "--json").stdout)
@@ -76,18 +78,6 @@ def test_inspect_shows_what_auto_takes_for_a_proof(
     facts = json.loads(run("inspect", tuned, *options, "-k", 7, "--json").stdout)
     assert [choice["k"] for choice in facts["auto"]["choices"]] == ["6-10"] * 3
     assert all(choice["proven"] for choice in facts["auto"]["choices"])
-
-
-def test_inspect_of_an_index_that_was_not_calibrated(run: Run, index: Path) -> None:
-    facts = json.loads(run("inspect", index, "--json").stdout)
-    [choice] = facts["auto"]["choices"]
-    assert (choice["head"], choice["us_per_row"]) == ("screen", None)
-    [line] = run("inspect", index).stdout.splitlines()[-2:-1]
-    assert line.startswith(" any  screen ")
-    [choice] = json.loads(run("inspect", index, "--exact", "-k", 1, "--json").stdout)["auto"][
-        "choices"
-    ]
-    assert choice["head"] == "exact"
 
 
 @pytest.mark.parametrize(

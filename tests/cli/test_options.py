@@ -9,14 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from logitsieve.api.errors import InvalidRequest, MissingExtra
-from logitsieve.cli.options import (
-    CORES,
-    executor_at,
-    idle_cores,
-    numbers,
-    read_options,
-    with_options,
-)
+from logitsieve.cli.options import executor_at, numbers, read_options, with_options
 from logitsieve.utils import environment
 
 
@@ -47,13 +40,6 @@ def invoke(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
-def test_defaults_are_the_dataclass_own(
-    invoke: Callable[..., Any], received: list[tuple[str, Sample]]
-) -> None:
-    assert invoke("x").exit_code == 0
-    assert received == [("x", Sample())]
-
-
 def test_a_parameter_may_have_defaults_of_its_own(received: list[tuple[str, Sample]]) -> None:
     other = Sample(port=7)
     app = typer.Typer()
@@ -67,16 +53,15 @@ def test_a_parameter_may_have_defaults_of_its_own(received: list[tuple[str, Samp
     assert received == [("", replace(other, scale=2.5))]
 
 
-def test_every_field_is_an_option(
+def test_every_field_is_an_option_with_its_default_and_help(
     invoke: Callable[..., Any], received: list[tuple[str, Sample]]
 ) -> None:
     options = "--models m --port 3 --scale 2.5 --tried 7 --tried 8 --verify sizes"
     assert invoke("x", *options.split()).exit_code == 0
     expected = Sample(models=Path("m"), port=3, scale=2.5, tried=(7, 8), verify="sizes")
     assert received == [("x", expected)]
-
-
-def test_the_help_is_the_fields(invoke: Callable[..., Any]) -> None:
+    assert invoke("x").exit_code == 0
+    assert received[1:] == [("x", Sample())]
     shown = invoke("--help").stdout
     for text in ("Of [B, D].", "A port.", "0<=x<=9", "full|sizes", "default: models"):
         assert text in shown
@@ -159,18 +144,12 @@ def test_a_file_with_something_else(tmp_path: Path, text: str, field: str, said:
     assert caught.value.field == field
 
 
-def test_lists_of_a_file(tmp_path: Path) -> None:
+def test_lists_and_numbers(tmp_path: Path) -> None:
     (tmp_path / "sample.toml").write_text("tried = [3, 4]")
     assert read_options(tmp_path / "sample.toml", Sample) == {"tried": (3, 4)}
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="absent") as caught:
         read_options(tmp_path / "absent.toml", Sample)
     assert caught.value.field == "config"
-
-
-def test_numbers() -> None:
     assert numbers("knob", []) == {}
     assert numbers("knob", ["probes=2", "p1=0.5, p5=1e-3"]) == {"probes": 2, "p1": 0.5, "p5": 1e-3}
 
@@ -181,18 +160,13 @@ def test_numbers_names_the_field(text: str) -> None:
         numbers("knob", [text])
 
 
-def test_without_an_address_there_is_no_executor() -> None:
+def test_without_an_address_there_is_no_executor_and_an_absent_ray_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with executor_at(None) as executor:
         assert executor is None
-
-
-def test_an_absent_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "find_spec", lambda name: None)
     with pytest.raises(
         MissingExtra, match=r"ray is not installed: pip install 'logitsieve\[ray\]'"
     ):
         executor_at("auto")
-
-
-def test_idle_cores_are_some_of_all() -> None:
-    assert 1 <= idle_cores() <= CORES

@@ -33,32 +33,25 @@ def test_sizes() -> None:
     ]
 
 
-def test_no_cell_is_markup_or_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_show_everything_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("title", ["word", "n"], [["[red]x", 1], ["y" * 200, 2]])
     printed = capsys.readouterr().out
     assert "[red]x" in printed
     assert printed.count("y") == 200
     assert "…" not in printed
-
-
-def test_no_title_holds_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("first\nsecond \x1b[2J", ["word"], [])
     assert capsys.readouterr().out.startswith("first\n'second \\x1b[2J'\n")
-
-
-def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("title", ["word"], [])
     assert "word" in capsys.readouterr().out
 
 
-def test_json_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_goes_to_stdout_and_bars_nowhere_without_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_json({"a": [1]})
     captured = capsys.readouterr()
     assert captured.out == '{\n  "a": [\n    1\n  ]\n}\n'
     assert captured.err == ""
-
-
-def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with bars() as progress:
         progress("capture", 5, 0)
         progress("capture", 10, 0)

@@ -40,7 +40,7 @@ def make(path: Path, low: float) -> Index:
     return open_index(path)
 
 
-def test_a_point_below_the_target_is_shown_with_its_bound(
+def test_points_are_shown_by_time_bound_and_contexts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_points(make(tmp_path / "m" / "2", 0.9978), bounds=True)
@@ -48,22 +48,12 @@ def test_a_point_below_the_target_is_shown_with_its_bound(
     assert "0.9986 (0.9978)" in printed
     [taken] = [line for line in printed.splitlines() if " B=1 " in line and "P@" not in line]
     assert taken.startswith(" exact ")
-
-
-def test_points_are_in_the_order_of_their_times(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     print_points(make(tmp_path / "m" / "1", 0.9981))
-    words = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    assert "times are those of another machine, any" in printed
+    words = [line.split()[:1] for line in printed.splitlines()]
     heads = [first for [first] in filter(None, words) if first in ("screen", "exact")]
     assert heads == ["screen", "exact"]
-
-
-def test_times_of_another_machine_are_said_to_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_points(make(tmp_path / "m" / "1", 0.9981))
-    assert "times are those of another machine, any" in capsys.readouterr().out
 
 
 def test_contexts_are_shown_by_their_size() -> None:

@@ -33,15 +33,12 @@ def test_the_highest_and_those_that_aliases_name_stay(run: Run, models: Path) ->
     assert "0 versions removed" in run("prune", models).stdout
 
 
-def test_a_spoiled_aliases_file_keeps_everything(run: Run, models: Path) -> None:
+def test_what_cannot_be_pruned_is_kept(run: Run, models: Path, tmp_path: Path) -> None:
     (models / "other" / "aliases.json").write_text("[]")
     before = left(models, "demo")
     result = run("prune", models, "--keep", 1)
     assert result.exit_code == 1
     assert "aliases.json" in result.stderr
     assert left(models, "demo") == before
-
-
-def test_what_is_no_folder_and_keeping_none(run: Run, tmp_path: Path) -> None:
     assert run("prune", tmp_path / "nowhere").exit_code == 2
     assert run("prune", tmp_path, "--keep", 0).exit_code == 2

@@ -19,9 +19,9 @@ def test_without_hidden_the_models_are_listed(run: Run, address: str) -> None:
     assert "exact, screen" in shown
 
 
-def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidden: Path) -> None:
-    options = ("--hidden", hidden, "-k", 4, "--knob", "probes=2", "--head", "screen", "--json")
-    reply = json.loads(run("query", "--address", address, *options).stdout)
+def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidden: Path) -> None:
+    options: tuple[object, ...] = ("-k", 4, "--knob", "probes=2", "--head", "screen", "--json")
+    reply = json.loads(run("query", "--address", address, "--hidden", hidden, *options).stdout)
     top = open_index(models / "demo" / "1").head("screen", probes=2).topk(make_hidden(3), 4)
     assert [[t["id"] for t in row["top"]] for row in reply["rows"]] == top.ids.tolist()
     assert [[t["logit"] for t in row["top"]] for row in reply["rows"]] == top.logits.tolist()
@@ -29,9 +29,10 @@ def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidde
     assert [row["chance"] for row in reply["rows"]] == [1.0] * 3
     assert (reply["head"], reply["knobs"]["probes"]) == ("screen", 2)
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
-
-
-def test_draws(run: Run, address: str, hidden: Path) -> None:
+    for draws in ([], ["--sample", 1]):
+        options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
+        reply = json.loads(run("query", "--address", address, *options).stdout)
+        assert reply["normalizer"] == "exact"  # the index has no `certified`
     options = ("--hidden", hidden, "--sample", 3, "--seed", 5, "--temperature", 2, "--json")
     one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
     assert one == again
@@ -40,13 +41,6 @@ def test_draws(run: Run, address: str, hidden: Path) -> None:
     shown = run("query", "--address", address, *options[:-1]).stdout
     assert "draw" in shown
     assert str(one["rows"][0]["draws"][0]["id"]) in shown
-
-
-def test_a_width(run: Run, address: str, hidden: Path) -> None:
-    for draws in ([], ["--sample", 1]):
-        options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
-        reply = json.loads(run("query", "--address", address, *options).stdout)
-        assert reply["normalizer"] == "exact"  # the index has no `certified`
 
 
 @pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
@@ -143,16 +137,15 @@ def test_nobody_listens(run: Run) -> None:
     assert result.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("timeout_s", ["-1", "0", "nan", "inf", "1e12"])
-def test_query_with_a_timeout_that_is_none(run: Run, timeout_s: str) -> None:
-    result = run("query", "--timeout-s", timeout_s)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: timeout_s: got ")
-
-
-@pytest.mark.parametrize("temperature", ["-1", "1e-6", "1e5", "nan", "inf"])
-def test_a_temperature_out_of_range_is_refused_without_a_server(run: Run, temperature: str) -> None:
-    result = run("query", "--address", "127.0.0.1:1", "--temperature", temperature)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: temperature: got ")
-    assert "10000" in result.stderr
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [("timeout_s", "-1 0 nan inf 1e12"), ("temperature", "-1 1e-6 1e5 nan inf")],
+)
+def test_numbers_out_of_range_are_refused_without_a_server(
+    run: Run, option: str, wrong: str
+) -> None:
+    for number in wrong.split():
+        flag = "--" + option.replace("_", "-")
+        result = run("query", "--address", "127.0.0.1:1", flag, number)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: {option}: got ")

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from logitsieve.index import open_index
 from logitsieve.training import LOSSES
 from tests.cli.conftest import SMALL, Run
 
@@ -72,20 +74,17 @@ def test_a_run_keeps_its_options(run: Run, text: Path, tmp_path: Path) -> None:
         assert reason in result.stderr
 
 
-def test_a_loss_that_cannot_be_served_is_refused_before_it_is_trained(
+def test_the_losses_are_listed_and_one_that_cannot_be_served_is_refused(
     run: Run, text: Path, tmp_path: Path
 ) -> None:
-    options = ("--epochs", 1, "--streams", 4, "--loss", "quadratic", "--capture", 99)
-    result = run("train", "--text", text, "--out", tmp_path / "run", *options)
-    assert result.exit_code == 2
-    assert "loss: got quadratic" in result.stderr
-
-
-def test_the_losses_are_listed(run: Run) -> None:
     shown = run("train", "--losses").stdout
     for name in LOSSES:
         assert name in shown
     assert "n_sampled" in shown
+    options = ("--epochs", 1, "--streams", 4, "--loss", "quadratic", "--capture", 99)
+    result = run("train", "--text", text, "--out", tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert "loss: got quadratic" in result.stderr
 
 
 @pytest.mark.system
@@ -112,3 +111,28 @@ def test_a_signal_saves_and_says_how_to_go_on(
     assert training.returncode == 1
     assert "Go on with the same command and --resume" in said
     assert (out / "checkpoint.pt").exists()
+
+
+BUILD = "clusters = 2\nrounds = 1\nsteps = 3\nkmeans_iterations = 2\n"
+
+
+def test_to_an_index(run: Run, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(BUILD)
+    out, index = tmp_path / "run", tmp_path / "models" / "ring" / "1"
+    command = ("train", "--text", text, "--out", out, *SMALL, "--capture", 400)
+    result = run(*command)
+    assert result.exit_code == 0, result.stderr
+    assert f"{out}/contexts: 400 contexts" in result.stdout
+    assert f"Next: logitsieve build --weight {out}/contexts/weight.npy" in result.stdout
+    assert np.load(out / "heldout" / "00000.npy").shape == (70, 8)
+    build = ("--build", index, "--build-config", tmp_path / "build.toml")
+    result = run(*command, *build, "--resume")
+    assert result.exit_code == 0, result.stderr
+    other = run("train", "--out", out, "--resume", "--capture", 300)
+    assert other.exit_code == 2
+    assert "capture: got 300, allowed: 400, as in" in other.stderr
+    opened = open_index(index)
+    assert opened.vocabulary is not None
+    assert opened.vocabulary == tuple((out / "vocab.txt").read_text().split())
+    assert opened.manifest.config["clusters"] == 2
+    assert str(index) in result.stdout

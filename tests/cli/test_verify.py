@@ -8,14 +8,11 @@ from tests.cli.conftest import Run
 from tests.synthetic import certified_arrays, make_softmax
 
 
-def test_verify(run: Run, index: Path) -> None:
+def test_verify_tells_what_it_checked(run: Run, index: Path, tmp_path: Path) -> None:
     facts = json.loads(run("verify", index, "--json").stdout)
     assert facts["ok"]
     assert {path.name for path in index.iterdir()} == set(facts["checked"])
     assert "no damage" in run("verify", index).stdout
-
-
-def test_verify_compares_rows_of_the_sketch(run: Run, tmp_path: Path) -> None:
     softmax, out = make_softmax(vocab_size=5000), tmp_path / "demo" / "1"
     heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
     parts = {"sketch": certified_arrays(softmax)}

@@ -75,14 +75,11 @@ def test_other_tokens_stay_outside(guarded: TestClient, token: str, text: str) -
     assert token not in reply.text or not token
 
 
-def test_scripts_bring_a_header(guarded: TestClient) -> None:
+def test_scripts_bring_a_header_and_forms_are_small(guarded: TestClient) -> None:
     headers = {"Authorization": f"Bearer {SHOWN}"}
     assert guarded.get("/api/overview", headers=headers).status_code == 200
     headers = {"Authorization": f"Bearer {READING}"}
     assert guarded.get("/api/overview", headers=headers).status_code == 403
-
-
-def test_a_huge_form(guarded: TestClient) -> None:
     assert guarded.post("/sign-in", data={"token": "x" * 10_000}).status_code == 413
 
 

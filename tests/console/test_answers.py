@@ -39,6 +39,8 @@ def test_knobs_precision_and_constraints(demo: LocalDecoder) -> None:
     assert best["id"] not in [word["id"] for word in banned]
     only = top(demo, HIDDEN, {"k": 2, "allowed": ["word9", 12]}, CONFIG)["words"]
     assert {word["id"] for word in only} == {9, 12}
+    with pytest.raises(InvalidRequest, match="at most 1"):
+        top(demo, HIDDEN, {"banned": [1, 2]}, ServeConfig(max_constraint_ids=1))
 
 
 def test_equal_seeds_draw_equal_words(demo: LocalDecoder) -> None:
@@ -86,8 +88,3 @@ def test_senseless_draws(demo: LocalDecoder, question: dict[str, Any], field: st
     with pytest.raises(InvalidRequest) as caught:
         draws(demo, HIDDEN, question, CONFIG)
     assert caught.value.field == field
-
-
-def test_too_many_ids_in_constraints(demo: LocalDecoder) -> None:
-    with pytest.raises(InvalidRequest, match="at most 1"):
-        top(demo, HIDDEN, {"banned": [1, 2]}, ServeConfig(max_constraint_ids=1))

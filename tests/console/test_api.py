@@ -35,10 +35,16 @@ def test_what_is_asked_with_a_context(port: TestClient, name: str) -> None:
     assert reply.json()["model"] == "demo@2"  # the highest
 
 
-def test_a_row_of_numbers_can_be_asked_with(port: TestClient) -> None:
+def test_a_row_the_pages_example_and_many_words_are_asked_with(port: TestClient) -> None:
     row = make_hidden(1)[0].tolist()
     answer = port.post("/api/top", json={"model": "demo", "row": row, "k": 1})
     assert answer.status_code == 200
+    [example] = re.findall(r"-d '(.*)'", DOCS.read_text("utf-8"))
+    question = json.loads(example) | {"model": "demo"}
+    assert len(port.post("/api/top", json=question).json()["words"]) == question["k"]
+    # Each was searched in the whole vocabulary: seconds, at 100,000 words of either.
+    reply = port.post("/api/top", json={**POSTS["top"], "banned": ["word299"] * 50_000})
+    assert reply.status_code == 200
 
 
 def test_every_endpoint_is_documented_and_tested() -> None:
@@ -52,12 +58,6 @@ def test_every_endpoint_is_documented_and_tested() -> None:
     assert all(
         {*of} >= {name, method} for method, name in documented for of in routes if name in of
     )
-
-
-def test_the_example_of_the_page(port: TestClient) -> None:
-    [example] = re.findall(r"-d '(.*)'", DOCS.read_text("utf-8"))
-    question = json.loads(example) | {"model": "demo"}
-    assert len(port.post("/api/top", json=question).json()["words"]) == question["k"]
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -85,12 +85,6 @@ def test_no_huge_number_is_a_defect(port: TestClient, name: str) -> None:
         for value in (10**400, -(10**400), [10**400] * 24, {"probes": 10**400}):
             reply = port.post(f"/api/{name}", json={**POSTS[name], field: value})
             assert reply.status_code in (200, 400), (field, reply.text)
-
-
-def test_many_words_are_looked_up_at_once(port: TestClient) -> None:
-    """Each was searched in the whole vocabulary: seconds, at 100,000 words of either."""
-    reply = port.post("/api/top", json={**POSTS["top"], "banned": ["word299"] * 50_000})
-    assert reply.status_code == 200
 
 
 @pytest.mark.parametrize(

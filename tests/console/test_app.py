@@ -14,7 +14,7 @@ def test_every_reply_forbids_other_hosts_and_inline_scripts(port: TestClient, pa
     assert "unsafe" not in reply.headers["content-security-policy"]
 
 
-def test_a_path_that_is_unknown_and_a_method_that_is_not_allowed(port: TestClient) -> None:
+def test_an_unknown_path_a_wrong_method_and_a_file_sent_once(port: TestClient) -> None:
     assert port.get("/static/../app.py").status_code == 404
     assert port.get("/static/none.js").status_code == 404
     assert port.get("/static").status_code == port.get("/static/uplot").status_code == 404
@@ -22,9 +22,6 @@ def test_a_path_that_is_unknown_and_a_method_that_is_not_allowed(port: TestClien
     assert port.post("/api/overview").json()["error"]["status"] == 405
     assert port.post("/metrics").status_code == 405
     assert port.delete("/playground").status_code == 405
-
-
-def test_a_file_is_sent_once(port: TestClient) -> None:
     first = port.get("/static/console.js")
     again = port.get("/static/console.js", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")

@@ -10,7 +10,7 @@ from tests.console.conftest import KEPT
 from tests.synthetic import make_hidden
 
 
-def test_versions_in_every_state(routes: Routes) -> None:
+def test_versions_in_every_state(routes: Routes, tmp_path: Path) -> None:
     more = routes.with_version(Version("demo", 3, error="damaged"))
     more = more.with_version(Version("demo", 4)).with_aliases("demo", {"stable": 1})
     facts = overview_facts(more, CollectorRegistry(), ready=False, unloaded=[])
@@ -23,6 +23,9 @@ def test_versions_in_every_state(routes: Routes) -> None:
     assert plain == ["bare@1", "demo@1"]
     assert [one["head"] for one in models["demo@1"]["auto"]] == ["screen"] * 3
     assert models["demo@1"]["target"] == {1: 0.95}
+    for folder in ("demo/1", "demo/3", "demo/3.tmp", "demo/x", ".incoming/1", "new/12"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert unloaded_versions(tmp_path, routes) == ["demo@3", "new@12"]
 
 
 def test_what_a_model_can_be_asked(routes: Routes) -> None:
@@ -49,15 +52,6 @@ def test_live_counts(routes: Routes) -> None:
     assert {"reason": "in_flight", "count": 2.0} in facts["shed"]
     assert facts["seconds"][-1] == [None, 1.0]
     assert facts["precision"] == []
-
-
-def test_versions_on_disk_that_were_not_loaded(routes: Routes, tmp_path: Path) -> None:
-    for folder in ("demo/1", "demo/3", "demo/3.tmp", "demo/x", ".incoming/1", "new/12"):
-        (tmp_path / folder).mkdir(parents=True)
-    assert unloaded_versions(tmp_path, routes) == ["demo@3", "new@12"]
-
-
-def test_a_registry_without_series() -> None:
     facts = live_facts(CollectorRegistry())
     assert (facts["calls"], facts["seconds"], facts["queue_rows"]) == ([], [], 0)
 

@@ -17,6 +17,9 @@ def shown(page: Page) -> str:
 def test_the_whole_console_is_small() -> None:
     sent = sum(file.stat().st_size for file in STATIC.rglob("*") if file.is_file())
     assert sent + sum(len(shown(page).encode()) for page in PAGES) < MOST_BYTES
+    assert "MIT" in (STATIC / "uplot" / "LICENSE").read_text()
+    text = render("failure", signs_in=False, title="Not found", message="<script>alert(1)</script>")
+    assert "&lt;script&gt;" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -35,12 +38,3 @@ def test_a_page_names_its_files_and_nothing_of_another_host(page: Page) -> None:
 def test_a_script_puts_no_html_together(script: Path) -> None:
     text = script.read_text("utf-8")
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|https?://", text)
-
-
-def test_what_is_told_is_escaped() -> None:
-    text = render("failure", signs_in=False, title="Not found", message="<script>alert(1)</script>")
-    assert "&lt;script&gt;" in text
-
-
-def test_the_licence_of_the_plots_lies_beside_them() -> None:
-    assert "MIT" in (STATIC / "uplot" / "LICENSE").read_text()

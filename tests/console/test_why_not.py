@@ -65,7 +65,9 @@ def test_a_list_that_is_scanned_through_the_sketch(demo: LocalDecoder) -> None:
             assert dropped_by(facts) == ""
 
 
-def test_constraints(demo: LocalDecoder) -> None:
+def test_constraints_the_fallback_and_an_index_of_ids_are_told(
+    demo: LocalDecoder, bare: LocalDecoder
+) -> None:
     best = int(demo.topk(HIDDEN, 1, head="exact").ids[0, 0])
     banned = reasons(demo, word=best, head="exact", banned=[best])
     assert not banned["answered"]
@@ -73,15 +75,9 @@ def test_constraints(demo: LocalDecoder) -> None:
     other = reasons(demo, word=best, head="exact", allowed=[*range(best), *range(best + 1, 300)])
     assert other["stages"][0]["constraint"] == "allowed"
     assert reasons(demo, word=best, head="exact", banned=[(best + 1) % 300])["stages"][0]["passed"]
-
-
-def test_a_context_that_is_left_to_the_fallback(demo: LocalDecoder) -> None:
     facts = reasons(demo, word=3, head="screen", knobs={"escalate": 1.0})
     assert facts["fallback"]
     assert facts["stages"][0]["escalated"]
-
-
-def test_an_index_of_ids_alone(bare: LocalDecoder) -> None:
     facts = why_not(bare, make_hidden(1, 8), {"word": 3, "k": 2}, CONFIG)
     assert (facts["word"], facts["lists"]) == (None, None)
 

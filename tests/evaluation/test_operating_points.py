@@ -94,13 +94,16 @@ def test_the_nearest_batch_is_nearest_in_ratio(rows: int, expected: int) -> None
     assert nearest([4, 16], 8) == 4
 
 
-def test_dominated_points_are_dropped() -> None:
+def test_dominated_points_are_dropped_and_proven_ones_stay() -> None:
     worse = make_point("screen", (2, 1, 1.5), (0.97, 0.95, 0.9), probes=2)
     twin = make_point("screen", (2, 1, 1), (0.98, 0.95, 0.9), probes=3)
     assert undominated([worse, *POINTS, twin]) == POINTS
     elsewhere = replace(FAST, us_per_row={8: 0.5})  # not measured at all batch sizes,
     unknown = replace(FAST, us_per_row={1: 0.5, 8: 0.5, 64: 0.5}, low={1: 1.0})  # nor at all k
     assert undominated([elsewhere, unknown, FAST]) == [elsewhere, unknown, FAST]
+    lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
+    slow = make_point("exact", (900, 900, 900), (1, 1, 1), proven=True)
+    assert undominated([lucky, EXACT, slow]) == [lucky, EXACT]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +113,3 @@ def test_dominated_points_are_dropped() -> None:
 )  # fmt: skip
 def test_what_meets_a_precision(point: OperatingPoint, precision: float, k: int, met: bool) -> None:
     assert point.meets(precision, k) == met
-
-
-def test_a_proven_point_stays_however_slow() -> None:
-    lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
-    slow = make_point("exact", (900, 900, 900), (1, 1, 1), proven=True)
-    assert undominated([lucky, EXACT, slow]) == [lucky, EXACT]

@@ -35,32 +35,29 @@ def top(ids: list[list[int]], logits: list[list[float]]) -> TopK:
     )
 
 
-def test_overlap_does_not_depend_on_the_order() -> None:
+def test_hits_count_ids_in_any_order_ties_with_the_last_and_no_id_twice() -> None:
     truth = top([[1, 2, 3, 4]], [[9, 8, 7, 6]])
     assert hits(top([[3, 1, 9]], [[7, 9, 1]]), truth, 3).tolist() == [2]
     assert hits(top([[4, 1, 2]], [[6, 9, 8]]), truth, 3).tolist() == [2]
-
-
-def test_a_tie_with_the_last_one_counts() -> None:
     truth = top([[1, 2]], [[9, 8]])
     assert hits(top([[1, 7]], [[9, 8]]), truth, 2).tolist() == [2]
     assert hits(top([[7, 6]], [[8, 8]]), truth, 2).tolist() == [2]
-
-
-def test_a_repeated_id_is_an_error() -> None:
     with pytest.raises(ValueError, match="twice"):
         hits(top([[1, 1]], [[9, 9]]), top([[1, 2]], [[9, 8]]), 2)
 
 
-def test_the_exact_head_is_always_right() -> None:
+def test_the_exact_head_is_always_right_and_its_proof_needs_no_judge() -> None:
     exact = make_head("exact", make_softmax())
     found = evaluate(exact, exact, [make_hidden(50), make_hidden(30, seed=5)])
     assert found.rows == 80
-    assert {k: precision.mean for k, precision in found.precision.items()} == {1: 1, 5: 1, 10: 1}
     assert found.scanned == {1: 300, 5: 300, 10: 300}
     assert found.mass_kept == pytest.approx(1)
     low = Counting(-1e-6)  # log Z, as rounding may leave it
     assert evaluate(exact, low, [make_hidden(50)]).mass_kept == 1
+    proven = Precision(mean=1.0, low=1.0, worst=1.0, best=1.0, uneven=False)
+    assert found.precision == {1: proven, 5: proven, 10: proven}
+    with pytest.raises(ValueError, match="none"):
+        evaluate(exact, exact, [])
 
 
 def test_precision_and_candidates_of_a_screen() -> None:
@@ -105,11 +102,7 @@ def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
         assert 0 < own.sum() < len(hidden)
         assert found.coverage[k] == own.mean()
     assert found.coverage[40] < found.coverage[1]  # lists that are too short count as well
-
-
-def test_coverage_of_heads_that_answer_all_or_nothing_themselves() -> None:
-    softmax = make_softmax()
-    exact, never = make_head("exact", softmax), make_head("screen", softmax, escalate=1.0)
+    never = make_head("screen", softmax, escalate=1.0)
     assert evaluate(exact, exact, BLOCKS, (1,)).coverage == {1: 1}
     found = evaluate(never, exact, BLOCKS, (1,))
     assert found.coverage == {1: 0}
@@ -162,28 +155,10 @@ def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
     assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
 
 
-def test_a_proof_needs_no_judge() -> None:
-    exact = make_head("exact", make_softmax())
-    found = evaluate(exact, exact, [make_hidden(20)])
-    proven = Precision(mean=1.0, low=1.0, worst=1.0, best=1.0, uneven=False)
-    assert set(found.precision.values()) == {proven}
-
-
-def test_no_blocks_is_an_error() -> None:
-    exact = make_head("exact", make_softmax())
-    with pytest.raises(ValueError, match="none"):
-        evaluate(exact, exact, [])
-
-
 @pytest.mark.parametrize(("freedom", "expected"), [(4, 2.132), (9, 1.833), (19, 1.729)])
 def test_student_s_points(freedom: int, expected: float) -> None:
     """Against the printed tables."""
     assert student95(freedom) == pytest.approx(expected, abs=0.003)
-
-
-def test_all_terms_of_the_expansion_count() -> None:
-    """At one degree of freedom, at which it is not used, they are of a size."""
-    assert student95(1) == pytest.approx(1.6449 + 1.5238 + 1.4203 + 0.9828, abs=5e-4)
 
 
 @pytest.mark.parametrize(("mean", "rows"), [(0.9, 100), (0.5, 7)])
@@ -194,15 +169,12 @@ def test_wilson_s_bound_is_the_least_mean_that_the_rows_do_not_refute(
     assert mean - low == pytest.approx(1.6448536 * np.sqrt(low * (1 - low) / rows), rel=1e-6)
 
 
-def test_five_blocks_leave_four_degrees_of_freedom() -> None:
+def test_the_bound_is_students_of_five_blocks_and_wilsons_of_fewer() -> None:
     """Against the printed t of 2.132; five would have 2.015."""
     means = np.array([1.0, 0.9, 0.8, 1.0, 0.5])
     bound = means.mean() - 2.132 * means.std(ddof=1) / np.sqrt(5)
     assert lower_bound(np.repeat(means, 10)) == pytest.approx(bound, abs=0.001)
     assert lower_bound(np.repeat(means[1:], 10)) == wilson(0.8, 40)  # of four no spread is known
-
-
-def test_no_miss_is_not_certainty() -> None:
     assert lower_bound(np.ones(100)) == pytest.approx(wilson(1.0, 100))
     assert 0.9 < lower_bound(np.ones(100)) < lower_bound(np.ones(10_000)) < 1
 
@@ -221,12 +193,8 @@ def test_the_bound_holds_in_95_of_100_cases_for_correlated_rows() -> None:
         runs = random.random(200) < 0.9
         below += lower_bound(np.repeat(runs, 25).astype(float)) <= 0.9
     assert below / 400 >= 0.92
-
-
-def test_correlated_rows_are_less_sure() -> None:
     random = np.random.default_rng(2)
-    runs = (random.random(200) < 0.9).astype(float)
-    together = np.repeat(runs, 25)
+    together = np.repeat((random.random(200) < 0.9).astype(float), 25)
     assert lower_bound(together) < lower_bound(random.permutation(together)) - 0.005
 
 

@@ -50,20 +50,17 @@ def test_rows_that_cost_more_count_and_moments_of_load_do_not(
     assert us_per_row(Recorder(), make_hidden(6), 2, 2, calls=9, limit_ns=10**12) == 2.0
 
 
-def test_no_call_is_begun_when_the_time_is_over() -> None:
+def test_no_call_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     head = Recorder()
     us_per_row(head, make_hidden(20), 2, 1, limit_ns=0)
     assert len(head.shapes) == 1 + 2
     us_per_row(head, make_hidden(20), 2, 1, calls=1)
     assert len(head.shapes) == 1 + 2 + 1 + 1
-
-
-def test_a_quarter_of_a_second_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=50_000_000)
     monkeypatch.setattr(timing, "perf_counter_ns", lambda: next(clock))
     head = Recorder()
     us_per_row(head, make_hidden(20), 2, 1, limit_ns=timing.LIMIT_NS)
-    assert len(head.shapes) == 1 + 5
+    assert len(head.shapes) == 1 + 5  # a quarter of a second is enough
 
 
 def test_the_processor_has_a_name() -> None:

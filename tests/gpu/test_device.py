@@ -64,14 +64,11 @@ def test_products_of_rounded_operands_are_refused(rounded_products: object) -> N
         head.topk(make_hidden(2), 1)
 
 
-def test_true_float32_is_the_default() -> None:
-    require_true_float32(DEVICE)
-
-
-def test_autocast_rounds_nothing() -> None:
+def test_autocast_rounds_nothing_and_true_float32_is_the_default() -> None:
     head, hidden = make_gpu_head("exact", make_softmax()), torch.from_numpy(make_hidden(3))
     expected = head.topk(hidden.to(DEVICE), 5)
     with torch.autocast(DEVICE.type, torch.bfloat16):
         top = head.topk(hidden.to(DEVICE).requires_grad_(), 5)
     for mine, theirs in zip(top, expected, strict=True):
         assert torch.equal(torch.as_tensor(mine), torch.as_tensor(theirs))
+    require_true_float32(DEVICE)

@@ -101,11 +101,21 @@ def test_log_z_holds_the_true_one_in_its_interval(scale: float, edits: Any) -> N
     np.testing.assert_allclose(fields, HOST.log_z(HIDDEN, scale, edits), atol=1e-11)
 
 
-def test_log_z_of_one_id_is_its_logit() -> None:
+def test_log_z_of_one_id_and_beside_the_best() -> None:
     softmax = make_softmax(1)
     fields = make_gpu_heads(softmax, {"exact": {}})["exact"].log_z(HIDDEN, 2.0)
     assert (fields[:, 1:3] == 0).all()
     assert (fields[:, 3] < 1e-200).all()
+    ids, logits, log_z = HEADS["exact"].best_with_log_z(HIDDEN, 7)
+    expected = HOST.best_with_log_z(HIDDEN, 7)
+    np.testing.assert_array_equal(ids, expected[0])
+    np.testing.assert_array_equal(logits, expected[1])
+    np.testing.assert_array_equal(log_z, HEADS["exact"].log_z(HIDDEN, 1.0))
+    softmax = Softmax(np.zeros((300, 4), np.float32), np.zeros(300, np.float32))
+    head = make_gpu_heads(softmax, {"exact": {}})["exact"]
+    ids, logits, _ = head.best_with_log_z(make_hidden(2, 4), 3)
+    assert ids.tolist() == [[0, 1, 2]] * 2
+    assert not logits.any()
 
 
 @pytest.mark.parametrize("vocab_size", [1023, 1025, 70_000])
@@ -114,19 +124,3 @@ def test_sums_of_many_small_weights(vocab_size: int) -> None:
     _, value, low, high = fields_of(weights, top, best)[0].tolist()
     assert low <= np.log(vocab_size) <= high
     assert value == pytest.approx(np.log(vocab_size), abs=1e-12)
-
-
-def test_the_best_ids_come_with_log_z() -> None:
-    ids, logits, log_z = HEADS["exact"].best_with_log_z(HIDDEN, 7)
-    expected = HOST.best_with_log_z(HIDDEN, 7)
-    np.testing.assert_array_equal(ids, expected[0])
-    np.testing.assert_array_equal(logits, expected[1])
-    np.testing.assert_array_equal(log_z, HEADS["exact"].log_z(HIDDEN, 1.0))
-
-
-def test_ties_of_all_ids_are_finished_for_beams() -> None:
-    softmax = Softmax(np.zeros((300, 4), np.float32), np.zeros(300, np.float32))
-    head = make_gpu_heads(softmax, {"exact": {}})["exact"]
-    ids, logits, _ = head.best_with_log_z(make_hidden(2, 4), 3)
-    assert ids.tolist() == [[0, 1, 2]] * 2
-    assert not logits.any()

@@ -34,13 +34,6 @@ def test_exact_logits(dtype: str, rows: int, count: int, dim: int) -> None:
     assert torch.equal(found.cpu(), expected)
 
 
-def test_exact_logits_of_all_ids() -> None:
-    matrix, hidden = matrix_of(make_softmax(90, 17)), there(make_hidden(2, 17))
-    every = matrix.ids.expand(2, -1)
-    found = launch_exact_logits(matrix.weight, matrix.bias, hidden, every)
-    assert torch.equal(found, matrix.logits64(hidden))
-
-
 @pytest.mark.parametrize("step", [0, 1, 2**64 - 1])
 @pytest.mark.parametrize("first_id", [0, 64])
 def test_gumbel_noise(step: int, first_id: int) -> None:

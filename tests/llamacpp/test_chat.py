@@ -13,9 +13,9 @@ def test_messages_are_put_as_the_template_has_them(make_gguf: Make) -> None:
         expected = "system: be new</s>\nuser: go</s>\nanswer:"
         assert chat_prompt(context, "go", "be new") == expected
         assert context.tokenize(expected).count(context.begin[0]) == 1
-
-
-def test_a_file_without_a_template_is_refused(make_gguf: Make) -> None:
+    template = "{{ strftime_now('%Y') }} {{ messages[0].content }}"
+    with LlamaContext(make_gguf(chat_template=template)) as context:
+        assert chat_prompt(context, "go")[4:] == " go"
     with (
         LlamaContext(make_gguf()) as context,
         pytest.raises(InvalidRequest, match=r"chat: got .*\.gguf, without a chat template"),
@@ -38,9 +38,3 @@ def test_a_template_that_fails_is_refused(make_gguf: Make, reason: str) -> None:
         with pytest.raises(InvalidRequest, match="chat: got") as error:
             chat_prompt(context, "go")
         assert reason in str(error.value) or reason == "unexpected"
-
-
-def test_a_template_may_ask_for_the_date(make_gguf: Make) -> None:
-    template = "{{ strftime_now('%Y') }} {{ messages[0].content }}"
-    with LlamaContext(make_gguf(chat_template=template)) as context:
-        assert chat_prompt(context, "go")[4:] == " go"

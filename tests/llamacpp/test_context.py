@@ -90,7 +90,7 @@ def test_a_long_prompt_is_read_in_parts_with_and_without_a_head(make_gguf: Make)
         assert every.shape == (10, context.gguf.dim)
 
 
-def test_turning_the_head_off_and_on_again_changes_no_logits(make_gguf: Make) -> None:
+def test_threads_and_the_head_change_no_logits(make_gguf: Make) -> None:
     with LlamaContext(make_gguf()) as context:
         before = context.read([5, 6, 7], every=True)
         context.forget()
@@ -99,9 +99,6 @@ def test_turning_the_head_off_and_on_again_changes_no_logits(make_gguf: Make) ->
         context.headless = False
         context.forget()
         np.testing.assert_array_equal(context.read([5, 6, 7], every=True), before)
-
-
-def test_other_threads_compute_the_same(make_gguf: Make) -> None:
     with LlamaContext(make_gguf(), threads=2) as context:
         before = context.read([5, 6, 7])
         context.forget()
@@ -130,24 +127,18 @@ def test_what_cannot_be_decoded_is_refused_and_nothing_changes(make_gguf: Make) 
         context.read([5])
 
 
-def test_a_full_cache_is_refused(make_gguf: Make) -> None:
+def test_prompts_of_ids_alone_and_as_many_as_fit(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(vocabulary=False)) as context:
+        assert context.read([5, 6]).shape == (1, context.gguf.vocab_size)
+    with LlamaContext(make_gguf(), positions=3) as context:
+        assert context.positions == 256
+        assert len(context.read([5] * 256)) == 1
     with LlamaContext(make_gguf(), sequences=2, positions=256) as context:
         context.read([5] * 256)
         with pytest.raises(InvalidRequest, match="at most 0, the space in the cache"):
             context.step({0: 5})
         context.forget()
         assert context.free == 256
-
-
-def test_a_model_without_a_tokenizer_takes_ids(make_gguf: Make) -> None:
-    with LlamaContext(make_gguf(vocabulary=False)) as context:
-        assert context.read([5, 6]).shape == (1, context.gguf.vocab_size)
-
-
-def test_positions_are_rounded_up_and_may_be_read_at_once(make_gguf: Make) -> None:
-    with LlamaContext(make_gguf(), positions=3) as context:
-        assert context.positions == 256
-        assert len(context.read([5] * 256)) == 1
 
 
 @pytest.mark.parametrize("wrong", ["sequences", "positions", "threads"])

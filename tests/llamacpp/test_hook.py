@@ -48,13 +48,12 @@ def test_it_wants_the_rows_of_one_name_and_copies_them(
     assert len(hook.rows()) == 0
 
 
-def test_it_does_nothing_while_it_is_off(values: np.ndarray) -> None:
+def test_it_is_off_until_it_is_asked_for_and_rows_that_do_not_fit_are_a_fault(
+    values: np.ndarray,
+) -> None:
     hook = HiddenHook(LAYOUT, 8, 4)
     hook.begin(OFF)
     assert not ask(hook, tensor(b"result_norm", values), True)
-
-
-def test_rows_that_do_not_fit_are_a_fault(values: np.ndarray) -> None:
     wide, half = np.zeros((3, 5), np.float32), np.zeros((3, 4), np.float16)
     for wrong, fault in ((wide, OTHER), (half, OTHER), (np.tile(values, (4, 1)), TOO_MANY)):
         hook = HiddenHook(LAYOUT, 8, 4)

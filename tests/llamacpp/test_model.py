@@ -20,9 +20,6 @@ def test_text_and_tokens(make_gguf: Make) -> None:
         assert model.ends(END)
         assert not model.ends(300)
         assert b"".join(map(model.piece, model.tokenize("é日"))).decode() == " é日"
-
-
-def test_text_that_makes_no_tokens_is_refused(make_gguf: Make) -> None:
     with LlamaModel(make_gguf()) as model:
         with pytest.raises(InvalidRequest, match="text: got '', of no tokens"):
             model.tokenize("", begin=False)
@@ -33,16 +30,13 @@ def test_text_that_makes_no_tokens_is_refused(make_gguf: Make) -> None:
     model.close()
 
 
-def test_a_model_without_a_tokenizer_takes_no_text(make_gguf: Make) -> None:
-    with (
-        LlamaModel(make_gguf(vocabulary=False)) as model,
-        pytest.raises(InvalidRequest, match="the model has no tokenizer"),
-    ):
-        model.tokenize("the")
-
-
 def test_models_that_llama_cpp_refuses_are_named(make_gguf: Make) -> None:
     path = make_gguf(leave_out=("blk.1.ffn_down.weight",))
     with pytest.raises(InvalidRequest, match="ffn_down") as caught:
         LlamaModel(path)
     assert str(path) in str(caught.value)
+    with (
+        LlamaModel(make_gguf(vocabulary=False)) as model,
+        pytest.raises(InvalidRequest, match="the model has no tokenizer"),
+    ):
+        model.tokenize("the")

@@ -29,12 +29,16 @@ def test_the_matrix_has_the_values_that_gguf_reads(make_gguf: Make, kind: str) -
     assert (model.scale, model.softcap) == (1.0, None)
 
 
-def test_a_tied_matrix_and_a_bias(make_gguf: Make) -> None:
+def test_a_tied_matrix_a_bias_and_a_softcap(make_gguf: Make) -> None:
     assert GgufModel(make_gguf(tied=True)).matrix.name == "token_embd.weight"
     model = GgufModel(make_gguf(bias=True))
     assert model.matrix.name == "output.weight"
     assert model.bias is not None
     assert model.bias.shape == (model.vocab_size,)
+    path = make_gguf(architecture="gemma3", final_logit_softcapping=5.0)
+    assert GgufModel(path).softcap == 5.0
+    assert GgufModel(make_gguf(architecture="gemma2")).softcap == 30.0
+    assert GgufModel(make_gguf(architecture="gemma2", final_logit_softcapping=0.0)).softcap is None
 
 
 @pytest.mark.parametrize(
@@ -44,13 +48,6 @@ def test_the_scale_is_what_the_architecture_does_with_it(
     make_gguf: Make, architecture: str, scale: float
 ) -> None:
     assert GgufModel(make_gguf(architecture=architecture, logit_scale=4.0)).scale == scale
-
-
-def test_a_softcap_and_that_which_gemma_has_by_default(make_gguf: Make) -> None:
-    path = make_gguf(architecture="gemma3", final_logit_softcapping=5.0)
-    assert GgufModel(path).softcap == 5.0
-    assert GgufModel(make_gguf(architecture="gemma2")).softcap == 30.0
-    assert GgufModel(make_gguf(architecture="gemma2", final_logit_softcapping=0.0)).softcap is None
 
 
 def test_hashes_are_of_the_values_and_their_type(make_gguf: Make) -> None:

@@ -51,14 +51,11 @@ def test_other_defaults_are_refused(build: str, place: int) -> None:
         ContextLayout.found_in(parameters(bytes(raw)))
 
 
-def test_the_model_is_found_by_its_defaults() -> None:
+def test_a_model_and_a_tensor_are_found_by_their_defaults() -> None:
     raw = bytes(16) + struct.pack("<2i", -1, 1)
     assert ModelLayout.found_in(parameters(raw)) == ModelLayout(16)
     with pytest.raises(ValueError, match="llama_model_params of an unknown layout"):
         ModelLayout.found_in(parameters(bytes(16)))
-
-
-def test_a_tensor_is_found_by_its_sizes() -> None:
     words = np.zeros(48, np.int64)
     words[2:10] = [3, 5, 1, 1, 4, 12, 60, 60]
     words[31] = 12345
@@ -66,11 +63,3 @@ def test_a_tensor_is_found_by_its_sizes() -> None:
     for wrong in ((words, 257, 12345), (words, 256, 77), (words * 2, 256, 24690)):
         with pytest.raises(ValueError, match="ggml_tensor"):
             TensorLayout.found_in(*wrong)
-
-
-def test_numbers_are_written_at_their_offset() -> None:
-    made = LlamaParameters()
-    made.set("<i", 8, -2)
-    made.set("<Q", 16, 1 << 40)
-    assert struct.unpack_from("<i", bytes(made.bytes), 8) == (-2,)
-    assert struct.unpack_from("<Q", bytes(made.bytes), 16) == (1 << 40,)

@@ -7,23 +7,20 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.hidden import as_hidden
 
 
-def test_float32_rows_are_not_copied() -> None:
+def test_rows_keep_their_bits_and_are_not_copied() -> None:
     hidden = np.ones((3, 4), np.float32)
     assert as_hidden(hidden) is hidden
     assert as_hidden(hidden, 4).base is None
-
-
-def test_bfloat16_bits_keep_their_values() -> None:
     bits = np.array([[0x3F80, 0xC000, 0x0001, 0x7F7F]], np.uint16)
     expected = np.array([[1.0, -2.0, 9.1835e-41, 3.3895e38]], np.float32)
     np.testing.assert_allclose(as_hidden(bits), expected, rtol=1e-4)
-
-
-def test_float64_beyond_float32_becomes_infinite_without_a_warning() -> None:
     assert np.isinf(as_hidden(np.array([[1e300]]))).all()
+    bits = np.array([0x3F80, 0xC000], np.uint16)
+    np.testing.assert_array_equal(as_hidden([bits, bits]), [[1.0, -2.0]] * 2)
+    np.testing.assert_array_equal(as_hidden([[1, 2], [3, 4]]), [[1.0, 2.0], [3.0, 4.0]])
 
 
-def test_a_tensor_that_is_not_on_the_cpu_is_refused() -> None:
+def test_tensors_and_objects_that_are_no_rows_are_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(InvalidRequest, match="CPU tensor"):
         as_hidden(torch.empty(2, 3, device="meta"))
@@ -31,13 +28,16 @@ def test_a_tensor_that_is_not_on_the_cpu_is_refused() -> None:
         as_hidden(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(InvalidRequest, match="sparse"):
         as_hidden(torch.ones(2, 3).to_sparse())
-
-
-def test_types_of_tensors_that_are_not_documented_are_refused() -> None:
-    torch = pytest.importorskip("torch")
     for name in ("float8_e4m3fn", "float8_e5m2"):
         with pytest.raises(InvalidRequest, match=name):
             as_hidden(torch.zeros(2, 3).to(getattr(torch, name)))
+
+    class Stubborn:
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise TypeError("no")
+
+    with pytest.raises(InvalidRequest, match="hidden"):
+        as_hidden(Stubborn())
 
 
 def test_masked_values_are_refused_and_a_mask_of_nothing_is_not() -> None:
@@ -48,18 +48,3 @@ def test_masked_values_are_refused_and_a_mask_of_nothing_is_not() -> None:
     hidden[1, 2] = np.ma.masked
     with pytest.raises(InvalidRequest, match="hidden: got masked values"):
         as_hidden(hidden)
-
-
-def test_a_list_of_bfloat16_rows_is_not_taken_for_integers() -> None:
-    bits = np.array([0x3F80, 0xC000], np.uint16)
-    np.testing.assert_array_equal(as_hidden([bits, bits]), [[1.0, -2.0]] * 2)
-    np.testing.assert_array_equal(as_hidden([[1, 2], [3, 4]]), [[1.0, 2.0], [3.0, 4.0]])
-
-
-def test_an_object_that_will_not_be_an_array_is_refused() -> None:
-    class Stubborn:
-        def __array__(self, *_: object, **__: object) -> np.ndarray:
-            raise TypeError("no")
-
-    with pytest.raises(InvalidRequest, match="hidden"):
-        as_hidden(Stubborn())

@@ -56,15 +56,12 @@ class Clock:
         return self.now
 
 
-def test_a_short_run_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_said_of_a_long_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     lines = StageLines("build", clock)
     for clock.now in (0.0, QUIET_S / 2, QUIET_S * 0.99):
         lines("label", 1, 2)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_long_run_prints_each_stage_once(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     lines = StageLines("build", clock)
     lines("label", 1, 20_000)
@@ -76,6 +73,11 @@ def test_a_long_run_prints_each_stage_once(capsys: pytest.CaptureFixture[str]) -
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "build:     0 s  label (20,000)\nbuild:    30 s  fit\n"
+    assert isinstance(to_progress("auto", "build"), StageLines)
+    assert to_progress(None, "build") is no_progress
+    seen: list[str] = []
+    to_progress(lambda stage, done, total: seen.append(stage), "build")("fit", 0, 1)
+    assert seen == ["fit"]
 
 
 def test_a_long_stage_prints_its_share_and_the_time_left(
@@ -94,11 +96,3 @@ def test_a_long_stage_prints_its_share_and_the_time_left(
         "build:    25 s  capture",
         "build:    35 s  capture 6,000",
     ]
-
-
-def test_options() -> None:
-    assert isinstance(to_progress("auto", "build"), StageLines)
-    assert to_progress(None, "build") is no_progress
-    seen: list[str] = []
-    to_progress(lambda stage, done, total: seen.append(stage), "build")("fit", 0, 1)
-    assert seen == ["fit"]

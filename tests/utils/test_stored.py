@@ -13,12 +13,14 @@ from tests.stored import BLOCKS, random_blocks
 EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
 
 
-def test_sizes_of_blocks_are_those_of_ggml() -> None:
+def test_sizes_of_blocks_are_those_of_ggml_and_other_floats_have_no_kind() -> None:
     import gguf
 
     for code in BLOCKS:
         sizes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[code]]
         assert sizes == (KINDS[code].values, KINDS[code].bytes)
+    with pytest.raises(InvalidRequest, match="float64"):
+        StoredMatrix.of(np.zeros((2, 4)))
 
 
 @EVERY_BLOCK
@@ -66,11 +68,6 @@ def test_an_array_that_is_not_of_whole_rows_is_refused(
     with pytest.raises(InvalidRequest, match=got) as refused:
         StoredMatrix(kind, array)
     assert refused.value.field == "weight"
-
-
-def test_an_array_of_no_float_type_has_no_kind() -> None:
-    with pytest.raises(InvalidRequest, match="float64"):
-        StoredMatrix.of(np.zeros((2, 4)))
 
 
 @EVERY_BLOCK

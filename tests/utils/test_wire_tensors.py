@@ -20,11 +20,8 @@ def test_round_trip(dtype: DType, rows: int, cols: int) -> None:
     assert not found.flags.writeable
 
 
-def test_a_vector_is_a_column() -> None:
+def test_vectors_are_columns_and_rows_little_endian() -> None:
     assert encode(np.zeros(3, np.int32))[:3] == (DType.INT32, 3, 1)
-
-
-def test_big_endian_and_strided_arrays_travel_as_little_endian_rows() -> None:
     array = np.arange(12, dtype=">f4").reshape(3, 4)[:, ::2]
     code, rows, cols, data = encode(array)
     assert (code, rows, cols) == (DType.FLOAT32, 3, 2)

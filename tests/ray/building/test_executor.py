@@ -47,15 +47,12 @@ def die(*others: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_calls_are_made_by_other_processes_in_their_order(cluster: None) -> None:
+def test_calls_and_errors_are_of_other_processes_in_their_order(cluster: None) -> None:
     executor, shared = RayExecutor(), Shared(ROWS, as_it_is, (ROWS,))
     assert executor.workers == 4
     results = list(Workers(executor).map(row_of, ((shared, row) for row in range(10))))
     np.testing.assert_array_equal([row for row, _ in results], ROWS)
     assert os.getpid() not in {pid for _, pid in results}
-
-
-def test_an_error_is_raised_as_it_is(cluster: None) -> None:
     shared = Shared(ROWS, as_it_is, (ROWS,))
     with pytest.raises(InvalidRequest) as caught:
         list(Workers(RayExecutor()).map(refuse, [(shared, 7)]))
