@@ -122,29 +122,23 @@ def test_every_package_has_its_rule() -> None:
     assert {package_of(path) for path in SOURCES} == DIRECT.keys()
 
 
-def modules_after(code: str) -> set[str]:
-    script = f"import sys\n{code}\nprint(*sys.modules)"
+def modules_after(*steps: str) -> list[set[str]]:
+    """The names of all modules that a new process has loaded after each step."""
+    script = "import sys\n" + "".join(f"{code}\nprint(*sys.modules)\n" for code in steps)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=280
     )
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_the_client_loads_neither_torch_nor_a_head() -> None:
-    loaded = modules_after("import logitsieve.client")
+    [loaded] = modules_after("import logitsieve.client")
     assert not loaded & {"torch", "numba", "faiss", "logitsieve.heads", "logitsieve.index"}
 
 
-def test_the_command_loads_no_package_for_its_help() -> None:
-    loaded = modules_after(
-        "from typer.testing import CliRunner\n"
-        "from logitsieve.cli.app import app\n"
-        "assert CliRunner().invoke(app, ['--help']).exit_code == 0"
-    )
-    assert not loaded & {"torch", "numba", "faiss", "grpc", "numpy", "logitsieve.index"}
-
-
-def test_wrong_arguments_are_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+def test_help_loads_no_package_and_wrong_arguments_are_refused_before_torch_is_loaded(
+    tmp_path: Path,
+) -> None:
     np.save(tmp_path / "W.npy", np.ones((8, 4), np.float32))
     build = ["build", "--weight", f"{tmp_path}/W.npy", "--contexts", "none.npy", "--out"]
     capture = ["capture", "--out", f"{tmp_path}/out", "--text", f"{tmp_path}/W.npy"]
@@ -155,33 +149,30 @@ def test_wrong_arguments_are_refused_before_torch_is_loaded(tmp_path: Path) -> N
         [*capture, "--huggingface", "none"],
         [*capture, "--module", "none.py:load"],
     ]
-    loaded = modules_after(
+    helped, refused = modules_after(
         "from typer.testing import CliRunner\n"
         "from logitsieve.cli.app import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
         f"codes = [CliRunner().invoke(app, each).exit_code for each in {commands!r}]\n"
-        "assert codes == [2] * len(codes), codes"
+        "assert codes == [2] * len(codes), codes",
     )
-    assert not loaded & {"torch", "faiss", "transformers"}
+    assert not helped & {"torch", "numba", "faiss", "grpc", "numpy", "logitsieve.index"}
+    assert not refused & {"torch", "faiss", "transformers"}
 
 
-def test_serving_loads_neither_torch_nor_faiss() -> None:
-    loaded = modules_after("import logitsieve.server.app, logitsieve.decoding")
-    assert {"logitsieve.index", "logitsieve.evaluation"} <= loaded
-    assert not loaded & {"torch", "faiss", "matplotlib"}
+def test_neither_serving_nor_answering_loads_torch_or_faiss(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "demo" / "1")
+    serving, answering = modules_after(
+        "import logitsieve.server.app, logitsieve.decoding",
+        "from logitsieve.index import open_index\n"
+        f"logitsieve.decoding.LocalDecoder(open_index({str(path)!r})).topk([[1, 2, 3]], 2)",
+    )
+    assert {"logitsieve.index", "logitsieve.evaluation"} <= serving
+    assert "numba" in answering
+    assert not answering & {"torch", "faiss", "matplotlib", "logitsieve.index_builder"}
 
 
 @pytest.mark.parametrize("package", ["server", "training"])
 def test_a_package_whose_names_are_imported_late_has_no_others(package: str) -> None:
     with pytest.raises(AttributeError, match=f"'logitsieve.{package}' has no attribute 'other'"):
         _ = import_module(f"logitsieve.{package}").other
-
-
-def test_answering_loads_neither_torch_nor_faiss(tmp_path: Path) -> None:
-    path = write_tiny(tmp_path / "demo" / "1")
-    loaded = modules_after(
-        "from logitsieve.decoding import LocalDecoder\n"
-        "from logitsieve.index import open_index\n"
-        f"LocalDecoder(open_index({str(path)!r})).topk([[1, 2, 3]], 2)"
-    )
-    assert "numba" in loaded
-    assert not loaded & {"torch", "faiss", "matplotlib", "logitsieve.index_builder"}

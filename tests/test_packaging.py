@@ -1,4 +1,8 @@
-"""The wheel in an environment of its own: the base installation is small, and it works."""
+"""The wheel in an environment of its own: the base installation is small, and it works.
+
+`make test` links what the wheel requires to packages of this environment, and no other package;
+`make test-all` lets pip install it.
+"""
 
 import re
 import subprocess
@@ -8,12 +12,14 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from logitsieve.utils.wire_tensors import encode
 from logitsieve.v1 import decoder_pb2 as pb
@@ -21,6 +27,7 @@ from logitsieve.v1.decoder_pb2_grpc import DecoderServicer, add_DecoderServicer_
 
 REPOSITORY = Path(__file__).parents[1]
 INDEX = REPOSITORY / "tests" / "index" / "golden" / "1"
+INSTALLED = pytest.param("installed", marks=pytest.mark.exhaustive)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
@@ -36,12 +43,31 @@ def run(*command: str | Path, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def install(folder: Path, what: str) -> Path:
-    """The bin folder of a fresh environment with `what` and its requirements."""
+def install(how: str, folder: Path, what: Path, extra: str = "") -> Path:
+    """The bin folder of a fresh environment with `what`, its requirements and those of `extra`."""
     venv.create(folder)
-    constraints = REPOSITORY / "constraints.txt"
-    run(*pip(folder / "bin"), "install", "--quiet", "--no-compile", "-c", constraints, what)
+    options = ["--no-deps"] if how == "linked" else ["-c", REPOSITORY / "constraints.txt"]
+    wanted = f"{what}[{extra}]" if extra else what
+    run(*pip(folder / "bin"), "install", "--quiet", "--no-compile", *options, wanted)
+    if how == "linked":
+        [packages] = folder.glob("lib/*/site-packages")
+        [own] = packages.glob("logitsieve-*.dist-info")
+        for name in required(PathDistribution(own).requires or [], {extra}):
+            here = distribution(name)
+            for top in {file.parts[0] for file in here.files or []} - {"..", "__pycache__"}:
+                if not (packages / top).exists():
+                    (packages / top).symlink_to(str(here.locate_file(top)))
     return folder / "bin"
+
+
+def required(texts: list[str], extras: set[str]) -> set[str]:
+    """Names of all packages that requirements need, their own requirements among them."""
+    names: set[str] = set()
+    for one in map(Requirement, texts):
+        marks = [{"extra": extra} for extra in {"", *extras}]
+        if one.name != "logitsieve" and (not one.marker or any(map(one.marker.evaluate, marks))):
+            names |= {one.name} | required(distribution(one.name).requires or [], one.extras)
+    return names
 
 
 def pip(programs: Path) -> list[str | Path]:
@@ -57,9 +83,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-@pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("base"), str(wheel))
+@pytest.fixture(scope="module", params=["linked", INSTALLED])
+def programs(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return install(request.param, tmp_path_factory.mktemp("base"), wheel)
 
 
 class FixedAnswer(DecoderServicer):
@@ -97,11 +125,8 @@ def port() -> Iterator[int]:
     server.stop(None).wait()
 
 
-def test_the_wheel_has_the_primer(wheel: Path) -> None:
+def test_the_wheel_has_the_primer_and_requires_nothing_heavy(wheel: Path, programs: Path) -> None:
     assert "logitsieve/index_builder/capture/primer.txt" in zipfile.ZipFile(wheel).namelist()
-
-
-def test_nothing_heavy_is_installed(programs: Path) -> None:
     installed = run(*pip(programs), "list", "--format=freeze").lower()
     names = {line.partition("==")[0] for line in installed.splitlines()}
     assert {"logitsieve", "grpcio", "numpy", "typer"} <= names
@@ -128,34 +153,23 @@ def test_a_closed_port_is_unavailable(programs: Path) -> None:
     assert "error: " in run(programs / "logitsieve", "query", "--address", "127.0.0.1:1", code=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
+def test_the_help_needs_no_extra_and_a_command_says_which_it_needs(programs: Path) -> None:
+    assert "capture" in run(programs / "logitsieve", "--help")
+    assert "--contexts" in run(programs / "logitsieve", "build", "--help")
+    for arguments, extra in (
         (["serve", "--models", "models"], "server"),
         (["verify", "models/lm/1"], "server"),
         (["evaluate", "models/lm/1", "--contexts", "H.npy"], "builder"),
-    ],
-)
-def test_a_command_says_which_extra_it_needs(
-    programs: Path, arguments: list[str], extra: str
-) -> None:
-    shown = run(programs / "logitsieve", *arguments, code=1)
-    assert f"pip install 'logitsieve[{extra}]'" in shown
-    assert "Traceback" not in shown
+    ):
+        shown = run(programs / "logitsieve", *arguments, code=1)
+        assert f"pip install 'logitsieve[{extra}]'" in shown
+        assert "Traceback" not in shown
 
 
-def test_the_help_needs_no_extra(programs: Path) -> None:
-    assert "capture" in run(programs / "logitsieve", "--help")
-    assert "--address" in run(programs / "logitsieve", "query", "--help")
-    assert "--contexts" in run(programs / "logitsieve", "build", "--help")
-
-
-@pytest.mark.parametrize(
-    "source", ["wheel", pytest.param("checkout", marks=pytest.mark.exhaustive)]
-)
-def test_the_server_extra_opens_an_index(source: str, wheel: Path, tmp_path: Path) -> None:
-    what = REPOSITORY if source == "checkout" else wheel
-    programs = install(tmp_path, f"{what}[server]")
+@pytest.mark.parametrize("how", ["linked", INSTALLED])
+def test_the_server_extra_opens_an_index(how: str, wheel: Path, tmp_path: Path) -> None:
+    what = wheel if how == "linked" else REPOSITORY
+    programs = install(how, tmp_path, what, "server")
     assert "escalate" in run(programs / "logitsieve", "inspect", INDEX)
     assert "--models" in run(programs / "logitsieve", "serve", "--help")
     run(programs / "python", "-c", "import torch", code=1)

@@ -19,16 +19,13 @@ from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
 
 
-def test_logits_are_those_of_the_oracle() -> None:
+def test_logits_are_those_of_the_oracle_and_ties_go_by_id() -> None:
     softmax, hidden = make_softmax(90, 37), make_hidden(5, 37)
     logits = logits64(softmax.weight, softmax.bias, hidden)
     np.testing.assert_array_equal(exact_logits(softmax.weight, softmax.bias, hidden), logits)
     ids, values = best(softmax.weight, softmax.bias, hidden, 7)
     np.testing.assert_array_equal(ids, all_best(logits, 7))
     np.testing.assert_array_equal(values, np.take_along_axis(logits, ids, axis=1))
-
-
-def test_ties_are_ranked_by_the_id() -> None:
     weight, hidden = np.ones((40, 3), np.float32), np.ones((2, 3), np.float32)
     ids, _ = best(weight, np.zeros(40, np.float32), hidden, 4)
     np.testing.assert_array_equal(ids, [[0, 1, 2, 3]] * 2)

@@ -39,13 +39,10 @@ def test_a_function_is_traced_as_it_computes(function: Any, one: Callable[[Any],
         assert evaluated(text, w=w, m=abs(m)) == one(function.py_func(w, abs(m)))
 
 
-def test_each_of_several_results_is_traced() -> None:
+def test_results_and_assignments_are_traced() -> None:
     texts = traced(sums.limits_of, W).returned
     for w in RANDOM.normal(size=100):
         assert [evaluated(text, w=w) for text in texts] == list(sums.limits_of.py_func(w))
-
-
-def test_an_assignment_is_found_by_its_target() -> None:
     text = assigned(scan.decide, "state[THRESHOLD]", values={0: W}, state={SLACK: M})
     assert text.text == f"d(d(w - m) - d({text_of(scan.ROUNDING64)} * |w|))"
     floor = assigned(scan.decide_above, "floor", ranked=W, state={SLACK: M}, ROUNDING32=0.5)
