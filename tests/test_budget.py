@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 315,
     "lines of source": 41_600,
     "lines of core/": 18_280,
-    "lines of tests/": 49_300,
+    "lines of tests/": 46_730,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source
