@@ -215,7 +215,7 @@ class _LowRank(Normalizer):
 class _Sampled(Normalizer):
     """An estimate from the S rows that the head scans and l = 10 V / S ids sampled from all others.
 
-    Levy, Chan, Ermon 2018, LSH Softmax, equation 4. The sample depends on the row of hidden alone.
+    Levy, Chen, Ermon 2018, LSH Softmax, equation 4. The sample depends on the row of hidden alone.
     """
 
     name = "sampled"
