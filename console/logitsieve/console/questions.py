@@ -106,8 +106,8 @@ def read_constraints(index: Index, question: Question, config: ServeConfig) -> C
     return Constraints(**sets) if sets else None
 
 
-def read_word(index: Index, value: object, ids: Mapping[str, int] | None = None) -> int:
-    """Return the id of a word, or the id itself; `ids` are those of `word_ids`."""
+def read_word(index: Index, value: object) -> int:
+    """Return the id of a word, or the id itself."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < index.vocab_size:
             return value
@@ -115,23 +115,15 @@ def read_word(index: Index, value: object, ids: Mapping[str, int] | None = None)
     if not isinstance(value, str) or index.vocabulary is None:
         allowed = "a word or an id" if index.vocabulary else "an id: the index has no vocabulary"
         raise InvalidRequest("word", f"{value!r:.80}", allowed)
-    number = (word_ids(index) if ids is None else ids).get(value)
-    if number is not None:
-        return number
+    if value in index.word_ids:
+        return index.word_ids[value]
     like = (word[:LONGEST] for word in index.vocabulary if value in word)
     allowed = ", ".join(["a word of the vocabulary", *map(repr, islice(like, LIKE))])
     raise InvalidRequest("word", f"{value!r:.80}", allowed)
 
 
-def word_ids(index: Index) -> dict[str, int]:
-    """Return the first id of each word."""
-    words = index.vocabulary or ()
-    return dict(zip(reversed(words), range(len(words) - 1, -1, -1), strict=True))
-
-
 def read_ids(index: Index, field: str, values: list[object]) -> list[int]:
-    ids = word_ids(index)
     try:
-        return sorted({read_word(index, each, ids) for each in values})
+        return sorted({read_word(index, each) for each in values})
     except InvalidRequest as error:
         raise InvalidRequest(field, error.got, error.allowed) from error

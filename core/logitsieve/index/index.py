@@ -75,6 +75,12 @@ class Index:
         return read_vocabulary(self.path, self.manifest)
 
     @cached_property
+    def word_ids(self) -> Mapping[str, int]:
+        """The first id of each word; empty without a vocabulary."""
+        words = self.vocabulary or ()
+        return dict(zip(reversed(words), range(len(words) - 1, -1, -1), strict=True))
+
+    @cached_property
     def measured(self) -> Mapping[str, Any] | None:
         """`calibration`, checked at the first use (IndexUnreadable); None without one."""
         if self.calibration is not None:
