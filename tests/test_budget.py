@@ -6,8 +6,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 315,
-    "lines of source": 41_600,
+    "files of source": 313,
+    "lines of source": 41_520,
     "lines of core/": 18_280,
     "lines of tests/": 46_730,
     "lines of benchmarks/": 7_100,

@@ -17,7 +17,7 @@ from demo.truth import argmax
 from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.index_builder.capture.primer import read_stretches
+from logitsieve.index_builder.capture.llamacpp import read_stretches
 from logitsieve.llamacpp.model_file import GgufModel
 
 AT_ONCE, CONTEXTS = 8, 1024  # texts, contexts

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.published.texts import TEXTS
 from demo.published import CACHE, model_file
 from logitsieve.api.results import Float32
-from logitsieve.index_builder.capture.primer import Stretch, primer, read_primer, read_stretches
+from logitsieve.index_builder.capture.llamacpp import Stretch, primer, read_primer, read_stretches
 from logitsieve.llamacpp import LlamaContext, chat_prompt
 from logitsieve.utils.options import Progress, no_progress
 

@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index.sketch_rows import _codings
+from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
@@ -54,7 +54,7 @@ class Sketched(NamedTuple):
         """
         if "middle" in self.arrays:
             rows = np.arange(self.softmax.vocab_size)
-            first, *levels = _codings(self.arrays, rows, rows)
+            first, *levels = codings_of(self.arrays, rows, rows)
             pair = first, levels[2 if fine else 0]
             return np.hstack([each.codes * each.scales[:, None] for each in pair]), pair[1].scales
         M = min(self.turned.rows.shape[1], self.arrays["fine"].shape[1] - EXTRA)

@@ -17,7 +17,7 @@ from benchmarks.tables.results import ONE
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.index_builder.capture.primer import Stretch, read_primer
+from logitsieve.index_builder.capture.llamacpp import Stretch, read_primer
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.llamacpp.library import library
 from tests.client.test_llamacpp import write_gguf_index

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index import sketch_rows
+from logitsieve.index import sketch_codes, sketch_rows
 from logitsieve.index.sketch_rows import NORMS, SAMPLED, check_rows, sampled_rows, spectral_norms
 from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.simd.shorts import floats_of, shorts_of
@@ -247,7 +247,7 @@ def test_norms_of_levels_are_not_below_the_largest_singular_values() -> None:
     sketch = sketch_of(softmax, 16)
     norms = sketch["norms"]
     turned = softmax.weight.astype(np.float64) @ np.linalg.inv(basis_of(sketch))
-    head, _, *levels = sketch_rows._codings(sketch, np.arange(2100), np.arange(2100))
+    head, _, *levels = sketch_codes.codings_of(sketch, np.arange(2100), np.arange(2100))
     errors, first = longest_of(head.errors(turned)), longest_of(turned[:, :16])
     tail = longest_of(turned[:, 16:])
     for level, of_level in zip(levels, (norms[:3], norms[3:]), strict=True):

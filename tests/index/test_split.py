@@ -8,7 +8,8 @@ import pytest
 from logitsieve.heads import ExactHead
 from logitsieve.index import open_index, split_index, verify_index
 from logitsieve.index.reader import read_contents
-from logitsieve.index.sketch_rows import _codings, places_of
+from logitsieve.index.sketch_codes import codings_of
+from logitsieve.index.sketch_rows import places_of
 from logitsieve.index.split import shard_folders
 from logitsieve.index_builder.fit.certified import Widths
 from tests.index.samples import write_levels
@@ -29,14 +30,14 @@ def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: Path) -> None:
     sketch = read_contents(whole).parts["sketch"]
-    wanted, first = list(_codings(sketch, np.arange(V), places_of(sketch, V))), 0
+    wanted, first = list(codings_of(sketch, np.arange(V), places_of(sketch, V))), 0
     for path in shard_folders(split_index(whole, tmp_path / "lm" / "2", SHARDS)):
         verify_index(path, all_rows=True)
         own = read_contents(path).parts["sketch"]
         assert own.keys() == sketch.keys()
         size = len(own["fine"])
         mine = slice(first, first + size)
-        found = _codings(own, np.arange(size), places_of(own, size))
+        found = codings_of(own, np.arange(size), places_of(own, size))
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(one.codes, other.codes[mine])
             np.testing.assert_array_equal(one.scales, other.scales[mine])

@@ -1,4 +1,4 @@
-"""The guard of the console: who signed in by a token of scope `console`, and from which site.
+"""The guard of the console: sign-ins by a token of scope `console`, and the site they come from.
 
 The cookie names a session of this process and not the token: cookies ignore ports, so other
 servers of this machine get it, too. No other site's pages send it (SameSite=Strict), and no script

@@ -1,7 +1,4 @@
-"""Readers of a question: its context, head, words and numbers.
-
-InvalidRequest names the field at fault. Shape letters: N kept contexts, D hidden size.
-"""
+"""Readers of a question: its context, head, words and numbers; InvalidRequest names the field."""
 
 from __future__ import annotations
 

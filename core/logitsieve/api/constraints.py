@@ -2,8 +2,6 @@
 
 A logit x becomes x / penalty if x > 0, else x * penalty (`repeated`), then x + bias (`biased`). Ids
 in `banned` or outside `allowed` are never answered.
-
-Shape letters: B batch rows, V vocabulary.
 """
 
 from __future__ import annotations

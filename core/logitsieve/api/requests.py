@@ -1,6 +1,6 @@
 """Check the arguments of `sample`, `score` and `beam_step`, except hidden.
 
-Shape letters: B batch rows, T targets, G groups of beams.
+Shape letters: T targets, G groups of beams.
 """
 
 from __future__ import annotations

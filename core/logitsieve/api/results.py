@@ -1,6 +1,6 @@
 """Answers of heads and decoders.
 
-Shape letters: B batch rows, K answers a row, T targets, N draws, G groups of beams.
+Shape letters: T targets, N draws, G groups of beams.
 """
 
 from __future__ import annotations

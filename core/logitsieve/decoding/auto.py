@@ -1,7 +1,7 @@
-"""AUTO: choose the operating point of a request that names no head.
+"""AUTO: choose the fastest measured point for a request that names no head.
 
-It is the fastest measured point that meets the request: its precision, a proof, or the index's
-target. Times count at the measured batch size nearest to the request's rows.
+It meets the request's precision, a proof, or the index's target. Times are of the measured batch
+size nearest to the request's rows.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ rows is computed in float64, to some 1e-12. A group that is still open is not ex
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
-Shape letters: B rows (hypotheses), D hidden size, V vocabulary, G groups, N tokens a hypothesis, K
-pairs a group.
+Shape letters: G groups, N tokens a hypothesis, K pairs a group.
 """
 
 from __future__ import annotations

@@ -5,10 +5,7 @@ vectors of keys, row x V + id, to avoid loops over rows.
 
 With A the edited ids of a row, the best k are among the best k outside A, and A by its edited
 logits. A head answers for a few more than k, and for twice as many while fewer than k are outside
-A. That number depends on the row alone, so that an answer does not depend on the other rows of its
-batch.
-
-Shape letters: B batch rows, D hidden size, K answers, V vocabulary, T targets.
+A. That number depends on the row alone, so an answer does not depend on its batch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 log Z is the logarithm of the sum of e^{scale x} over all logits x, or the ones that edits leave;
 `scale` is 1 / temperature.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, T targets, S rows of W that a head scans.
 """
 
 from __future__ import annotations

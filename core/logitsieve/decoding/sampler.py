@@ -1,12 +1,11 @@
 """Draw from the softmax, at sub-linear cost if a head allows it.
 
 With `top_k`, an allow list or `min_p` the remaining ids are listed first, and drawn from by
-Gumbel's trick.
-Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all logits that filters
-leave (`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads; not
-exact, and without filters: for these `certified` or `exact` draws instead).
+Gumbel's trick. Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all
+logits that filters leave (`exact`), by the same noise over proven bounds (`certified`), or lazily
+(other heads; not exact, and without filters: with them `certified` or `exact` draws).
 
-Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
+Shape letters: L ids of all lists.
 """
 
 from __future__ import annotations

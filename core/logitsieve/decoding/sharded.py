@@ -1,7 +1,4 @@
-"""A decoder over decoders of some rows of a softmax each; it merges their answers.
-
-Shape letters: B batch rows, D hidden size, K answers, N draws, T targets, S shards.
-"""
+"""A decoder over decoders of some rows of a softmax each; it merges their answers."""
 
 from __future__ import annotations
 
@@ -103,8 +100,7 @@ class ShardedDecoder(CheckedDecoder):
         """Return the merged answers to a question about `hidden` [B, D]; all calls have ended.
 
         If a shard may be missing, calls get half of the remaining time. InvalidRequest for a row
-        with fewer than `least` allowed ids; ShardUnavailable, also if too few remain without a
-        shard.
+        with fewer than `least` allowed ids; ShardUnavailable.
         """
         check_finite(hidden)
         rows, left, share = len(hidden), time_left(), 0.5 if self.missing == "answer" else 1.0

@@ -1,6 +1,6 @@
 """A shard, some rows of a softmax behind a decoder: questions to it, and merged answers.
 
-Shape letters: B batch rows, D hidden size, K ids of a list, T targets, N draws, S shards.
+Shape letters: S shards.
 """
 
 from __future__ import annotations

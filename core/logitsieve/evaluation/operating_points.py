@@ -2,8 +2,6 @@
 
 Precision belongs to the index; time depends on the machine and the rows per call. A precision is
 met if its lower 95 % confidence bound meets it, so luck on few contexts buys no advantage.
-
-Shape letters: B batch rows, K answers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 papers/001, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the exact top-k.
 
-Shape letters: N rows, B rows of a block, K answers.
+Shape letters: N rows, B rows of a block.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def lower_bound(share_N: Float64) -> float:
     """Return the one-sided lower 95 % confidence bound of the mean of N rows.
 
     Student's t over the means of contiguous blocks (batch means; Law and Kelton, "Simulation
-    Modeling and Analysis"), never above Wilson's interval for independent rows (Wilson, JASA 22,
-    1927): blocks without a single miss have no variance.
+    Modeling and Analysis"), never above Wilson's interval for independent rows (JASA 22, 1927):
+    blocks without a single miss have no variance.
     """
     mean, blocks = float(share_N.mean()), block_means(share_N)
     low = wilson(mean, len(share_N))

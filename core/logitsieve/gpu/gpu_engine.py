@@ -1,7 +1,6 @@
 """The backend and the engine of a GPU: tensors on its device are answered in tensors there.
 
-`topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host,
-which waits for the device, and comes back in tensors.
+`topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host.
 """
 
 from __future__ import annotations

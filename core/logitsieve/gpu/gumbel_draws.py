@@ -6,12 +6,8 @@ exponential. The least E of a block of sixteen ids comes from the stream LEAST_N
 name its id; the others add their own exponentials from the stream NOISE. A counter's words 0 and 1
 are the bits of the even id, or block, of a pair, words 2 and 3 the odd one's.
 
-As in kernels/sampling/log_z.py: log Z = scale top + log(1 + S), top being the largest logit and S
-the sum of all other e^{scale (x - top)}. A term goes through at most R + V / R additions, R =
-SUMMED_AT_ONCE. PyTorch's exp and log1p are assumed to be within two units in the last place (CUDA's
-manual: one).
-
-Shape letters: B rows of hidden, N draws, V vocabulary.
+log Z as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE. PyTorch's exp and log1p are
+assumed to be within two units in the last place (CUDA's manual: one).
 """
 
 from __future__ import annotations

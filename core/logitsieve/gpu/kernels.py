@@ -1,9 +1,7 @@
 """The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise.
 
-`matrix.py` and `gumbel_draws.py` launch them, or compute the same by tensor operations on
-PyTorch's CPU device.
-
-Shape letters: B rows of hidden, D hidden size, M ids of a row, N draws, V ids.
+`matrix.py` and `gumbel_draws.py` launch them, or compute the same by tensor operations on PyTorch's
+CPU device.
 """
 
 from __future__ import annotations

@@ -2,16 +2,14 @@
 
 A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of the
 products' magnitudes, gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h|| (Cauchy and
-Schwarz). So `slack` takes gamma_{D+1}, which leaves u for the float64 rounding of an exact logit,
-plus the loss of products and sums below the normal numbers, which a GPU may flush to 0. Adding the
-bias is monotonic. TF32 and bfloat16 products have no such bound and are refused.
+Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h||. So `slack` takes
+gamma_{D+1}, which leaves u for the float64 rounding of an exact logit, plus the loss of products
+and sums below the normal numbers, which a GPU may flush to 0. Adding the bias is monotonic. TF32
+and bfloat16 products have no such bound and are refused.
 
 Exact logits are float64 sums in the order of kernels/simd/dots.py: element d in sum d mod 16, then
 adjacent sums added in pairs, then the bias. The product of two float32 is exact in float64, so
 neither fused multiply-add nor the device changes a bit.
-
-Shape letters: B rows of hidden, D hidden size, V vocabulary, M ids of a row.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 docs/certified.md derives and proves the bound. Every logit gets an upper bound from the int8 codes
 of some coordinates of its row; rows with a bound below k exact logits are dropped, all others are
 computed. Time O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The exact head: all of W h + b with a running selection, the oracle of all other heads.
 
-Time O(B V D), memory O(B (D + K)). Shape letters: B batch rows, D hidden size, V vocabulary, K
-answers, N draws.
+Time O(B V D), memory O(B (D + K)).
 """
 
 from __future__ import annotations

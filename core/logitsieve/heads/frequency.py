@@ -1,7 +1,6 @@
 """A static list: every query scans the rows that are most often among the best.
 
-Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids. Shape letters: D hidden size, V
-vocabulary.
+Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Zhang, Wang, Liu, Gao, He 2018, Navigating with Graph Representations for Fast a
 of Neural Language Models (FGD): inner products become distances, and a small-world graph (HNSW,
 faiss) finds the nearest rows.
 
-Time O(ef M D) a row and about log V; memory V (D + 8 M) bytes. Shape letters: B batch rows, D
-hidden size, E the size of faiss's vectors, V vocabulary, K answers, M links.
+Time O(ef M D) a row and about log V with M links; memory V (D + 8 M) bytes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Auvolat, Chandar, Vincent, Larochelle, Bengio 2015, Clustering is Efficient for Approximate Maximum
 Inner Product Search (papers/004), with one level of clusters.
 
-Time O(C D + S D) a row with S rows in the lists; memory C D floats and V ids. Shape letters: D
-hidden size, V vocabulary, C clusters.
+Time O(C D + S D) a row with C clusters; memory C D floats and V ids.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
 Architectures; several buckets a table as in Lv et al. 2007, Multi-Probe LSH.
 
-Time O(J D + I + S D) a row with I ids in the probed buckets and S rows scanned; memory J D floats
-and L (V + 2^N) integers. Shape letters: B batch rows, D hidden size, V vocabulary, L tables, N bits
-a table, J = L N planes, S rows scanned.
+Time O(J D + I + S D) a row with I ids in the probed buckets; memory J D floats and L (V + 2^N)
+integers. Shape letters: L tables, N bits a table, J = L N planes.
 """
 
 from __future__ import annotations

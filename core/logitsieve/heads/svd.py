@@ -3,8 +3,8 @@
 Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax: Fast Softmax Approximation on Large Vocabulary Neural
 Networks: W = U S V^T, and the first columns of W V = U S against the first rows of V^T h.
 
-Time O(W D + V W + S D) a row with a width of W and S candidates; memory V R + R D floats.
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, R rank (the largest width).
+Time O(W D + V W + S D) a row with a width of W and S candidates; memory V R + R D floats, R the
+largest width.
 """
 
 from __future__ import annotations

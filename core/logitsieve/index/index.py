@@ -1,6 +1,6 @@
 """Open and verify an index: heads over mapped arrays.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, M ids a row.
+Shape letters: M ids a row.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The check that a sketch belongs to its matrix: `certified`'s proofs rest on it.
 
 docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' for
-which they hold proves the bound of its row, however the sketch was made. The same w' prove its
-`norms`, which bound the error of the estimates of all rows together.
+which they hold proves the bound of its row, however the sketch was made, and its `norms`.
 
-Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block, F coordinates coded, G
-groups.
+Shape letters: P coordinates, R rows of a block, F coordinates coded.
 """
 
 from __future__ import annotations
@@ -19,52 +17,23 @@ from logitsieve.api.results import Bool, Float32, Float64, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.reader import Report
+from logitsieve.index.sketch_codes import LEVELS, Coding, codings_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART
-from logitsieve.kernels.sketch.sketch import (
-    EXTRA,
-    LEVEL_EXTRA,
-    SUMMED,
-    SpanNorms,
-    numbers_of,
-    span_of,
-    widths_of,
-)
+from logitsieve.kernels.sketch.sketch import SUMMED, SpanNorms, span_of
 
 SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
 COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates: a step of the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided by
-MIDDLE = 128  # the code that stands for 0
 GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
 SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # the same of float32 sums of a block, and of its rows
 LEAST_SHORT = 1e-15  # the least number with normal float32 products
 NORM_MARGINS = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates: a check rounds otherwise
-LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
 NORMS = tuple(
     f"{coding} {kind}" for coding in ("coarse", "fine") for kind in ("errors", "lengths", "rests")
 )
-
-
-class _Coding(NamedTuple):
-    """Rows of one coding in float64, and their limits: of a level, norms and the longest codes."""
-
-    name: str
-    codes: Float64  # [R, F] of the coordinates from `first` on
-    scales: Float64  # [R]
-    rests: Float64  # [R] norms of the rest; of a level, of its errors
-    kappa: float
-    most: float
-    first: int = 0
-
-    def coded(self, turned: Float64) -> Float64:
-        """Return the coordinates that these codes encode."""
-        return turned[:, self.first : self.first + self.codes.shape[1]]
-
-    def errors(self, turned: Float64) -> Float64:
-        """Return [R, F] coordinates minus codes."""
-        return self.coded(turned) - self.codes * self.scales[:, None]
 
 
 class Residuals(NamedTuple):
@@ -141,14 +110,14 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
 
 def _blocks(
     softmax: Softmax, sketch: Arrays, solver: Solver, rows: Int64
-) -> Iterator[tuple[Int64, Float64, Float64, Residuals, list[_Coding]]]:
+) -> Iterator[tuple[Int64, Float64, Float64, Residuals, list[Coding]]]:
     """Yield ids, rows over their stretch, coordinates, residuals and codings, a block at a time."""
     stretch = sketch["stretch"].astype(np.float64) if "stretch" in sketch else 1.0
     places, left = places_of(sketch, softmax.vocab_size), float(sketch["limits"][4])
     for start in range(0, len(rows), BLOCK_ROWS):
         block = rows[start : start + BLOCK_ROWS]
         weight = softmax.rows(block).astype(np.float64) / stretch
-        codings = list(_codings(sketch, block, places[block]))
+        codings = list(codings_of(sketch, block, places[block]))
         yield block, weight, *_coordinates(weight, solver, left), codings
 
 
@@ -191,7 +160,7 @@ class Grams:
         self._turned_PP, self._others_DD = np.zeros((count, count)), np.zeros((dim, dim))
         self._errors: dict[str, Float64] = {}  # [F, F] for each coding
 
-    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[_Coding]) -> None:
+    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[Coding]) -> None:
         """Take in a block of rows."""
         self._turned_PP += turned.T @ turned
         self._others_DD += residuals.rows.T @ residuals.rows
@@ -223,7 +192,7 @@ class LevelGrams:
         self._grams: dict[str, Float64] = {}
         self._squares = 0.0  # of all coordinates
 
-    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[_Coding]) -> None:
+    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[Coding]) -> None:
         """Take in a block of rows."""
         head, _, *levels = codings
         rows = levels[0].coded(turned), *(level.errors(turned) for level in levels)
@@ -289,69 +258,6 @@ def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:
         raise ValueError("coarse has a bias beyond the vocabulary")
 
 
-def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
-    """Yield all codings of these rows, which lie at `places` of `coarse`."""
-    if "middle" in sketch:
-        yield from _levels(sketch, places)
-        return
-    limits, fine = sketch["limits"].tolist(), sketch["fine"][rows]
-    coded = min(len(sketch["directions"]), fine.shape[1] - EXTRA)
-    width = widths_of(sketch).coarse
-    codes, (scales, rests, _) = _coarse(sketch, places, width, 3)
-    yield _Coding("coarse", codes[:, :coded], scales, rests, *limits[:2])
-    scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
-    codes = fine[:, :coded].astype(np.float64) - MIDDLE
-    yield _Coding("fine", codes, scales, rests, *limits[2:4])
-
-
-def _coarse(
-    sketch: Arrays, places: Int64, width: int, extras: int
-) -> tuple[Float64, tuple[Float64, ...]]:
-    """Return codes [R, F] and `extras` numbers [R] of the rows at these places of `coarse`."""
-    groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
-    quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
-    codes = quads[lane[0], :, lane[1]].reshape(len(places), width).astype(np.float64) - MIDDLE
-    if not extras:
-        return codes, ()
-    ends = groups[:, -4 * extras * LANES :].copy().view(np.float32)
-    numbers = ends.reshape(len(places), extras, LANES)[lane[0], :, lane[1]].astype(np.float64)
-    return codes, tuple(numbers.T)
-
-
-def _levels(sketch: Arrays, places: Int64) -> Iterator[_Coding]:
-    """Yield the first coordinates in eight bits, then the levels of the tail."""
-    widths, limits = widths_of(sketch), sketch["limits"].tolist()
-    F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
-    taken = {"coarse": sketch["coarse"][groups], "middle": sketch["middle"][groups]}
-    fine = sketch["fine"][places]
-    *of_groups, scales, norms = numbers_of({**sketch, **taken, "fine": fine})
-    own = (kind[np.arange(len(places)), lanes] for kind in of_groups)
-    numbers = [kind.astype(np.float64) for kind in (*own, scales, norms)]
-    codes, _ = _coarse(sketch, places, F, 0)
-    yield _Coding("coarse", codes, numbers[0], np.full(len(places), np.inf), *limits[:2])
-    size = LANES * widths.padded // 8
-    bits = [_bits(taken["coarse"][:, LANES * F :][:, :size], lanes)]
-    bits.append(_bits(taken["middle"][:, :size], lanes))
-    pieces = fine[:, :-LEVEL_EXTRA].reshape(len(places), -1, 1, LANES)
-    crumbs = (pieces >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(len(places), -1)
-    nibbles = (8 * bits[0] + 4 * bits[1] + crumbs)[:, :T]
-    most = float(np.sqrt(T)), *limits[2:4]
-    pairs = zip(numbers[1::2], numbers[2::2], strict=True)
-    for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):
-        yield _Coding(name, level_codes(nibbles, kept), *pair, np.inf, longest, F)
-
-
-def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
-    """Return the odd whole numbers that the first `bits` bits of four-bit codes mean."""
-    return np.asarray(2.0 * (codes_RT >> (4 - bits)) - ((1 << bits) - 1), np.float64)
-
-
-def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:
-    """Return uint8 [R, W] the bits of one row of each sixteen, in the order of simd/tables.py."""
-    bytes_of = planes.reshape(len(planes), -1, LANES)[np.arange(len(planes)), :, lanes]
-    return np.unpackbits(bytes_of, axis=1, bitorder="little")
-
-
 def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64, Residuals]:
     """Return w' [R, P] in float64, rounded to float32 if its residual is above `left`."""
     turned = weight @ solver.inverse
@@ -369,7 +275,7 @@ def _check_block(
     residuals: Residuals,
     solver: Solver,
     left: float,
-    codings: list[_Coding],
+    codings: list[Coding],
     rows: Int64,
 ) -> None:
     """ValueError unless every row keeps to the limits, by its coordinates or these in float32."""
@@ -385,7 +291,7 @@ def _check_block(
 
 
 def _broken(
-    turned: Float64, residuals: Residuals, solver: Solver, left: float, codings: list[_Coding]
+    turned: Float64, residuals: Residuals, solver: Solver, left: float, codings: list[Coding]
 ) -> dict[str, Bool]:
     """Return [R] True for each inequality, by its name, if it may fail for a row."""
     # w' may move by `left` minus the residual.

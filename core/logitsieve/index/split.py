@@ -54,7 +54,7 @@ def split_index(
 
 
 def shard_folders(version: Path | str) -> list[Path]:
-    """List the folders of a version's shards, in order. IndexUnreadable if there is none."""
+    """List the folders of a version's shards, in order. IndexUnreadable without one."""
     folder = Path(version) / SHARDS_FOLDER
     count = sum(each.name.isdecimal() for each in folder.glob("*"))
     if not count:

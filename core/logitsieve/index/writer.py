@@ -53,9 +53,9 @@ def write_index(
     """Write the index directory `out` (<name>/<version>) and return it.
 
     `parts` maps part names to named arrays, without `softmax`, whose stored matrix [V, D] is
-    written without a copy. Missing parents are made; `out` must not exist. `checkpoint` is called
-    with the name of each finished step. `finite` names parts with numbers that the caller has
-    checked. `shard` describes the full softmax of a shard.
+    written without a copy. `out` must not exist. `checkpoint` is called with the name of each
+    finished step. `finite` names parts with numbers that the caller has checked. `shard` describes
+    the full softmax of a shard.
 
     Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
     also if the written files fail the full check.

@@ -2,24 +2,23 @@
 
 Each decode either computes logits or stops before the output layer with the rows of hidden. A batch
 is of one sequence, or one token of each of several, so outputs keep the order of the inputs.
-
-Shape letters: B outputs, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba import carray, cfunc, types  # type: ignore[attr-defined]
 
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
-from logitsieve.llamacpp.hook import COPY, OFF, OTHER, STOP, HiddenHook
-from logitsieve.llamacpp.library import LlamaLibrary, messages
+from logitsieve.llamacpp.library import LlamaLibrary, TensorLayout, messages
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
 
@@ -28,6 +27,16 @@ CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
 PROBED = 512  # ids with logits that are compared with llama.cpp's
 NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
+
+NAME = b"result_norm\0"  # the tensor that enters the output matrix
+_FIRST = int.from_bytes(NAME[:8], "little")
+_SECOND = int.from_bytes(NAME[8:], "little")
+
+# Words of the state that the callback reads and writes.
+MODE, COLUMNS, DATA, NAME_AT, BUFFER, ROWS, FULL, DIM, FAULT = range(9)
+STATE_WORDS = 9
+OFF, COPY, STOP = 0, 1, 2  # MODE: do nothing; copy the rows; copy them and end the graph
+TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
 
 
 class LlamaContext(LlamaModel):
@@ -227,3 +236,74 @@ def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
     """Free a context; the reference to `hook`, which it calls, keeps that alive until then."""
     with messages(api):
         api.llama_free(context)
+
+
+@cache
+def callback() -> Any:
+    """Compile the callback that copies NAME out of the graph, and ends the graph there.
+
+    ggml's scheduler calls it for every node: first to ask if the value is needed, then after it was
+    computed, when false ends the graph. It is never freed; its last argument addresses the state.
+    """
+    memmove = ctypes.CDLL(None).memmove
+    memmove.restype, memmove.argtypes = None, (ctypes.c_size_t,) * 3
+
+    @cfunc(types.boolean(types.voidptr, types.boolean, types.voidptr))
+    def take_hidden(tensor: Any, asking: Any, argument: Any) -> Any:
+        state = carray(argument, (STATE_WORDS,), np.int64)
+        if state[MODE] == OFF:
+            return False
+        words = carray(tensor, (64,), np.int64)
+        name = state[NAME_AT]
+        if words[name] != _FIRST or (words[name + 1] & 0xFFFFFFFF) != _SECOND:
+            return False
+        if asking:
+            return True
+        columns = state[COLUMNS]
+        rows, row_bytes = words[columns + 1], 4 * state[DIM]
+        wrong = words[columns] != state[DIM] or (words[0] & 0xFFFFFFFF) != 0
+        if (
+            wrong
+            or words[columns + 2] != 1
+            or words[columns + 3] != 1
+            or words[columns + 4] != 4
+            or (rows > 1 and words[columns + 5] != row_bytes)
+        ):
+            state[FAULT] = OTHER
+        elif state[ROWS] + rows > state[FULL]:
+            state[FAULT] = TOO_MANY
+        else:
+            target = state[BUFFER] + state[ROWS] * row_bytes
+            memmove(target, words[state[DATA]], rows * row_bytes)
+            state[ROWS] += rows
+        return state[MODE] == COPY
+
+    return take_hidden
+
+
+class HiddenHook:
+    """The callback and its state, for at most `rows` rows of `dim` float32 per decode."""
+
+    def __init__(self, layout: TensorLayout, rows: int, dim: int) -> None:
+        self.address = int(callback().address)
+        self._copied = np.zeros((rows, dim), np.float32)
+        self._state = np.zeros(STATE_WORDS, np.int64)
+        self._state[[COLUMNS, DATA, NAME_AT]] = layout.columns, layout.data, layout.name
+        self._state[[BUFFER, FULL, DIM]] = self._copied.ctypes.data, rows, dim
+
+    @property
+    def argument(self) -> int:
+        return int(self._state.ctypes.data)
+
+    def begin(self, mode: int) -> None:
+        """Set the mode of the next decode: OFF, COPY or STOP."""
+        self._state[[MODE, ROWS, FAULT]] = mode, 0, 0
+
+    @property
+    def fault(self) -> int:
+        """0, or TOO_MANY or OTHER of the last decode."""
+        return int(self._state[FAULT])
+
+    def rows(self) -> Float32:
+        """A copy of the last decode's rows, float32 [rows, D]."""
+        return self._copied[: self._state[ROWS]].copy()

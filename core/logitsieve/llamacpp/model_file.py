@@ -3,8 +3,6 @@
 llama.cpp computes z = W h + b with h the tensor `result_norm`. Some architectures scale z by a
 constant, some softcap it, cap * tanh(z / cap). The constant is moved into h; the softcap keeps the
 order of logits and is applied to answers.
-
-Shape letters: D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ class GgufModel:
         return template if isinstance(template, str) else None
 
     def special(self, name: str) -> str:
-        """Return the spelling of the special token `name`, "bos" or "eos"; "" if there is none."""
+        """Return the spelling of the special token `name`, "bos" or "eos"; "" without one."""
         token = self._header.metadata.get(f"tokenizer.ggml.{name}_token_id")
         words = self.vocabulary or []
         return words[token] if isinstance(token, int) and 0 <= token < len(words) else ""

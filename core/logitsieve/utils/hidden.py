@@ -1,7 +1,6 @@
 """Convert context vectors from callers, in process and in the client.
 
-Contiguous float32 arrays are not copied; float16, float64, bfloat16 (ml_dtypes or its uint16 view),
-lists, strided arrays and CPU torch tensors are converted once.
+Contiguous float32 arrays are not copied; other forms and CPU torch tensors are converted once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 docs/index-format.md has the layouts. Float32 arithmetic in kernels/rows defines the numbers.
 
-Shape letters: V rows, D numbers of each, X bytes of a row.
+Shape letters: X bytes of a row.
 """
 
 from __future__ import annotations

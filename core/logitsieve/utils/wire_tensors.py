@@ -1,7 +1,6 @@
 """Arrays on the wire: little-endian, row-major bytes with a dtype code, rows and cols.
 
-Depends on numpy alone, so that client and server share it without generated code. A test compares
-the codes with `DType` in decoder.proto.
+Depends on numpy alone, so that client and server share it without generated code.
 """
 
 from __future__ import annotations

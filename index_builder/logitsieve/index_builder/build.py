@@ -14,9 +14,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.data.arrays import stored_matrix, vector
+from logitsieve.index_builder.data.arrays import gguf_output_layer, is_gguf, stored_matrix, vector
 from logitsieve.index_builder.data.contexts import Contexts, Source, open_contexts
-from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix
@@ -53,9 +52,8 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `weight` is an array, a file (see arrays.py), a GGUF file with its bias and vocabulary, or a
-    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise;
-    heads are fitted to the stored values. `bias` None is zeros. `out` is <name>/<version> and must
-    not exist.
+    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise.
+    `out` is <name>/<version> and must not exist.
 
     `heads` default to exact, screen and certified; if the head estimated can be built, the screen
     only if it is cheaper at equal precision, else a warning says how much text that would take.
@@ -68,8 +66,8 @@ def build(
     too few to show that, and TargetNotReached if no screen does.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
-    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument at fault, also
-    a `weight` that changes meanwhile; then no index is written.
+    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument at fault; then
+    no index is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.index import new_path

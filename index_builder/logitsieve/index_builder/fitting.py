@@ -1,8 +1,4 @@
-"""Inputs and results of fits, heads made of them, and the choice of operating points.
-
-Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size, V
-vocabulary, K labels a context.
-"""
+"""Inputs and results of fits, heads made of them, and the choice of operating points."""
 
 from __future__ import annotations
 
@@ -173,8 +169,7 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
 def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None = None) -> Choice:
     """Return the choice that reads the fewest bytes; of those within NEAR of it, the fastest.
 
-    Times, in microseconds, are taken in turns; without `us` bytes decide alone, of equals the
-    first.
+    Times, in microseconds, are taken in turns; without `us` bytes decide alone.
     """
     least = min(read.values())
     near = [choice for choice, number in read.items() if number <= (1 + NEAR) * least]

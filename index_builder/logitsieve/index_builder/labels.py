@@ -1,7 +1,4 @@
-"""Find the exact best ids of every context, block by block.
-
-Shape letters: N contexts, B contexts of a block, D hidden size, K labels a context.
-"""
+"""Find the exact best ids of every context, block by block."""
 
 from __future__ import annotations
 

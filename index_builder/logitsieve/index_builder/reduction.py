@@ -5,8 +5,7 @@ logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0
 to w~ and 0 to h~ all norms are M, so that angles order like inner products. M may belong to a range
 of norms (Yan et al. 2018, Norm-Ranging LSH). Rows are scaled to length 1, which changes no sign.
 
-Shape letters: V vocabulary, D hidden size, X = D + 2, U rows, L tables, N bits a table, J = L N
-planes.
+Shape letters: U rows, J = L N planes.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ def tune(
     """Measure the heads of `index` at many settings, write the index `out`, and open it.
 
     Use other `contexts` than the fit did: precisions are measured on them. Each head's grid is the
-    product of its knobs' `tried` values. Only calibration.json differs: other files are shared, and
-    the digest stays. It gets the undominated points and those stored in the index; points of
-    unknown heads are lost. One thread; `progress` as in `build`. InvalidRequest names the argument,
-    IndexUnreadable the file; then no index is written.
+    product of its knobs' `tried` values. Only calibration.json differs, which gets the undominated
+    points and those stored in the index; points of unknown heads are lost. One thread; `progress`
+    as in `build`. InvalidRequest names the argument, IndexUnreadable the file; then no index is
+    written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index

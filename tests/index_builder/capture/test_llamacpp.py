@@ -11,8 +11,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import generate
-from logitsieve.index_builder.capture.llamacpp import capture_gguf
-from logitsieve.index_builder.capture.primer import read_primer
+from logitsieve.index_builder.capture.llamacpp import capture_gguf, read_primer
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.llamacpp import LlamaContext, chat_prompt
 from tests.llamacpp.small_model import BEGIN, CHAT, POSITIONS, Make

@@ -3,7 +3,7 @@ from unicodedata import name
 import numpy as np
 import pytest
 
-from logitsieve.index_builder.capture.primer import LENGTH, SKIPPED, primer, read_primer
+from logitsieve.index_builder.capture.llamacpp import LENGTH, SKIPPED, primer, read_primer
 from logitsieve.llamacpp import LlamaContext
 from tests.llamacpp.small_model import Make
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index.sketch_rows import _codings, level_codes
+from logitsieve.index.sketch_codes import codings_of, level_codes
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.levels import (
@@ -33,7 +33,7 @@ def test_every_array_lies_as_the_format_says() -> None:
     random, first, tail, padded = np.random.default_rng(1), 32, 100, 128
     rows = random.standard_normal((37, first + tail), np.float32)
     arrays = code_levels(turned_of(rows), first)
-    head, *levels = _codings(arrays, np.arange(37), np.arange(37))
+    head, *levels = codings_of(arrays, np.arange(37), np.arange(37))
     assert arrays["coarse"].shape == (3, 16 * (first + padded // 8 + 6))
     assert arrays["middle"].shape == (3, 16 * (padded // 8 + 4))
     assert arrays["fine"].shape == (37, padded // 4 + 4)
@@ -82,7 +82,7 @@ KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 def test_numbers_of_tails_bound_what_they_should(kind: str) -> None:
     rows = KINDS[kind](np.random.default_rng(2)).astype(np.float32)
     arrays = code_levels(turned_of(rows), 16)
-    head, *levels = _codings(arrays, np.arange(V), np.arange(V))
+    head, *levels = codings_of(arrays, np.arange(V), np.arange(V))
     x = rows[:, 16:].astype(np.float64)
     lengths, largest = np.linalg.norm(x, axis=1), np.linalg.norm(x, axis=1).max()
     off = np.linalg.norm(head.errors(rows.astype(np.float64)), axis=1)

@@ -7,7 +7,8 @@ import pytest
 
 from logitsieve.api.results import Float64
 from logitsieve.heads import AssuredHead, EstimatedHead, ExactHead, Softmax
-from logitsieve.index.sketch_rows import _codings, solve
+from logitsieve.index.sketch_codes import codings_of
+from logitsieve.index.sketch_rows import solve
 from logitsieve.index_builder.fit.levels import ERRORS
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sketch.encode_query import reach_of
@@ -66,7 +67,7 @@ def tail_errors(seed: int) -> Float64:
     solver = solve(turned)
     rows = softmax.weight.astype(np.float64) @ solver.inverse
     tails = (hidden.astype(np.float64) @ basis_of(turned).T)[:, F:].T
-    _, *levels = _codings(turned, np.arange(V), np.arange(V))
+    _, *levels = codings_of(turned, np.arange(V), np.arange(V))
     lengths = np.linalg.norm(tails, axis=0)
     return np.stack(
         [level.errors(rows) @ tails / level.rests[:, None] / lengths for level in levels]
@@ -91,7 +92,7 @@ def test_norms_of_errors_are_those_that_the_choice_of_levels_counts_on() -> None
     softmax, hidden = flat()
     arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, D)[0], F)
     rows = softmax.weight.astype(np.float64) @ solve(arrays).inverse
-    _, *levels = _codings(arrays, np.arange(V), np.arange(V))
+    _, *levels = codings_of(arrays, np.arange(V), np.arange(V))
     lengths = np.linalg.norm(rows[:, F:], axis=1)
     for level, share in zip(levels, ERRORS, strict=True):
         assert abs((level.rests / lengths).mean() / share - 1) < 0.06

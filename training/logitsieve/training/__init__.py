@@ -1,4 +1,8 @@
-"""PyTorch losses over a huge softmax that cost less than the softmax."""
+"""PyTorch losses over a huge softmax that cost less than the softmax.
+
+Shape letters: P pairs of a row and a target, E candidates of all rows, M targets of a row, or draws
+or candidates of a batch, L hash tables.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """The base of heads on a GPU: the head on the host with its answers found on a device.
 
-float32 logits choose candidates, exact logits decide. What a head does not find on a device
-(candidates, bounds, previews of all logits) is inherited from the head on the host.
-
-Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row.
+float32 logits choose candidates, exact logits decide. Candidates, bounds and
+previews of all logits come from the head on the host.
 """
 
 from __future__ import annotations

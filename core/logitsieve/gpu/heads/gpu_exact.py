@@ -1,7 +1,4 @@
-"""Heads that answer for the whole softmax: `exact`, and the heads with a sketch, by `exact`.
-
-Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers, M ids of a row, N draws.
-"""
+"""Heads that answer for the whole softmax: `exact`, and by it the heads with a sketch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The learned screen on a GPU: exact logits of the lists of each row's best clusters.
 
-Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen. Routes equal the host's: by exact dots with the
-centroids.
+Routes equal the host's: by exact dots with the centroids.
 
-Shape letters: B rows of hidden, C clusters, D hidden size, K answers, L ids of the longest list.
+Shape letters: C clusters, L ids of the longest list.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """SVD-softmax on a GPU: a preview of all logits by two products, exact logits of the best.
 
-Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax. PyTorch sums the preview in its own order: if rounding
-decides the last candidates, they may differ from the host's, or from another batch's.
+PyTorch sums the preview in its own order: if rounding decides the last candidates, they may differ
+from the host's, or from another batch's.
 
-Shape letters: B rows of hidden, D hidden size, K answers, R rank, S candidates, V vocabulary.
+Shape letters: R rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The protocol of heads, the frozen softmax that they answer for, and checks of requests.
-
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row.
-"""
+"""The protocol of heads, the frozen softmax that they answer for, and checks of requests."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ def softmax_sha256(
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A query-time setting: what it trades, its range, and values worth trying."""
+    """A query-time setting: its trade, its range, and values worth trying."""
 
     help: str
     default: float

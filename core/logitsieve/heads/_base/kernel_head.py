@@ -2,8 +2,6 @@
 
 A head that does not bound or compute all rows of W selects them (SelectingHead), or routes to lists
 of them (ClusteredHead).
-
-Shape letters: B batch rows, K answers.
 """
 
 from __future__ import annotations
@@ -194,7 +192,7 @@ class SelectingHead(Head):
 class ClusteredHead(Head):
     """Looks at the lists of each row's best clusters, as many as its knob `probed` says.
 
-    Time O(C D + S D) a row with C clusters and S rows scanned; memory C D floats and the lists.
+    Time O(C D + S D) a row; memory C D floats and the lists.
     """
 
     probed: ClassVar[str]

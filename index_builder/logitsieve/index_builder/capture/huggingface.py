@@ -1,8 +1,6 @@
 """Open a causal language model in a Hugging Face folder, and text, for `capture`.
 
 It downloads no file, runs no code of the folder, and reads only safetensors weights.
-
-Shape letters: B windows of a batch, T tokens of a window.
 """
 
 from __future__ import annotations

@@ -1,23 +1,27 @@
 """Run a GGUF model in llama.cpp over a text or the primer; record its output layer's inputs.
 
-Shape letters: T tokens of a window, D hidden size.
+The primer is a short text of many kinds, for second moments of contexts. A hundred contexts of a
+kind of text (a language, code, dialogue) give nearly the moments of thousands; bounds for a missing
+kind are several times wider.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
-from logitsieve.index_builder.capture.primer import LENGTH, read_primer
 from logitsieve.index_builder.capture.stream_sample import write_sample
 from logitsieve.index_builder.capture.text_chunks import (
     TEXT,
@@ -28,10 +32,13 @@ from logitsieve.index_builder.capture.text_chunks import (
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.llamacpp import LlamaContext, chat_prompt
-from logitsieve.utils.options import Progress, ProgressOption, to_progress
+from logitsieve.utils.options import Progress, ProgressOption, no_progress, to_progress
 
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
 TOO_LONG = "a message of %d tokens is left out: with its answer it has to fit into window, %d"
+SEPARATOR = "\n---\n"
+LENGTH = 64  # tokens read of a passage: more hardly improve the basis
+SKIPPED = 4  # its first places, too early to tell the kind of text
 logger = logging.getLogger(__name__)
 
 
@@ -53,14 +60,11 @@ def capture_gguf(
     first token. Contexts are multiplied by the architecture's scale of logits: W h + b are the
     model's logits before a softcap. With `chat` each line is a user's message in the file's chat
     template, and the contexts come from the model's greedy answer, at most `window` tokens with its
-    prompt.
-
-    `text` None reads the primer (`primer.py`) in seconds, enough for `exact` and `certified`; a
-    screen needs text of its use.
+    prompt. `text` None reads the primer, enough for `exact` and `certified`.
 
     `progress` gets (stage, rows seen, estimated rows of the text). `executor` reads windows in
     parallel; other processes open `gguf` by its path, each with `threads` threads. InvalidRequest
-    names the argument at fault, also a `text` without tokens; then no file is written.
+    names the argument at fault; then no file is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), None if text is None else Path(text)
@@ -100,6 +104,51 @@ def capture_gguf(
                 chat=chat,
                 primer=text is None,
             )
+
+
+def primer() -> tuple[str, ...]:
+    text = files(__package__).joinpath("primer.txt").read_text(encoding="utf-8")
+    return tuple(text.removesuffix("\n").split(SEPARATOR))
+
+
+def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Float32:
+    """Return contexts [N, D] of the primer by place in a passage: any run has all kinds of text."""
+    length = min(LENGTH, context.trained_positions)
+    stretches = [
+        Stretch((context.begin + ids)[:length], SKIPPED)
+        for ids in (context.tokenize(one, begin=False, special=False) for one in primer())
+    ]
+    rows = read_stretches(context, stretches, progress=progress, stage="read the primer")
+    places = np.concatenate([np.arange(first, len(tokens)) for tokens, first in stretches])
+    return rows[np.argsort(places, kind="stable")]
+
+
+class Stretch(NamedTuple):
+    """Token ids read from an empty cache; contexts count from place `first`."""
+
+    tokens: list[int]
+    first: int
+
+
+def read_stretches(
+    context: LlamaContext,
+    stretches: Sequence[Stretch],
+    *,
+    headless: bool = True,
+    progress: Progress = no_progress,
+    stage: str = "read",
+) -> Float32:
+    """Return hidden states [N, D], or logits unless `headless`, from each `first` on.
+
+    `progress` gets (`stage`, stretches read, all).
+    """
+    before, context.headless, rows = context.headless, headless, []
+    for number, (tokens, first) in enumerate(stretches):
+        context.forget()
+        rows.append(context.read(tokens, every=True)[first:])
+        progress(stage, number + 1, len(stretches))
+    context.headless = before
+    return np.concatenate(rows)
 
 
 def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:

@@ -1,7 +1,4 @@
-"""Run a PyTorch model over data and record its output layer's inputs: contexts for `build`.
-
-Shape letters: B rows of a batch, D hidden size, V vocabulary.
-"""
+"""Run a PyTorch model over data and record its output layer's inputs: contexts for `build`."""
 
 from __future__ import annotations
 

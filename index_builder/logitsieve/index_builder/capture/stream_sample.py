@@ -2,8 +2,6 @@
 
 The stream is cut into equal cells, with one row drawn from each; at twice the needed rows, cells
 are joined in pairs. Drawn, as every n-th row of equal sequences could be the same position.
-
-Shape letters: B rows added at once, D hidden size.
 """
 
 from __future__ import annotations

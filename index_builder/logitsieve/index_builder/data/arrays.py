@@ -1,16 +1,17 @@
-"""Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`.
+"""Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`, `.gguf`.
 
 Files are mapped, except members of an `.npz`, and never unpickled.
-
-Shape letters: D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -28,6 +29,10 @@ FORMS = (
 )
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
 ROUNDED_AT_ONCE = 1 << 20  # numbers rounded at once
+GGUF = ".gguf"
+BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})  # a vocabulary has a word a line
+
+logger = logging.getLogger(__name__)
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
@@ -210,3 +215,40 @@ def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:
             f"numbers that {dtype} holds, up to {LARGEST[dtype]:g}",
         )
     return stored
+
+
+class OutputLayer(NamedTuple):
+    weight: ArrayLike | StoredMatrix
+    bias: ArrayLike | None
+    vocabulary: Sequence[str] | None
+
+
+def gguf_output_layer(
+    path: Path | str, bias: ArrayLike | None, vocabulary: Sequence[str] | None
+) -> OutputLayer:
+    """Read the layer of a GGUF file, with its tokens as words unless a `vocabulary` is given.
+
+    The matrix is mapped as stored, or float32 if the index has no such rows. InvalidRequest names
+    `weight` if the file cannot be used, and `bias` if one is given.
+    """
+    from logitsieve.llamacpp.model_file import GgufModel  # loads numba
+
+    if bias is not None:
+        raise InvalidRequest("bias", "one", "none beside a GGUF file, which holds the model's own")
+    gguf = GgufModel(path, "weight")
+    matrix = gguf.matrix
+    weight: ArrayLike | StoredMatrix
+    if matrix.kind in KINDS:
+        weight = StoredMatrix(matrix.kind, matrix.blocks)
+    else:
+        logger.warning(
+            "%s: %s is %s; the index stores its values in float32", path, matrix.name, matrix.kind
+        )
+        weight = matrix.dense()
+    if vocabulary is None and gguf.vocabulary and len(gguf.vocabulary) == gguf.vocab_size:
+        vocabulary = [word.translate(BREAKS) for word in gguf.vocabulary]
+    return OutputLayer(weight, gguf.bias, vocabulary)
+
+
+def is_gguf(weight: Any) -> TypeGuard[str | Path]:
+    return isinstance(weight, str | Path) and str(weight).endswith(GGUF)

@@ -1,7 +1,4 @@
-"""Context vectors to fit and to judge on, more than fit in memory.
-
-Shape letters: N contexts, D hidden size, S rows taken.
-"""
+"""Context vectors to fit and to judge on, more than fit in memory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The sketch of `certified`: coordinates of every row in bytes, and norms of the remainder.
 
-docs/certified.md derives the bound and its numbers: computed in float64 from the stored arrays,
-rounded so that the bound can only grow.
+docs/certified.md derives the bound: computed in float64 from the stored arrays, rounded up.
 
-Shape letters: V vocabulary, D hidden size, P coordinates, M of them coded, G groups of 16 rows, R
-rows of a block.
+Shape letters: M coded coordinates.
 """
 
 from __future__ import annotations
@@ -170,7 +168,7 @@ def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple
 
     Contexts become A h and, outside its span, E h. E brings rows over E and contexts times E near
     to one covariance. The span minimises the mean of ||w / E||^2 times the mean of ||E h||^2
-    outside it; coordinates within it are `balanced`, in proportion to the outside.
+    outside it; coordinates within it are `balanced`.
     """
     if count >= len(rows_DD):
         return balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))

@@ -1,7 +1,4 @@
-"""Sort the ids by their frequency among the best labels of the contexts.
-
-Shape letters: V vocabulary, H held-out contexts judged, K labels.
-"""
+"""Sort the ids by their frequency among the best labels of the contexts."""
 
 from __future__ import annotations
 

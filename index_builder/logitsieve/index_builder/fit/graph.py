@@ -3,8 +3,6 @@
 Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
 every query is far from all of them; then a walk by the angle to [w; b] meets more of the best rows.
 Both graphs are built, and the cheaper one is stored.
-
-Shape letters: V vocabulary, E the size of faiss's vectors, H held-out contexts judged, K labels.
 """
 
 from __future__ import annotations

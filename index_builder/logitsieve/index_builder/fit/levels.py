@@ -1,10 +1,8 @@
 """A sketch with levels: the first coordinates in eight bits, the others, rotated randomly, in four.
 
-docs/levels.md derives the bounds, kernels/sketch/levels.py has the layout. Numbers are computed in
-float64 from the stored codes, rounded so that bounds can only grow.
+docs/levels.md derives the bounds (float64, rounded up), kernels/sketch/levels.py has the layout.
 
-Shape letters: V vocabulary, D hidden size, P coordinates, F of them in `coarse`, T others, W of
-these padded, G groups of 16 rows, N contexts, R rows of a block.
+Shape letters: F coordinates in `coarse`, T others, W of these padded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 papers/000 (Levy, Chen, Ermon 2018, "LSH Softmax"); docs/heads.md describes the search.
 
-Shape letters: V vocabulary, U words of the search, H held-out contexts, D hidden size, X = D + 2, L
-tables, N bits a table, J = L N planes.
+Shape letters: U words of the search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Rows of W in the coordinates of a sketch, and bounds on each row's residual.
-
-Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block.
-"""
+"""Rows of W in the coordinates of a sketch, and bounds on each row's residual."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
-The search minimises bytes read. The greedy order of a partition fixes its lists at every budget,
-and these decide which rows to escalate, so the best operating point needs no further fit
-(cascade.py).
-
-Shape letters: D hidden size, C clusters.
+The greedy order of a partition fixes its lists at every budget, so the operating point that reads
+fewest bytes needs no further fit.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
     """Return a screen with the configured budget, or the cheapest that meets the target.
 
     Bytes decide, times only between near choices; also whether the screen bounds its candidates
-    first, if the sketch has no levels. `costs` are of `inputs`, if known.
+    first.
     """
     trial, softmax = inputs.trial, inputs.softmax
 

@@ -2,8 +2,7 @@
 
 Shim et al. 2017, section 3: W = U S V^T; V are the eigenvectors of W^T W, since D << V.
 
-Shape letters: V vocabulary, D hidden size, R rank, W width, G groups of 16 rows, H held-out
-contexts judged, K labels.
+Shape letters: R rank, W width.
 """
 
 from __future__ import annotations

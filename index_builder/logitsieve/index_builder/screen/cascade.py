@@ -3,8 +3,6 @@
 Lists are likely to miss the labels of a row with a low cosine to its best centroid, so rows of the
 lowest cosines are escalated until the others reach the target precision. Not in the paper;
 docs/building.md measures the gain.
-
-Shape letters: H held-out contexts, K labels a context, P observed (cluster, label) pairs.
 """
 
 from __future__ import annotations

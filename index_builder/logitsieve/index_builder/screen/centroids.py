@@ -2,9 +2,6 @@
 
 papers/001: section 3, eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss, with fixed
 candidate lists), in the closed form of docs/building.md, which needs no target of length V.
-
-Shape letters: B batch rows, S sampled contexts, D hidden size, V vocabulary, C clusters, K labels a
-context (the paper's k).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Plain clusters of some contexts show how many held-out labels their lists lack. That falls as a
 power of the number of contexts, extrapolated from a quarter, a half and all of them.
-
-Shape letters: H held-out contexts, K labels a context.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A batch of rows, their targets, and the candidates that a method proposes for them.
-
-Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target,
-M candidates of the batch, E candidates of all rows.
-"""
+"""A batch of rows, their targets, and the candidates that a method proposes for them."""
 
 from __future__ import annotations
 
@@ -72,10 +68,9 @@ class Targets:
 
 @dataclass(frozen=True)
 class SharedCandidates:
-    """One set for all rows: ids int64 [M] and log_weights float [M]; candidates may repeat.
+    """One set for all rows: ids int64 [M], may repeat, and -log of their expected counts.
 
-    A log-weight is -log of the candidate's expected count. The loss masks a row's targets and
-    counts them with log-weight 0.
+    The loss masks a row's targets and counts them with log-weight 0.
     """
 
     ids: Tensor

@@ -1,6 +1,6 @@
 """The rows of W and the bias as parameters, their sparse gradients, and gradient clipping.
 
-Shape letters: V classes, D hidden size, U rows that are touched, each once.
+Shape letters: U rows that are touched, each once.
 """
 
 from __future__ import annotations

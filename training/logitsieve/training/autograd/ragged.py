@@ -1,7 +1,6 @@
 """The ragged form: each row has its own candidates.
 
-Shape letters: B rows, D hidden size, V classes, E candidates of all rows, P pairs of a row and a
-target, N = P + E terms of all sums (targets first), U different classes touched.
+Shape letters: N = P + E terms of all sums (targets first), U different classes touched.
 """
 
 from __future__ import annotations

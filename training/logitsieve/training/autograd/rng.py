@@ -1,7 +1,4 @@
-"""Random numbers of training steps by counter, from seed, rank, step, draw and place.
-
-A run's state is two integers, so a resumed run goes on with the same numbers.
-"""
+"""Random numbers of training steps by counter: a run's state is the seed and the step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The shared form: one set of candidates for all rows, one matrix product.
 
-Shape letters: B rows, D hidden size, V classes, M candidates as drawn, C different ones, P pairs of
-a row and a target, U different classes touched: C candidates, then other targets.
+Shape letters: C different candidates, U different classes: C candidates, then other targets.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A row moves in constant time: the last id of the old bucket takes its place. A f
 the end of the pool with twice the places; a full pool is laid out again, with a quarter of its size
 free. Look-ups read contiguous buckets. Results do not depend on the order of ids in a bucket.
 
-Shape letters: V rows, L tables, C buckets a table, U rows that move, P the pool of a table; in
-look-ups, B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
+Shape letters: C buckets a table, U rows that move, P the pool of a table; in look-ups P buckets
+that a row looks into.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ below i in both, that has the probability sum_i C(R_i, m - 1) / C(D, m). Each wi
 independently, not cut from a permutation as in the paper, so 1 - (1 - p^K)^L, the chance of a
 common bucket, is exact.
 
-Shape letters: B queries or vectors, D their size, V rows, E pairs of a query and a row, L tables, K
-hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >= L K products.
+Shape letters: K hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >=
+L K products.
 """
 
 from __future__ import annotations

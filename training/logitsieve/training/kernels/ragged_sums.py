@@ -1,11 +1,9 @@
 """The sampled softmax of rows with their own candidates: forward, and the rows' gradients.
 
-One pass over a row's candidates computes logits, log of the sum of exponentials and the gradient in
-the hidden row, so each row of W is read once; sums are rescaled when a larger logit comes (Milakov
-and Gimelshein 2018). Each kernel exists in float32 and in float64.
+One pass over a row's candidates computes logits, log Z and the gradient in the hidden row; sums are
+rescaled when a larger logit comes (Milakov and Gimelshein 2018).
 
-Shape letters: B rows, D hidden size, V classes, P pairs of a row and a target, E candidates of all
-rows, N = P + E terms (the pairs first), U different classes.
+Shape letters: N = P + E terms (the pairs first), U different classes.
 """
 
 from __future__ import annotations

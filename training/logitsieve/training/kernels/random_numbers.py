@@ -1,9 +1,4 @@
-"""Random numbers by counter, and uniform samples of ids that a row does not have yet.
-
-A sample depends on seed, step, the row's number and its ids, not on the order of draws.
-
-Shape letters: B rows, V ids, M targets of a row, S ids of all rows, T drawn ids.
-"""
+"""Random numbers by counter, and uniform samples of ids that a row does not have yet."""
 
 from __future__ import annotations
 
@@ -91,9 +86,9 @@ def add_uniform_sample(
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
     """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
-    The others exclude the row's ids (CSR) and its targets [B, M] (padded by -1). Their weight is
-    the number of ids that each stands for; the row's ids have 1. O(ids + count), unless that is
-    more than half of V. Scratch: taken [V], zeros before and after.
+    The others exclude the row's targets [B, M] too (padded by -1). Their weight is the number of
+    ids that each stands for; the row's ids have 1. O(ids + count), unless that is more than half of
+    V. Scratch: taken [V], zeros before and after.
     """
     rows = offsets.size - 1
     starts = np.zeros(rows + 1, np.int64)

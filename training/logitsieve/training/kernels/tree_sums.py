@@ -5,14 +5,12 @@ with S the sum of phi over the set.
 
 Nodes are numbered as in a heap: 1 is the root, node i has the children 2 i and 2 i + 1, leaf l is
 node L + l and has the classes l n .. (l + 1) n - 1. Row i of `sums` [L, F] is the sum of phi over
-the *left* child of node i, row 0 the sum over all classes; the right child is the difference.
+the *left* child of node i, row 0 the sum over all classes.
 
 A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
-or 0 without classes. log q is the logarithm of the product of the branches' probabilities with
-these masses: exact despite rounding and clipping.
+or 0 without classes. log q belongs to the draw with these masses: exact despite rounding.
 
-Shape letters: V classes, D their size, F features, L leaves (a power of two), n classes a leaf, M
-draws, N rows to add.
+Shape letters: F features, L leaves (a power of two), n classes a leaf, N rows to add.
 """
 
 from __future__ import annotations

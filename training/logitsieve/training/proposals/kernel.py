@@ -3,8 +3,7 @@
 Blanc, Rendle 2018; Rawat et al. 2019, section 3.2. m draws for the batch come from the mean of the
 rows' distributions, with log-weight -log(m q_j); m counts the draws that are masked as targets.
 
-Shape letters: B rows that have a target, D hidden size, V classes, m draws, L' different leaves, n
-classes a leaf.
+Shape letters: L' different leaves, n classes a leaf.
 """
 
 from __future__ import annotations
@@ -36,12 +35,9 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 class LeafSoftmax:
     """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
 
-    Within a leaf, class j is drawn with a probability in proportion to sum over the rows b of
-    e^{x_bj} / Z^_b. Any Z^_b that does not depend on the draws within leaves is valid. Here it is
-    the importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a
-    confident row does not dominate.
-
-    Shape letters: L' different leaves, n classes a leaf, M draws.
+    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Any
+    Z^_b that does not depend on the draws within leaves is valid. Here it is the importance-sampled
+    sum over some of the drawn leaves, plus the target's e^x.
     """
 
     hidden: Tensor

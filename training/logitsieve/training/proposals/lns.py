@@ -4,9 +4,6 @@ Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling
 loss is an unweighted softmax over the target and the classes that collide: other classes are never
 pushed away. Corrected, u uniform classes are added, and each candidate is weighted by 1 over its
 expected count, pi_j + u / (V - 1), with pi_j the probability that its row, as hashed, collides.
-
-Shape letters: B rows, D hidden size, V classes, L tables, E candidates of all rows, M targets of a
-row.
 """
 
 from __future__ import annotations

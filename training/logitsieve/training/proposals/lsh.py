@@ -1,8 +1,6 @@
 """LSH Softmax: the classes that share buckets with the context, and a uniform sample of the rest.
 
 Levy, Chen, Ermon 2018, LSH Softmax, Algorithm 1.
-
-Shape letters: B rows, D hidden size, V classes, M targets of a row.
 """
 
 from __future__ import annotations

@@ -18,10 +18,8 @@ from logitsieve.utils.options import check_ranges
 class Proposal(ABC):
     """A method that draws candidates; its options are the fields of a dataclass.
 
-    `SampledSoftmax` starts a copy. InvalidRequest for an option out of range.
-
-    index: the index of the rows of W that `propose` searches, if any; the loss updates and saves
-    it. unservable: the name of the trained model if it is not a softmax of h.w + b.
+    index: the index of the rows of W that `propose` searches, if any; the loss updates it.
+    unservable: the name of the trained model if it is not a softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:
@@ -33,7 +31,6 @@ class Proposal(ABC):
         """Prepare to draw for `classes`, which may move or be exchanged by a tie.
 
         Make `index`, if any; the loss fills it. seed: of hash functions and features.
-        InvalidRequest for options that do not fit.
         """
         self.classes, self.form = classes, form
 

@@ -3,8 +3,6 @@
 The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets
 and the classes found, T is uniform without replacement outside S (Levy, Chen, Ermon 2018, LSH
 Softmax, equations 4 to 6, with V - |S| for its C - k).
-
-Shape letters: B rows, D hidden size, V classes, M targets of a row, E candidates of all rows.
 """
 
 from __future__ import annotations

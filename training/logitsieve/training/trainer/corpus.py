@@ -1,7 +1,6 @@
 """Words by id, and text as int32 ids on disk, mapped and read in parallel streams.
 
-Shape letters: N words of a text, U different words, V vocabulary, B streams, T time steps, W
-windows.
+Shape letters: N words of a text, B streams, T time steps, W windows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tied embeddings (Press and Wolf 2017); dropout between layers (Zaremba et al. 2014).
 
-Shape letters: B batch rows, T time steps, D hidden size, V vocabulary, L layers.
+Shape letters: T time steps, L layers.
 """
 
 from __future__ import annotations

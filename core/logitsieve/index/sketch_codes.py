@@ -1,0 +1,102 @@
+"""The codes of a sketch's rows, and their limits, read as numbers in float64.
+
+Shape letters: R rows of a block, F coordinates coded, W of four-bit codes, padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.results import Float64, Int64
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.sketch import EXTRA, LEVEL_EXTRA, numbers_of, widths_of
+
+MIDDLE = 128  # the code that stands for 0
+LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
+
+
+class Coding(NamedTuple):
+    """Rows of one coding in float64, and their limits: of a level, norms and the longest codes."""
+
+    name: str
+    codes: Float64  # [R, F] of the coordinates from `first` on
+    scales: Float64  # [R]
+    rests: Float64  # [R] norms of the rest; of a level, of its errors
+    kappa: float
+    most: float
+    first: int = 0
+
+    def coded(self, turned: Float64) -> Float64:
+        """Return the coordinates that these codes encode."""
+        return turned[:, self.first : self.first + self.codes.shape[1]]
+
+    def errors(self, turned: Float64) -> Float64:
+        """Return [R, F] coordinates minus codes."""
+        return self.coded(turned) - self.codes * self.scales[:, None]
+
+
+def codings_of(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[Coding]:
+    """Yield all codings of these rows, which lie at `places` of `coarse`."""
+    if "middle" in sketch:
+        yield from _levels(sketch, places)
+        return
+    limits, fine = sketch["limits"].tolist(), sketch["fine"][rows]
+    coded = min(len(sketch["directions"]), fine.shape[1] - EXTRA)
+    width = widths_of(sketch).coarse
+    codes, (scales, rests, _) = _coarse(sketch, places, width, 3)
+    yield Coding("coarse", codes[:, :coded], scales, rests, *limits[:2])
+    scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
+    codes = fine[:, :coded].astype(np.float64) - MIDDLE
+    yield Coding("fine", codes, scales, rests, *limits[2:4])
+
+
+def _coarse(
+    sketch: Arrays, places: Int64, width: int, extras: int
+) -> tuple[Float64, tuple[Float64, ...]]:
+    """Return codes [R, F] and `extras` numbers [R] of the rows at these places of `coarse`."""
+    groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
+    quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
+    codes = quads[lane[0], :, lane[1]].reshape(len(places), width).astype(np.float64) - MIDDLE
+    if not extras:
+        return codes, ()
+    ends = groups[:, -4 * extras * LANES :].copy().view(np.float32)
+    numbers = ends.reshape(len(places), extras, LANES)[lane[0], :, lane[1]].astype(np.float64)
+    return codes, tuple(numbers.T)
+
+
+def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
+    """Yield the first coordinates in eight bits, then the levels of the tail."""
+    widths, limits = widths_of(sketch), sketch["limits"].tolist()
+    F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
+    taken = {"coarse": sketch["coarse"][groups], "middle": sketch["middle"][groups]}
+    fine = sketch["fine"][places]
+    *of_groups, scales, norms = numbers_of({**sketch, **taken, "fine": fine})
+    own = (kind[np.arange(len(places)), lanes] for kind in of_groups)
+    numbers = [kind.astype(np.float64) for kind in (*own, scales, norms)]
+    codes, _ = _coarse(sketch, places, F, 0)
+    yield Coding("coarse", codes, numbers[0], np.full(len(places), np.inf), *limits[:2])
+    size = LANES * widths.padded // 8
+    bits = [_bits(taken["coarse"][:, LANES * F :][:, :size], lanes)]
+    bits.append(_bits(taken["middle"][:, :size], lanes))
+    pieces = fine[:, :-LEVEL_EXTRA].reshape(len(places), -1, 1, LANES)
+    crumbs = (pieces >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(len(places), -1)
+    nibbles = (8 * bits[0] + 4 * bits[1] + crumbs)[:, :T]
+    most = float(np.sqrt(T)), *limits[2:4]
+    pairs = zip(numbers[1::2], numbers[2::2], strict=True)
+    for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):
+        yield Coding(name, level_codes(nibbles, kept), *pair, np.inf, longest, F)
+
+
+def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
+    """Return the odd whole numbers that the first `bits` bits of four-bit codes mean."""
+    return np.asarray(2.0 * (codes_RT >> (4 - bits)) - ((1 << bits) - 1), np.float64)
+
+
+def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:
+    """Return uint8 [R, W] the bits of one row of each sixteen, in the order of simd/tables.py."""
+    bytes_of = planes.reshape(len(planes), -1, LANES)[np.arange(len(planes)), :, lanes]
+    return np.unpackbits(bytes_of, axis=1, bitorder="little")
