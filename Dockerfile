@@ -30,7 +30,10 @@ COPY cli cli
 RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
 RUN python3 -m pip --python /opt/logitsieve/bin/python install \
         --compile --constraint constraints.txt "$(echo /dist/*.whl)[console${EXTRAS:+,$EXTRAS}]"
-COPY deploy/image/probe.py /opt/logitsieve/probe.py
+# For each kind of processor that the file names, so that no first start compiles.
+COPY deploy/image/kernels.py deploy/image/kernels.py
+RUN /opt/logitsieve/bin/python deploy/image/kernels.py compile /opt/logitsieve/share/logitsieve
+COPY deploy/image/probe.py deploy/image/kernels.py /opt/logitsieve/
 
 FROM builder AS gpu-builder
 RUN python3 -m pip --python /opt/logitsieve/bin/python install \
@@ -56,10 +59,10 @@ WORKDIR /
 USER 10001:10001
 EXPOSE 50051 9090
 STOPSIGNAL SIGTERM
-# Alive, not ready: kernels that are compiled at a first start take a minute.
+# Alive, not ready: a processor that compiles its own kernels at a first start takes a minute.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "/opt/logitsieve/probe.py", "http://127.0.0.1:9090/healthz"]
-ENTRYPOINT ["logitsieve", "serve"]
+ENTRYPOINT ["python", "/opt/logitsieve/kernels.py", "run", "logitsieve", "serve"]
 # Arguments of `docker run` take the place of all of these.
 CMD ["--models", "/models", "--host", "0.0.0.0", "--kernel-cache", "/var/cache/logitsieve"]
 

@@ -70,6 +70,9 @@ test-gpu-kernels: .venv/dev  ## the GPU kernels, under Triton's interpreter
 test-gpu:             ## all tests of heads on a GPU there, with the python that PYTHON names
 	TRITON_INTERPRET=0 $(PYTHON) -m pytest tests/gpu tests/heads/test_contract.py
 
+test-image: .venv/dev  ## build the image and run it, as root (apt-get install buildah debootstrap)
+	$(BIN)/pytest -q -s tests/deploy/test_built_image.py
+
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
 	$(BIN)/pytest -m 'ray and not exhaustive'
 
@@ -114,4 +117,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test-avx2 test test-all fuzz attack mutants proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-avx2 test test-all fuzz attack mutants proofs bench race tables docs proto

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 
@@ -94,7 +95,9 @@ def test_what_a_gpu_compiles_goes_to_the_one_folder_that_can_be_written(gpu: Sta
 
 
 def test_signals_reach_the_server(runtime: Stage) -> None:
-    assert runtime.words("ENTRYPOINT") == ["logitsieve", "serve"]
+    python, script, action, *command = runtime.words("ENTRYPOINT")
+    assert (python, Path(script).name, action) == ("python", "kernels.py", "run")  # becomes it
+    assert command == ["logitsieve", "serve"]
     assert runtime.one("STOPSIGNAL") == "SIGTERM"
 
 

@@ -1,7 +1,6 @@
 """The image's virtual environment, made by the Dockerfile's own commands, and a server run from it.
 
-Where a container engine answers, the image itself is built too. `test_packaging` installs the same
-extra in every run.
+test_built_image.py builds the image itself. `test_packaging` installs the same extra in every run.
 """
 
 from __future__ import annotations
@@ -23,10 +22,6 @@ from tests.synthetic import make_softmax
 
 pytestmark = [pytest.mark.system, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 INSTALLED, WHEELS = "/opt/logitsieve", "/dist"
-DOCKER = (
-    shutil.which("docker") is not None
-    and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
-)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("image")
     for step in read()["builder"].all("RUN"):
         shell(folder, step)
+    for script in (REPOSITORY / "deploy/image").glob("*.py"):
+        shutil.copy(script, folder / INSTALLED.lstrip("/"))
     return folder
 
 
@@ -97,10 +94,10 @@ def test_it_serves_by_the_images_own_command(folder: Path, tmp_path: Path) -> No
     ports = [word for port in ("port", "metrics-port", "admin-port") for word in (f"--{port}", "0")]
     home = f"{folder}{INSTALLED}"
     environment = environment_of(runtime, home) | {"TMPDIR": str(cache)}
+    command = [word.replace(INSTALLED, home) for word in runtime.words("ENTRYPOINT")]
     with subprocess.Popen(
-        [*runtime.words("ENTRYPOINT"), *options, *ports],
+        [f"{home}/bin/{command[0]}", *command[1:], *options, *ports],
         env=environment, stderr=subprocess.PIPE, text=True,
-        executable=f"{home}/bin/{runtime.words('ENTRYPOINT')[0]}",
     ) as server:  # fmt: skip
         try:
             assert server.stderr is not None
@@ -121,18 +118,9 @@ def test_it_serves_by_the_images_own_command(folder: Path, tmp_path: Path) -> No
             assert "Traceback" not in rest
         finally:
             server.kill()
-    assert list(cache.rglob("*.nb[ic]"))
+    # What came with it is what it runs: this processor compiled nothing, if it is of a kind there.
+    assert not list(cache.glob("kernels-*"))
 
 
 def environment_of(stage: Stage, home: str) -> dict[str, str]:
     return {name: value.replace(INSTALLED, home) for name, value in stage.environment.items()}
-
-
-@pytest.mark.skipif(not DOCKER, reason="no container engine answers")
-def test_a_container_engine_builds_it() -> None:
-    tag = "logitsieve:test"
-    subprocess.run(["docker", "build", "--tag", tag, "."], cwd=REPOSITORY, check=True)
-    shown = subprocess.run(
-        ["docker", "run", "--rm", "--read-only", tag, "--help"], capture_output=True, check=False
-    )
-    assert shown.returncode == 0, shown.stderr

@@ -1,0 +1,98 @@
+"""Kernels that are compiled when the image is built, and a command that runs with them.
+
+    kernels.py compile FOLDER    for each of KINDS
+    kernels.py run COMMAND ...   for this machine's kind
+
+A processor of another kind compiles its own at a first start, and so does NUMBA_CPU_NAME's.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import NamedTuple
+
+from llvmlite import binding
+
+
+class Kind(NamedTuple):
+    """Processors that the same kernels suit: LLVM's name and features of the least of them.
+
+    None has a feature of `without`: for these the kernels' sources have other, faster code.
+    """
+
+    name: str
+    features: str
+    without: str = ""
+
+    def suits(self, features: set[str]) -> bool:
+        return features.issuperset(self.features.split()) and features.isdisjoint(
+            self.without.split()
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Numba's settings."""
+        features = ",".join(f"+{feature}" for feature in self.features.split())
+        return {"NUMBA_CPU_NAME": self.name, "NUMBA_CPU_FEATURES": features}
+
+
+V3 = "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"
+V4 = f"{V3} avx512bw avx512cd avx512dq avx512f avx512vl"
+KINDS = (
+    Kind("x86-64-v3", V3, without="avx512f avxvnni vaes"),  # Haswell to Skylake, Zen 1 and 2
+    Kind("x86-64-v3", f"{V3} vaes", without="avx512f avxvnni"),  # Zen 3
+    Kind("x86-64-v4", V4, without="avx512vnni"),  # Skylake's servers
+    Kind("x86-64-v4", f"{V4} avx512vnni"),  # Cascade Lake and later, Zen 4 and later
+)
+
+
+def environment_of(features: set[str]) -> dict[str, str]:
+    """Return Numba's settings for a processor with LLVM's `features`; empty: for itself."""
+    return next((kind.environment for kind in KINDS if kind.suits(features)), {})
+
+
+def run(command: list[str]) -> None:
+    """Become `command`, as the process that signals reach."""
+    features = {name for name, there in binding.get_host_cpu_features().items() if there}
+    settings = {} if "NUMBA_CPU_NAME" in os.environ else environment_of(features)
+    os.execvpe(command[0], command, os.environ | settings)
+
+
+def compile_all(folder: Path) -> None:
+    """Compile every kernel and C function for the processor that Numba's settings name."""
+    from logitsieve import kernels
+    from logitsieve.kernels.compile import Kernel, use_cache
+    from logitsieve.kernels.rows.functions import STORED_TYPES, addresses
+
+    use_cache(folder)
+    for module in walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        for found in vars(import_module(module.name)).values():
+            if isinstance(found, Kernel):
+                found.entry()
+    for kind in STORED_TYPES:
+        addresses(kind)
+
+
+def main() -> None:
+    """Read the arguments; CalledProcessError if a kind does not compile."""
+    action, *arguments = sys.argv[1:]
+    if action == "run":
+        run(arguments)
+    elif "NUMBA_CPU_NAME" in os.environ:
+        compile_all(Path(arguments[0]))
+    elif platform.machine() == "x86_64":
+        command = [sys.executable, __file__, action, *arguments]
+        made = [subprocess.Popen(command, env=os.environ | kind.environment) for kind in KINDS]
+        for process in made:
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, command)
+
+
+if __name__ == "__main__":
+    main()

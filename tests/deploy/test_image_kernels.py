@@ -1,0 +1,91 @@
+"""The kernels that the image brings: each processor gets those it would compile for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import llvmlite.binding as llvm
+import pytest
+
+from logitsieve.kernels.simd.byte_lanes import crumb_form_of, form_of
+from tests.deploy.dockerfile import REPOSITORY
+
+SCRIPT = REPOSITORY / "deploy" / "image" / "kernels.py"
+OLDER = "sse3 ssse3 sse4.1 sse4.2 popcnt"
+LEVEL3 = "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe sahf xsave"
+LEVEL4 = "avx512bw avx512cd avx512dq avx512f avx512vl"
+V3 = {*OLDER.split(), *LEVEL3.split()}
+V4 = V3.union(LEVEL4.split())
+SUITED = {
+    "Haswell, Zen 2": V3 | {"aes", "adx"},
+    "Zen 3": V3 | {"aes", "sha", "sse4a", "vaes", "vpclmulqdq"},
+    "Skylake-SP": V4 | {"aes"},
+    "Cascade Lake": V4 | {"avx512vnni"},
+    "Ice Lake, Zen 4": V4 | {"avx512vnni", "avx512vbmi", "gfni", "vaes"},
+    "Sapphire Rapids, Zen 5": V4 | {"amx-int8", "avx512bf16", "avx512vnni", "avxvnni", "vaes"},
+}
+OTHERS = {
+    "Nehalem": set(OLDER.split()),
+    "Alder Lake": V3 | {"avxvnni", "vaes"},
+    "Knights Landing": V3 | {"avx512f", "avx512cd"},
+    "Neoverse": {"dotprod", "neon"},
+}
+
+
+def settings_for(features: set[str]) -> dict[str, str]:
+    """Numba's settings that the script chooses."""
+    choose = (
+        "import json, sys, kernels; print(json.dumps(kernels.environment_of(set(sys.argv[1:]))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", choose, *sorted(features)],
+        cwd=SCRIPT.parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return dict(json.loads(done.stdout))
+
+
+def asked() -> set[str]:
+    """Features that the kernels' sources ask for."""
+    sources = (REPOSITORY / "core/logitsieve/kernels").rglob("*.py")
+    return {name for path in sources for name in re.findall(r'has\("([\w.]+)"\)', path.read_text())}
+
+
+@pytest.mark.parametrize("host", SUITED.values(), ids=list(SUITED))
+def test_no_processor_gets_slower_code_than_its_own(host: set[str]) -> None:
+    settings = settings_for(host)
+    named = {name.removeprefix("+") for name in settings["NUMBA_CPU_FEATURES"].split(",")}
+    assert named <= host
+    assert settings["NUMBA_CPU_NAME"] == ("x86-64-v4" if host >= V4 else "x86-64-v3")
+    # What is not asked where there is something better.
+    moot = {"vaes"} if "avx512f" in host else set()
+    moot |= {"avxvnni"} if "avx512vnni" in host else set()
+    assert asked() & host - moot == asked() & named - moot
+    for form in (form_of, crumb_form_of):
+        assert form("x86_64-linux", host.__contains__) is form("x86_64-linux", named.__contains__)
+
+
+@pytest.mark.parametrize("host", OTHERS.values(), ids=list(OTHERS))
+def test_a_processor_of_another_kind_compiles_its_own(host: set[str]) -> None:
+    assert settings_for(host) == {}
+
+
+def run(**environment: str) -> dict[str, str]:
+    """Numba's settings in a command that the script became."""
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    command = [sys.executable, str(SCRIPT), "run", sys.executable, "-c", show]
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
+    done = subprocess.run(
+        command, env=inherited | environment, capture_output=True, text=True, check=True
+    )
+    shown = json.loads(done.stdout)
+    return {name: text for name, text in shown.items() if name.startswith("NUMBA_")}
+
+
+def test_a_command_runs_with_the_settings_unless_it_has_its_own() -> None:
+    here = {name for name, there in llvm.get_host_cpu_features().items() if there}
+    assert run() == settings_for(here)
+    assert run(NUMBA_CPU_NAME="generic") == {"NUMBA_CPU_NAME": "generic"}
