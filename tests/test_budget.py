@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 313,
-    "lines of source": 41_520,
+    "lines of source": 41_590,
     "lines of core/": 18_280,
-    "lines of tests/": 46_730,
+    "lines of tests/": 46_980,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source
