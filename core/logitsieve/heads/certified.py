@@ -154,7 +154,8 @@ class CertifiedHead(Head):
 
     def _prepare(self) -> None:
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
-        self._describe(sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance))
+        descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
+        self._describe(descriptor, self._arrays["coarse"].nbytes)
         self._kernel = certified_topk.entry()
         self._most = MAX_LEVEL_ROWS if "middle" in self._arrays else ANY_ROWS
 

@@ -62,7 +62,8 @@ class ExactHead(Head):
     chance: ClassVar[float] = 0.0
 
     def _prepare(self) -> None:
-        super()._prepare()
+        matrix = self._softmax.matrix
+        self._describe(self._softmax.descriptor, matrix.row_bytes * matrix.vocab_size)
         self._kernel = dense_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:

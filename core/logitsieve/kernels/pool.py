@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 ROWS_A_SLICE = 16  # below this a slice costs less than the hand-over to a thread
@@ -25,6 +25,10 @@ def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list
     if slices == 1:
         return [call(0, rows)]
     bounds = [rows * i // slices for i in range(slices + 1)]
-    waiting = [_threads(threads).submit(call, start, stop) for start, stop in pairwise(bounds[1:])]
-    first = call(0, bounds[1])
-    return [first, *(future.result() for future in waiting)]
+    return run_all([partial(call, *ends) for ends in pairwise(bounds)], threads)
+
+
+def run_all(calls: Sequence[Callable[[], int]], threads: int) -> list[int]:
+    """Run at most `threads` calls in parallel, the first on this thread; return their results."""
+    waiting = [_threads(threads).submit(call) for call in calls[1:]]
+    return [calls[0](), *(future.result() for future in waiting)]

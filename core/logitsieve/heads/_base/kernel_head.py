@@ -27,10 +27,15 @@ from logitsieve.heads._base.head import (
     require_part,
 )
 from logitsieve.heads._base.spec import Arrays, PartSpec
-from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.pool import ROWS_A_SLICE, run_all, run_slices
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_candidates, screen_topk
+from logitsieve.kernels.topk.descriptor import shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
+
+FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden, below which they are not divided among threads
+SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start, and so many rows
+SHARE_ANSWERS = 16  # for each answer
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
@@ -96,8 +101,13 @@ class Head(ABC):
         self.knobs = self.clamp_knobs(knobs, self._arrays, self._softmax)
         self._apply_knobs()
 
-    def _describe(self, descriptor: Int64) -> None:
+    def _describe(self, descriptor: Int64, read: int = 0) -> None:
+        """Answer from a descriptor; `read` counts the bytes of W that every row has to read.
+
+        With more threads than one, each reads a share of them for a few rows of hidden.
+        """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
+        self._shares = shares_of(descriptor, min(self._threads, read // SHARE_BYTES))
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
@@ -125,7 +135,10 @@ class Head(ABC):
         scanned, exact, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
         if self.proves:
             exact.fill(True)
-        if self._threads == 1 or rows == 1:
+        shares = len(self._shares)
+        if shares > 1 and rows < FEW_ROWS and SHARE_ANSWERS * k * shares <= self._vocab_size:
+            status = self._run_shares(hidden, ids, logits, scanned)
+        elif self._threads == 1 or rows == 1:
             status = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
         else:
             status = self._run_slices(hidden, ids, logits, scanned)
@@ -138,6 +151,26 @@ class Head(ABC):
         results = run_slices(answer, hidden.shape[0], self._threads)
         refused = [status for status in results if status < 0]
         return max(refused) if refused else sum(results)
+
+    def _run_shares(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
+        """Take the best of each share of W on a thread of its own, then the best of these."""
+        (rows, k), shares = ids.shape, self._shares
+        found = [
+            (_empty((rows, k), INT32), _empty((rows, k), FLOAT32), _empty(rows, INT32))
+            for _ in shares
+        ]
+        calls = [
+            partial(self._kernel, share.ctypes.data, hidden, *own, 0, rows)
+            for share, own in zip(shares, found, strict=True)
+        ]
+        if status := min(run_all(calls, self._threads)):
+            return status
+        listed = np.concatenate([own[0] for own in found], axis=1).ravel()
+        offsets = np.arange(rows + 1) * (k * len(shares))
+        status = int(listed_topk(self._address, hidden, offsets, listed, ids, logits, scanned, 0))
+        total = np.add.reduce([own[2] for own in found])
+        np.minimum(total, self._vocab_size, out=scanned)
+        return status
 
     def _answer_rest(self, status: int, hidden: Float32, k: int, top: TopK) -> None:
         """Refuse a bad row, or let the fallback answer rows without an answer, in place."""

@@ -217,7 +217,7 @@ def route_queries(descriptor, routes, count):
     )  # fmt: skip
     empty_heaps(descriptor, CENTROIDS, routes, count)
     if descriptor[CODES] == 0:
-        scan_all(centroids.matrix, routes, count)
+        scan_all(centroids.matrix, routes, count, np.int64(0), centroids.matrix.rows)
     else:
         for q in range(count):
             if not _route_one(centroids, routes, q):

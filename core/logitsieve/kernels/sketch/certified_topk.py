@@ -20,7 +20,13 @@ from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_quer
 from logitsieve.kernels.sketch.sieve import DONE, FORGET, KEEP, first_groups, sieve, sieved_at
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SPARE
-from logitsieve.kernels.topk.descriptor import ROWS, fill_logits, matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import (
+    ROWS,
+    fill_logits,
+    matrix_at,
+    share_of_rows,
+    widen_hidden,
+)
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
@@ -37,6 +43,7 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
+    begin, end = share_of_rows(descriptor)
     groups = first_groups(descriptor, limit)
     sieved_size = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
     each, status = query_room(dim, limit) + sieved_size, 0
@@ -53,13 +60,13 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
             status = -1 - bad
             break
         if groups == 0:
-            scan_all(matrix_at(descriptor, 0), queries, count)
+            scan_all(matrix_at(descriptor, 0), queries, count, begin, end)
         else:
             sieve(descriptor, queries, sieving, groups, count, FORGET)
         for q in range(count):
             own = row_of(sieving, q, sieved_size)
             done = int(sieved_at(descriptor, own, groups, limit, FORGET).counts[DONE])
-            scanned[first + q] = descriptor[ROWS] if groups == 0 else done
+            scanned[first + q] = end - begin if groups == 0 else done
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
     return status

@@ -37,7 +37,7 @@ from logitsieve.kernels.sketch.levels import (
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
-from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
+from logitsieve.kernels.topk.descriptor import DIM, ROWS, SHARE, SHARES, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, NORM, STATE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
@@ -79,8 +79,13 @@ def sieved_at(descriptor, start, groups, limit, keep):
 
 @inline
 def sieve(descriptor, queries, start, groups, count, keep):
-    """Offer to each query every row that may be among its best; `start` is scratch of all."""
+    """Offer to each query every row that may be among its best; `start` is scratch of all.
+
+    A share has every few tiles, so that rows that are often among the best are in all, and the
+    first groups as well, for the threshold.
+    """
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
+    ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
     stride = size_of(sieved_at(descriptor, nowhere(), groups, limit, keep))
     while first < sketch.groups:
         for q in range(count):
@@ -89,8 +94,10 @@ def sieve(descriptor, queries, start, groups, count, keep):
                 h = row_of(queries.hidden, q, descriptor[DIM])
                 encode_query(descriptor, h, queries.states[STATE * q + NORM], sieved.coded, limit)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
-            _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep)
-        first, last = last, min(last + TILE, sketch.groups)
+            settles = last == groups or first + step >= sketch.groups
+            _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep)
+        first = last + ahead if first == 0 else first + step
+        last = min(first + TILE, sketch.groups)
 
 
 @inline_once
@@ -107,12 +114,11 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 
 @inline_once
-def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
+def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep):
     """Collect places in groups first .. last-1 that reach the threshold; settle them by chunks."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     queue, queued = level_queue_at(sieved.coded.rests), 0
-    settles = last == groups or last == sketch.groups
     for four in range(first, last, FOUR):
         if sketch.tail_width > 0:
             passed, queued = _pass_levels(

@@ -40,8 +40,9 @@ from logitsieve.utils.stored import StoredMatrix
 
 (
     WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS, KIND, ROW_BYTES, FUNCTIONS, LARGEST_PARTS,
-) = range(10)  # fmt: skip
-MATRIX_FIELDS = 10
+    SHARE, SHARES,
+) = range(12)  # fmt: skip
+MATRIX_FIELDS = 12  # with SHARE of SHARES, the rows that one thread goes through
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
 # What proofs/scan.py proves to be enough.
@@ -76,6 +77,7 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
         WEIGHT: matrix.data,
         BIAS: bias,
         ROWS: matrix.vocab_size,
+        SHARES: 1,
         DIM: matrix.dim,
         LARGEST_BIAS: float(np.abs(bias).max()),
         KIND: way_of(matrix.kind),
@@ -89,6 +91,18 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
     if descriptor[KIND] >= CODED:
         fill_fields(descriptor, {LARGEST_PARTS: largest_norm(address, MAGNITUDES)})
     return descriptor
+
+
+def shares_of(descriptor: Int64, count: int) -> list[Int64]:
+    """Return `count` copies of a head's descriptor, each with a share of its rows."""
+    return [fill_fields(descriptor.copy(), {SHARE: i, SHARES: count}) for i in range(count)]
+
+
+@inline
+def share_of_rows(descriptor):
+    """Return the first and the last + 1 of a share's rows."""
+    rows, share, shares = descriptor[ROWS], descriptor[SHARE], descriptor[SHARES]
+    return rows * share // shares, rows * (share + 1) // shares
 
 
 @kernel("(int64, int64)")

@@ -7,7 +7,7 @@ import numpy as np
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
-from logitsieve.kernels.topk.descriptor import ROWS, exact_logit, matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, share_of_rows, widen_hidden
 from logitsieve.kernels.topk.queries import LOGITS, at_once, begin_block, query_room, write_answers
 from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 
@@ -17,6 +17,7 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
+    begin, end = share_of_rows(descriptor)
     block, status = at_once(stop - start, query_room(dim, limit)), 0
     scratch = np.empty(block * query_room(dim, limit) + LOGITS, np.float64)
     for first in range(start, stop, block):
@@ -28,9 +29,9 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
         if bad >= 0:
             status = -1 - bad
             break
-        scan_all(matrix_at(descriptor, 0), queries, count)
+        scan_all(matrix_at(descriptor, 0), queries, count, begin, end)
         for q in range(count):
-            scanned[first + q] = descriptor[ROWS]
+            scanned[first + q] = end - begin
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
     return status
@@ -43,8 +44,8 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
 def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
 
-    Row start + r chooses among the distinct `listed` ids of CSR row r. A row with fewer than K gets
-    scanned = -1. Returns the number of such rows, or -1 - r if row r of hidden is refused.
+    Row start + r chooses among the `listed` ids of CSR row r. A row with fewer than K gets scanned
+    = -1. Returns the number of such rows, or -1 - r if row r of hidden is refused.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -53,7 +54,7 @@ def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     for place in range(offsets.size - 1):
         row = start + place
         queries, bad = begin_block(
-            descriptor, pointer(scratch), one, pointer(hidden), pointer(ids), row, one, limit, False
+            descriptor, pointer(scratch), one, pointer(hidden), pointer(ids), row, one, limit, True
         )
         if bad >= 0:
             unfilled = -1 - row

@@ -275,12 +275,13 @@ def _stored_rows(matrix):
 
 
 @inline
-def scan_all(matrix, queries, count):
+def scan_all(matrix, queries, count, begin, end):
+    """Offer rows begin .. end-1 to the first `count` queries."""
     few, fours = _few(matrix, count), count // 4 * 4
     tile = _stored_rows(matrix) if few and count > 1 else tile_rows(matrix, count)
     room = np.empty(tile_room(matrix), np.float32)
-    for first in range(0, matrix.rows, tile):
-        last = min(matrix.rows, first + tile)
+    for first in range(begin, end, tile):
+        last = min(end, first + tile)
         floats = matrix if few else as_floats(matrix, first, last, pointer(room))
         for q in range(0, fours, 4):
             scan_four(
