@@ -35,6 +35,10 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(INSTALL) '.[ray]'
 	@touch $@
 
+.venv/eval: pyproject.toml constraints.txt | .venv/dev
+	$(INSTALL) '.[eval]'
+	@touch $@
+
 .venv/docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	$(INSTALL) '.[docs]'
 	@touch $@
@@ -59,10 +63,10 @@ check: .venv/dev      ## formatting, lint, types
 	$(BIN)/pytest -q -s tests/test_budget.py
 
 unit: .venv/dev       ## fast tests
-	$(PYTEST) -m 'not system and not gpu and not ray and not exhaustive'
+	$(PYTEST) -m 'not system and not gpu and not ray and not evaluation and not exhaustive'
 
 test-system: .venv/dev       ## tests that install packages, kill processes or start other servers
-	$(PYTEST) -m 'system and not ray and not exhaustive'
+	$(PYTEST) -m 'system and not ray and not evaluation and not exhaustive'
 
 test-gpu-kernels: .venv/dev  ## the GPU kernels, under Triton's interpreter
 	$(PYTEST) -m 'gpu and not exhaustive'
@@ -76,13 +80,16 @@ test-image: .venv/dev  ## build the image and run it, as root (apt-get install b
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
 	$(BIN)/pytest -m 'ray and not exhaustive'
 
+test-eval: .venv/eval  ## lm_eval, which is installed for them, against OpenAI's interface over GGUF
+	$(BIN)/pytest -m 'evaluation and not exhaustive'
+
 test-avx2: .venv/dev  ## some tests as on a CPU with AVX2 and nothing newer, where this one has more
 	@if grep -qE 'avx512f|avx_vnni' /proc/cpuinfo; \
 	then $(AVX2) $(PYTEST) -m 'not exhaustive' $(AVX2_TESTS); \
 	else echo 'This CPU has nothing newer than AVX2: all tests run so.'; fi
 
 test: check           ## everything but the exhaustive sweeps
-	$(PYTEST) -m 'not ray and not exhaustive'
+	$(PYTEST) -m 'not ray and not evaluation and not exhaustive'
 	$(MAKE) test-avx2
 
 test-all: check       ## everything
@@ -117,4 +124,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-avx2 test test-all fuzz attack mutants proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-eval test-avx2 test test-all fuzz attack mutants proofs bench race tables docs proto

@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 313,
-    "lines of source": 41_590,
-    "lines of core/": 18_280,
-    "lines of tests/": 46_980,
+    "files of source": 322,
+    "lines of source": 43_270,
+    "lines of core/": 18_400,
+    "lines of tests/": 47_940,
     "lines of benchmarks/": 7_100,
 }
 LONGEST = 70  # lines of a function of the source

@@ -32,8 +32,9 @@ DIRECT: dict[str, set[str]] = {
     "client": {"utils", "llamacpp", "v1"},
     "server": {"decoding", "gpu", "v1"},
     "console": {"server"},
+    "completions": {"server", "client"},
     "ray": {"server", "client", "index_builder"},
-    "cli": {"ray", "training"},
+    "cli": {"ray", "training", "completions"},
 }
 # The rooms of `kernels`, each of which may import those before it.
 KERNEL_ROOMS = [
@@ -52,10 +53,10 @@ CONFINED: dict[str, set[str]] = {
     "transformers": {"index_builder", "client"},
     "faiss": {"index_builder"},
     "grpc": {"client", "server", "console", "v1"},
-    "starlette": {"server", "console"},
+    "starlette": {"server", "console", "completions"},
     "opentelemetry": {"server"},
     "uvicorn": {"server"},
-    "uvloop": {"server", "ray"},
+    "uvloop": {"server", "completions", "ray"},
     "ray": {"ray"},
     "jinja2": {"llamacpp", "console"},
     "typer": {"cli"},

@@ -54,7 +54,8 @@ ROOT = Path(__file__).parents[2]
 
 def missing_places(name: str, extra: str) -> list[str]:
     """What a new command still lacks: its module, its row of the docs, its example, its test."""
-    module = ROOT / "cli" / "logitsieve" / "cli" / f"{name}.py"
+    file = name.replace("-", "_")
+    module = ROOT / "cli" / "logitsieve" / "cli" / f"{file}.py"
     if not module.is_file():
         return [f"{module}: no module of that name"]
     missing = []
@@ -67,7 +68,7 @@ def missing_places(name: str, extra: str) -> list[str]:
     end = f"| `{extra}` |" if extra else "| none |"
     if [row.endswith(end) for row in rows] != [True]:
         missing.append(f"{docs}: no row `| `{name}` | ... {end}`")
-    test = ROOT / "tests" / "cli" / f"test_{name}.py"
+    test = ROOT / "tests" / "cli" / f"test_{file}.py"
     if not test.is_file():
         missing.append(f"{test}: no tests of the command")
     return missing

@@ -8,7 +8,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import generate
-from logitsieve.client.llamacpp_generation import GenerationOptions
+from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.llamacpp import LlamaContext
 from tests.llamacpp.small_model import END, Make
 

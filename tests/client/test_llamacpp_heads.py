@@ -81,13 +81,23 @@ def test_log_probabilities_are_natural_ones(weight: np.ndarray, hidden: np.ndarr
     ids = [3, 0, 59, 7, 7]
     expected = logits[range(B), ids] - np.logaddexp.reduce(logits, axis=1)
     decoder = DenseDecoder(weight)
-    of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).log_probs(hidden, ids)
-    np.testing.assert_allclose(of_decoder, expected, atol=1e-5)
+    of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).scores(hidden, ids, 0)
+    np.testing.assert_allclose(of_decoder.targets, expected, atol=1e-5)
     assert decoder.asked == [("score", {"head": "screen", "normalizer": "exact"})]
-    dense = DenseOutput().log_probs(logits.astype(np.float32), ids)
-    np.testing.assert_allclose(dense, expected, atol=1e-5)
+    dense = DenseOutput().scores(logits.astype(np.float32), ids, 0)
+    np.testing.assert_allclose(dense.targets, expected, atol=1e-5)
     with pytest.raises(InvalidRequest, match="logprobs: got True, allowed: a model that does not"):
-        DecoderOutput(decoder, {}, V, CAP).log_probs(hidden, ids)
+        DecoderOutput(decoder, {}, V, CAP).scores(hidden, ids, 0)
+
+
+def test_the_best_ids_are_scored_like_targets(weight: np.ndarray, hidden: np.ndarray) -> None:
+    logits = hidden.astype(np.float64) @ weight.T.astype(np.float64)
+    order = np.argsort(-logits, axis=1)
+    for head in (DenseOutput(), DecoderOutput(DenseDecoder(weight), {}, V, None)):
+        rows = hidden if head.headless else logits.astype(np.float32)
+        scores = head.scores(rows, order[:, 1].tolist(), 3)
+        assert scores.ids.tolist() == order[:, :3].tolist()
+        assert (scores.best[:, 1] == scores.targets).all()
 
 
 def test_constraints_are_none_without_edits() -> None:

@@ -15,17 +15,17 @@ BUILDS = {
     "2025": (
         SIZES + struct.pack("<2i", 4, 4) + struct.pack("<4i", -1, -1, -1, -1) + OLD_ROPE,
         bytes(16) + TYPES + bytes(16) + FLAGS,
-        ContextLayout(sizes=0, threads=16, hook=72, flags=112),
+        ContextLayout(sizes=0, threads=16, flash=36, hook=72, flags=112),
     ),
     "early 2026": (
         SIZES + struct.pack("<9i", 0, 0, 4, 4, 0, -1, -1, -1, -1) + ROPE,
         bytes(4) + bytes(16) + TYPES + bytes(16) + FLAGS,
-        ContextLayout(sizes=0, threads=24, hook=88, flags=128),
+        ContextLayout(sizes=0, threads=24, flash=48, hook=88, flags=128),
     ),
     "2026.10": (
         SIZES + struct.pack("<10i", 0, 0, 1, 4, 4, 0, -1, -1, -1, -1) + ROPE,
         bytes(16) + TYPES + bytes(24) + FLAGS,
-        ContextLayout(sizes=0, threads=28, hook=88, flags=136),
+        ContextLayout(sizes=0, threads=28, flash=52, hook=88, flags=136),
     ),
 }
 

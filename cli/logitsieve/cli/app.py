@@ -27,7 +27,10 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("starlette", "uvicorn", "uvloop"),
     ),
     "training": ("numba", "faiss", "torch"),
-    "llamacpp": ("numba", "gguf", "jinja2", "xllamacpp"),
+    "llamacpp": (
+        *("numba", "gguf", "jinja2", "xllamacpp"),
+        *("prometheus_client", "starlette", "uvicorn", "uvloop"),
+    ),
     "ray": ("numba", "prometheus_client", "ray", "fastapi"),
     "builder": ("numba", "faiss", "torch", "threadpoolctl"),
 }
@@ -56,12 +59,15 @@ COMMANDS: dict[str, Entry] = {
     "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
     "generate": Entry("Look", "Continue a text or answer a chat by a GGUF model.", "llamacpp"),
+    "serve-gguf": Entry(
+        "Serve", "Score and continue texts by a GGUF model, in OpenAI's interface.", "llamacpp"
+    ),
     "admin": Entry("Serve", "Load, unload or name versions of a server.", ""),
 }
 
 
 class LazyCommand(TyperCommand):
-    """A subcommand; its module, cli/<name>.py, is imported when it is called."""
+    """A subcommand; its module, cli/<name>.py with - as _, is imported when it is called."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
@@ -69,7 +75,8 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Return the context of the real command; --help works without its extra."""
-        command = import_module(f"logitsieve.cli.{self.name}").command
+        module = str(self.name).replace("-", "_")
+        command = import_module(f"logitsieve.cli.{module}").command
         variables = f"LOGITSIEVE_{str(self.name).upper()}_" if self._entry.from_file else ""
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         text = (getdoc(command) or "").replace("Example: ", "\b\nExample: ")

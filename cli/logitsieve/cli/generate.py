@@ -153,7 +153,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
     gguf = GgufModel(options.gguf)
     if options.index is not None:
-        _refuse_another_shape(options.index, gguf)
+        refuse_another_shape(options.index, gguf)
     with LlamaContext(gguf, sequences=len(given), **size) as context:
         prompts = given
         if options.chat:
@@ -173,7 +173,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             _show(attached.generate(prompts, **settings), given, handover, options, as_json)
 
 
-def _refuse_another_shape(index: Path, gguf: GgufModel) -> None:
+def refuse_another_shape(index: Path, gguf: GgufModel) -> None:
     """InvalidRequest unless V and D are the model's, before either is opened."""
     from logitsieve.index.reader import read_contents
 
@@ -239,6 +239,7 @@ class Handover:
         self.head = head
         self._attached, self._making = attached, making
         self._asked, self._threads = asked, threads
+        self.decoder: LocalDecoder | None = None  # of the index that was made
         self._before: GenerationCost | None = None  # at the handover
 
     def follow(self, counts: GenerationCost) -> None:
@@ -250,6 +251,7 @@ class Handover:
         if making.decoder is None:
             self._say(f"No index could be made: {making.error}")
             return
+        self.decoder = making.decoder
         self.head = grade_of(making.decoder, self._asked)
         self._attached.swap(making.decoder, head=self.head)
         self._before = replace(counts)

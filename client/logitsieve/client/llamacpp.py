@@ -13,8 +13,9 @@ import numpy as np
 
 from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.llamacpp_generation import Generation, GenerationOptions, Prompt, Token
+from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
 from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, HeadSlot, OutputHead
+from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
 __all__ = [
@@ -58,6 +59,11 @@ class LlamaAttachment:
         self.context = context
         self._slot = HeadSlot(head)
         self._attached, context.headless = True, head.headless
+
+    @property
+    def head(self) -> OutputHead:
+        """The head that chooses the next token."""
+        return self._slot.head
 
     def swap(self, decoder: Decoder, /, **target: Unpack[Target]) -> None:
         """Let another decoder choose from the next token on, also during a generation.

@@ -2,86 +2,21 @@
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import MOST_STEPS, Sampling, sampling, whole
+from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
-from logitsieve.client.llamacpp_heads import HeadSlot, RowEdits
+from logitsieve.client.llamacpp_heads import HeadSlot
+from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
 from logitsieve.llamacpp import LlamaContext
 
 Prompt = str | Sequence[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationOptions:
-    """Options of a generation; InvalidRequest for a value out of range.
-
-    Greedy at temperature 0. Temperature, filters and `seeds` work as in `Decoder.sample`.
-    Penalties apply to the last `penalized` tokens of a sequence with its prompt: a positive logit
-    is divided by the `repetition_penalty`, a negative one multiplied, and each falls by
-    `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` lists the ids to
-    choose from, or is a function (a grammar) from a sequence's tokens, without its prompt, to that
-    list. A sequence ends before any text in `stop`. `logprobs` keeps log-probabilities under the
-    full softmax, before edits.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seeds: int | Sequence[int] | None = None
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalized: int = 64
-    banned: Sequence[int] = ()
-    allowed: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] | None = None
-    stop: Sequence[str] = ()
-    logprobs: bool = False
-    ignore_end: bool = False  # decode on after a token that ends the text
-
-    def __post_init__(self) -> None:
-        if isinstance(self.stop, str) or not all(isinstance(e, str) and e for e in self.stop):
-            raise InvalidRequest("stop", repr(self.stop), "a list of texts, none of them empty")
-        whole("max_tokens", self.max_tokens, 1, MOST_STEPS - 1)
-        whole("penalized", self.penalized, 0, 1 << 30)
-
-    def drawing(self, sequences: int) -> Sampling | None:
-        """Return the checked options of draws at step 0; None if greedy."""
-        names = "seeds", "temperature", "top_k", "top_p", "min_p"
-        options: Any = {name: getattr(self, name) for name in names}
-        checked = sampling(sequences, 1, options)
-        return checked if checked.temperature > 0 else None
-
-    def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:
-        """Return the edits of the logits of a sequence's next token."""
-        counts: dict[int, int] = {}
-        for token in [*prompt, *made][-self.penalized :] if self.penalized else []:
-            counts[token] = counts.get(token, 0) + 1
-        bias = {}
-        if self.presence_penalty or self.frequency_penalty:
-            bias = {
-                token: -self.presence_penalty - count * self.frequency_penalty
-                for token, count in counts.items()
-            }
-        allowed = self.allowed(made) if callable(self.allowed) else self.allowed
-        if allowed is None and self.allowed is not None:
-            raise InvalidRequest("allowed", "a function that returned None", "one that lists ids")
-        return RowEdits(
-            banned=tuple(self.banned),
-            allowed=None if allowed is None else list(allowed),
-            bias=bias,
-            repeated=list(counts) if self.repetition_penalty != 1 else (),
-            repetition_penalty=self.repetition_penalty,
-        )
 
 
 class Token(NamedTuple):
@@ -103,17 +38,6 @@ class GenerationCost:
     prompt_s: float = 0.0
     scanned: int = 0  # exact logits computed
     proven: int = 0  # tokens proven to be the full softmax's choice
-
-
-@dataclass
-class _Sequence:
-    number: int
-    prompt: Sequence[int]
-    made: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    held: str = ""  # perhaps the beginning of a `stop`
-    stopped: bool = False
-    utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
 
 class Generation:
@@ -142,8 +66,18 @@ class Generation:
         for field_name, ids in (("banned", options.banned), ("allowed", allowed_ids)):
             for token in ids:
                 whole(field_name, token, 0, context.gguf.vocab_size - 1)
-        self._drawing = options.drawing(len(read))
-        self._sequences = [_Sequence(number, tokens) for number, tokens in enumerate(read)]
+        drawing = options.drawing(len(read))
+        self._sequences = [
+            Continuation(
+                context,
+                number,
+                tokens,
+                options,
+                drawing and drawing._replace(seeds=drawing.seeds[number : number + 1]),
+            )
+            for number, tokens in enumerate(read)
+        ]
+        self._log_probs: list[list[float]] = [[] for _ in read]
         self.texts = [""] * len(read)
         self._tokens = self._decoded()
 
@@ -161,20 +95,19 @@ class Generation:
     @property
     def log_probs(self) -> list[list[float]]:
         """Return their log-probabilities; empty without `logprobs`."""
-        return [list(each.log_probs) for each in self._sequences]
+        return [list(each) for each in self._log_probs]
 
     def _decoded(self) -> Iterator[Token]:
         self._take_head()
         rows, running = self._read_prompts(), self._sequences
         for step in range(self._options.max_tokens):
             began = perf_counter()
-            self._choose(rows, running, step)
+            texts = self._choose(rows, running)
             self.counts.seconds += perf_counter() - began
-            texts = [self._text(each) for each in running]
-            left = [each for each in running if not self._over(each)]
+            left = [each for each in running if not each.over]
             full = len(left) > self.context.free or step + 1 == self._options.max_tokens
             for each, text in zip(running, texts, strict=True):
-                yield self._shown(each, text, last=full or self._over(each))
+                yield self._shown(each, text, last=full or each.over)
             running = left
             if full or not running:
                 return
@@ -197,53 +130,25 @@ class Generation:
         self.counts.prompt_s = perf_counter() - began
         return np.concatenate(rows)
 
-    def _choose(self, rows: Float32, running: Sequence[_Sequence], step: int) -> None:
-        edits = [self._options.edits(each.prompt, each.made) for each in running]
-        drawing = self._drawing
-        if drawing is not None:
-            seeds = drawing.seeds[[each.number for each in running]]
-            drawing = drawing._replace(seeds=seeds, step=step)
+    def _choose(self, rows: Float32, running: Sequence[Continuation]) -> list[str]:
         began = perf_counter()
-        chosen = self._head.choose(rows, edits, drawing)
+        chosen = choose(self._head, rows, running)
         self.counts.head_s += perf_counter() - began
         self.counts.tokens += len(running)
         self.counts.scanned += int(chosen.scanned.sum())
         self.counts.proven += int(chosen.exact.sum())
         ids = chosen.ids.tolist()
-        for each, token in zip(running, ids, strict=True):
-            each.made.append(token)
         if self._options.logprobs:
-            for each, log_prob in zip(running, self._head.log_probs(rows, ids), strict=True):
-                each.log_probs.append(float(log_prob))
+            scores = self._head.scores(rows, ids, 0).targets
+            for each, log_prob in zip(running, scores.tolist(), strict=True):
+                self._log_probs[each.number].append(log_prob)
+        return [each.take(token) for each, token in zip(running, ids, strict=True)]
 
-    def _text(self, sequence: _Sequence) -> str:
-        token = sequence.made[-1]
-        if self.context.ends(token):
-            return ""
-        text: str = sequence.held + sequence.utf8.decode(self.context.piece(token))
-        cuts = [text.find(stop) for stop in self._options.stop if stop in text]
-        if cuts:
-            sequence.stopped, sequence.held = True, ""
-            return text[: min(cuts)]
-        begun = [
-            size
-            for stop in self._options.stop
-            for size in range(1, len(stop))
-            if text.endswith(stop[:size])
-        ]
-        shown = len(text) - max(begun, default=0)
-        sequence.held = text[shown:]
-        return text[:shown]
-
-    def _shown(self, sequence: _Sequence, text: str, last: bool) -> Token:
+    def _shown(self, sequence: Continuation, text: str, last: bool) -> Token:
         if last:
-            text += sequence.held
+            text += sequence.rest()
         self.texts[sequence.number] += text
         return Token(sequence.number, sequence.made[-1], text)
-
-    def _over(self, sequence: _Sequence) -> bool:
-        ended = self.context.ends(sequence.made[-1]) and not self._options.ignore_end
-        return ended or sequence.stopped
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -64,6 +64,18 @@ class Chosen(NamedTuple):
     exact: Bool  # [B] proven to be the full softmax's choice
 
 
+class Scores(NamedTuple):
+    """Log-probabilities under the full softmax, before edits and temperature."""
+
+    targets: Float32  # [B]
+    ids: Int32  # [B, K] the best, in order
+    best: Float32  # [B, K] of these; the same bits as a target's that is the same id
+    low: Float32  # [B] log Z lies between these; NaN if nothing is proven
+    high: Float32  # [B]
+    exact: Bool  # [B] proven
+    scanned: Int32  # [B] logits computed, those of log Z excepted
+
+
 class OutputHead(Protocol):
     """Chooses tokens from the rows of a LlamaContext: hidden if `headless`, else logits."""
 
@@ -73,8 +85,8 @@ class OutputHead(Protocol):
         """Return the best id of each row, or a draw with `drawing.seeds` [B]."""
         ...
 
-    def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
-        """Return the log-probability [B] of an id in each row, before edits and temperature."""
+    def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
+        """Return the log-probabilities of an id in each row, and of the row's `k` best ids."""
         ...
 
 
@@ -103,11 +115,20 @@ class DenseOutput:
         scanned = np.full(len(rows), rows.shape[1], np.int32)
         return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
 
-    def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
-        """Normalize all logits."""
-        shifted = rows.astype(np.float64) - rows.max(axis=1, keepdims=True)
-        chosen = np.take_along_axis(shifted, np.asarray(ids)[:, None], axis=1)[:, 0]
-        return np.asarray(chosen - np.log(np.exp(shifted).sum(axis=1)), np.float64)
+    def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
+        """Normalize all logits, a row at a time."""
+        count, vocab_size = rows.shape
+        ids = np.empty((count, k), np.int32)
+        log_probs = np.empty((count, 1 + k), np.float32)
+        for place, (row, target) in enumerate(zip(rows, targets, strict=True)):
+            best = np.argpartition(-row, k - 1)[:k] if 0 < k < vocab_size else np.arange(k)
+            ids[place] = best[np.lexsort((best, -row[best]))]
+            top = row.max().astype(np.float64)
+            log_z = top + np.log(np.exp(row - top).sum())
+            log_probs[place] = row[[target, *ids[place]]] - log_z
+        full = np.full(count, vocab_size, np.int32)
+        none, proven = np.full(count, np.nan, np.float32), np.zeros(count, np.bool_)
+        return Scores(log_probs[:, 0], ids, log_probs[:, 1:], none, none, proven, full)
 
 
 class DecoderOutput:
@@ -133,17 +154,24 @@ class DecoderOutput:
         drawn = self._decoder.sample(rows, constraints=constraints, **options)
         return _chosen(drawn.ids[:, 0], drawn.answer)
 
-    def log_probs(self, rows: Float32, ids: Sequence[int]) -> Float64:
+    def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
         """InvalidRequest names `logprobs` if there is a softcap."""
         if self._softcap is not None:
             allowed = "a model that does not bend its logits, or llama.cpp's own head"
             raise InvalidRequest("logprobs", True, allowed)
+        ids = np.empty((len(rows), 0), np.int32)
+        scanned = np.ones(len(rows), np.int32)
+        if k:
+            top = self._decoder.topk(rows, k, **self._target)
+            ids, scanned = top.ids, scanned + top.answer.scanned
+        every = np.concatenate([np.array(targets, np.int32)[:, None], ids], axis=1)
         target: Target = {**self._target, "normalizer": "exact"}
-        return (
-            self._decoder.score(rows, np.array(ids)[:, None], **target)
-            .log_probs[:, 0]
-            .astype(float)
+        log_probs, answer = self._decoder.score(rows, every, **target)
+        low, high = (
+            np.full(len(rows), np.nan, np.float32) if bound is None else bound
+            for bound in (answer.log_z_low, answer.log_z_high)
         )
+        return Scores(log_probs[:, 0], ids, log_probs[:, 1:], low, high, answer.exact, scanned)
 
     def _bent(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from logitsieve.api.errors import InvalidRequest, RequestTooLarge
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.console import answers, points, why_not
 from logitsieve.console.desk import Desk
 from logitsieve.console.overview import overview_facts, unloaded_versions
@@ -20,6 +19,7 @@ from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.http.application import ServerView
+from logitsieve.server.http.requests import read_json
 
 MOST_JSON = 1 << 20  # bytes of a question
 
@@ -83,35 +83,10 @@ def _as_json(endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[[Request
 
 
 async def _read_question(request: Request) -> Question:
-    kind = request.headers.get("content-type", "").partition(";")[0]
-    if kind != "application/json":
-        raise InvalidRequest("content-type", f"{kind!r:.80}", "application/json")
-    body = await read_body(request, MOST_JSON)
-    try:
-        question = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
-    if not isinstance(question, dict):
-        raise InvalidRequest("body", f"{type(question).__name__}", "a JSON object")
+    question = await read_json(request, MOST_JSON)
     if not isinstance(question.get("model", ""), str):
         raise InvalidRequest("model", f"{question['model']!r:.80}", "the name of a model")
     return question
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    """Read the body; RequestTooLarge once it is longer than `most` bytes."""
-    announced = request.headers.get("content-length", "0")
-    size = int(announced) if announced.isdigit() else 0
-    body = bytearray()
-    if size <= most:
-        async for chunk in request.stream():
-            body += chunk
-            size = len(body)
-            if size > most:
-                break
-    if size > most:
-        raise RequestTooLarge("body", f"{size} bytes or more", f"at most {most} bytes")
-    return bytes(body)
 
 
 def _number(request: Request, name: str, kind: type, default: Any) -> Any:

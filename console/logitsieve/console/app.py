@@ -7,7 +7,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-from grpc import StatusCode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -17,12 +16,12 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-from logitsieve.api.errors import RequestTooLarge, ServiceError
+from logitsieve.api.errors import ServiceError
 from logitsieve.console.access import MOST_FORM, ConsoleAccess
-from logitsieve.console.api import Api, read_body
+from logitsieve.console.api import Api
 from logitsieve.console.desk import ANSWER_S, Desk
 from logitsieve.server.http.application import PLAIN, ServerView
-from logitsieve.server.rpc.status import to_status
+from logitsieve.server.http.requests import http_failure, read_body
 
 HERE = Path(__file__).parent
 # No other host, inline script, style or frame that a hostile word could ask for.
@@ -53,15 +52,6 @@ PAGES = (
     Page("/points", "points", "Operating points"),
 )
 
-STATUSES = {
-    StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
-    StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
-    StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
-    StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
-    StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
-    StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
-}
 MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}
 OPEN = ("/sign-in", "/static/")  # seen without a token
 
@@ -138,13 +128,7 @@ def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
         message = MESSAGES.get(status, error.detail)
         headers = dict(error.headers or {})
     else:
-        call = to_status(error)
-        status = STATUSES.get(call.code, HTTPStatus.INTERNAL_SERVER_ERROR)
-        message, field = call.error.message, call.error.field
-        if isinstance(error, RequestTooLarge):
-            status, headers = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"}
-        if call.error.retry_after_ms:
-            headers["Retry-After"] = str(-(-call.error.retry_after_ms // 1000))
+        status, message, field, headers = http_failure(error)
     if request.scope["path"].startswith("/api/"):
         body = {"error": {"status": status.value, "field": field, "message": message}}
         return JSONResponse(body, status, headers)

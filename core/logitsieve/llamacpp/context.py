@@ -43,6 +43,9 @@ class LlamaContext(LlamaModel):
     """A model in a GGUF file, open for decoding on the CPU by one thread at a time.
 
     All `sequences` together have `positions` tokens in the cache, rounded up to a multiple of 256.
+    If `separate`, each has an equal part of it, and attention is computed such that the tokens of
+    other sequences change no bit of its outputs.
+
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
     before the output layer, times the architecture's scale of logits. `llama` replaces the
     installed wheel's build (`library.load`).
@@ -57,16 +60,21 @@ class LlamaContext(LlamaModel):
         sequences: int = 1,
         positions: int | None = None,
         threads: int = 1,
+        separate: bool = False,
         llama: LlamaLibrary | None = None,
     ) -> None:
         self.sequences = whole("sequences", sequences, 1, MOST_SEQUENCES)
+        self.separate = separate
         self.headless = False
         super().__init__(gguf, llama)
         self._refuse_reordering()
         self._hook = HiddenHook(self._library.tensor, BATCH, self.gguf.dim)
         wanted = positions
         if wanted is None:
-            wanted = min(POSITIONS, self.trained_positions * sequences)
+            trained = self.trained_positions
+            wanted = min(POSITIONS, trained * sequences)
+            if separate:
+                wanted = min(POSITIONS, trained) * sequences
         wanted = whole("positions", wanted, 1, MOST_POSITIONS)
         self._context = self._make(wanted, whole("threads", threads, 1, MOST_THREADS))
         self.positions = int(self._api.llama_n_ctx(self._context))
@@ -86,6 +94,12 @@ class LlamaContext(LlamaModel):
     def free(self) -> int:
         """The number of tokens that still fit into the cache."""
         return self.positions - sum(self._lengths)
+
+    def room(self, sequence: int) -> int:
+        """Return the number of tokens that a sequence can still take."""
+        if not self.separate:
+            return self.free
+        return self.positions // self.sequences - self._lengths[self._sequence(sequence)]
 
     def use_threads(self, count: int) -> None:
         """Use `count` threads from the next decode on."""
@@ -167,9 +181,9 @@ class LlamaContext(LlamaModel):
         low, high = min(tokens), max(tokens)
         if low < 0 or high >= self.gguf.vocab_size:
             raise InvalidRequest("tokens", f"{low} .. {high}", f"0 .. {self.gguf.vocab_size - 1}")
-        if len(tokens) > self.free:
+        if len(tokens) > (room := self.room(sequence)):
             got = f"{len(tokens)} tokens"
-            raise InvalidRequest("tokens", got, f"at most {self.free}, the space in the cache")
+            raise InvalidRequest("tokens", got, f"at most {room}, the space in the cache")
 
     def _sequence(self, sequence: int) -> int:
         return whole("sequence", sequence, 0, self.sequences - 1)
@@ -183,14 +197,17 @@ class LlamaContext(LlamaModel):
 
     def _make(self, positions: int, threads: int) -> Any:
         layout, parameters = self._library.context, self._api.llama_context_default_params()
-        positions = -(-positions // CACHED) * CACHED
+        cached = CACHED * self.sequences if self.separate else CACHED
+        positions = -(-positions // cached) * cached
         for place, size in enumerate((positions, BATCH, BATCH, self.sequences)):
             parameters.set("<i", layout.sizes + 4 * place, size)
         for place in range(2):
             parameters.set("<i", layout.threads + 4 * place, threads)
         parameters.set("<Q", layout.hook, self._hook.address)
         parameters.set("<Q", layout.hook + 8, self._hook.argument)
-        for place, chosen in ((1, 0), (3, 0), (5, 1)):  # all on the CPU, one cache for all
+        if self.separate:  # flash attention adds up in the order of the cells of all sequences
+            parameters.set("<i", layout.flash, 0)
+        for place, chosen in ((1, 0), (3, 0), (5, not self.separate)):  # all on the CPU, one cache
             parameters.set("<B", layout.flags + place, chosen)
         with messages(self._api) as lines:
             context = self._api.llama_init_from_model(self._model, parameters)

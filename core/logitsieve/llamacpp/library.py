@@ -61,7 +61,7 @@ def _letters(parameters: LlamaParameters) -> str:
 # rope's two factors and yarn's four, yarn_orig_ctx, defrag_thold, cb_eval and its argument, the
 # types of K and V (float16), pointers, and the flags from `embeddings` on.
 _CONTEXT = re.compile(
-    r"(?P<sizes>cbc1)[01]{0,4}(?P<threads>44)0?m{3,4}00f[fg][fgh][fg]0f0?"
+    r"(?P<sizes>cbc1)[01]{0,4}(?P<threads>44)0?m{2,3}(?P<flash>m)00f[fg][fgh][fg]0f0?"
     r"(?P<hook>0000)11(?:00){2,4}(?P<flags>B)"
 )
 # Pointers, n_gpu_layers, split_mode (by layers), main_gpu.
@@ -73,6 +73,7 @@ class ContextLayout(NamedTuple):
 
     sizes: int  # n_ctx, n_batch, n_ubatch and n_seq_max, 32 bits each
     threads: int  # n_threads and n_threads_batch
+    flash: int  # flash_attn_type, 32 bits; 0: none
     hook: int  # cb_eval and its argument, 64 bits each
     flags: int  # bytes: embeddings, offload_kqv, no_perf, op_offload, swa_full, kv_unified
 

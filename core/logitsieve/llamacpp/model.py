@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import sys
 import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, NoReturn, Self
 
 from logitsieve.api.errors import InvalidRequest
@@ -89,11 +93,14 @@ class LlamaModel:
             raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
         return list(buffer[:count])
 
-    def piece(self, token: int) -> bytes:
-        """Return the bytes of a token: several tokens may make one character."""
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of a token: several tokens may make one character.
+
+        `special` spells tokens such as `</s>`, which are empty without it.
+        """
         buffer = ctypes.create_string_buffer(LONGEST_PIECE)
         size = self._api.llama_token_to_piece(
-            self._vocabulary, token, buffer, len(buffer), 0, False
+            self._vocabulary, token, buffer, len(buffer), 0, special
         )
         return buffer.raw[: max(size, 0)]
 
@@ -122,15 +129,24 @@ class LlamaModel:
 
 
 TEMPLATED = "a model whose file has a chat template that takes these messages"
-FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a template
+FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+RENDER_S = 2.0  # seconds that a template may take
 
 
 def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> str:
-    """Return the prompt of a user's message, after an optional system message, up to the answer.
+    """Return the prompt of a user's message, after a system message if any; see `render_chat`."""
+    given = {"system": system, "user": message}
+    return render_chat(
+        model, [{"role": role, "content": text} for role, text in given.items() if text is not None]
+    )
+
+
+def render_chat(model: LlamaModel, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
 
     The template, a Jinja program, runs in Jinja's sandbox with the functions that Hugging Face
-    defines. InvalidRequest names `chat` if the file has no template or it refuses the messages;
-    MissingExtra without Jinja.
+    defines, for RENDER_S at most. InvalidRequest names `chat` if the file has no template or it
+    refuses the messages; MissingExtra without Jinja.
     """
     require("llamacpp", "jinja2")
     import jinja2
@@ -139,22 +155,39 @@ def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> s
     gguf = model.gguf
     if gguf.chat_template is None:
         raise InvalidRequest("chat", f"{gguf.path}, without a chat template", TEMPLATED)
-    given = {"system": system, "user": message}
-    messages = [{"role": role, "content": text} for role, text in given.items() if text is not None]
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     begin = "" if model.begin else gguf.special("bos")  # else it would occur twice
     try:
-        return environment.from_string(gguf.chat_template).render(
-            messages=messages,
-            add_generation_prompt=True,
-            bos_token=begin,
-            eos_token=gguf.special("eos"),
-        )
+        template = environment.from_string(gguf.chat_template)
+        with _time_limit():
+            return template.render(
+                messages=messages,
+                add_generation_prompt=True,
+                bos_token=begin,
+                eos_token=gguf.special("eos"),
+            )
     except (jinja2.TemplateError, *FAILURES) as error:
         raise InvalidRequest("chat", f"{gguf.path}: {error}", TEMPLATED) from error
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """ValueError in Python code of this thread that still runs after RENDER_S."""
+    before, until = sys.gettrace(), monotonic() + RENDER_S
+
+    def trace(*_: object) -> Any:
+        if monotonic() > until:
+            raise ValueError(f"it takes more than {RENDER_S:g} s")
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def _refuse(reason: str) -> NoReturn:

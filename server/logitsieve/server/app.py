@@ -143,7 +143,7 @@ class Server:
         config = self.config
         # Scrapers and probes expect plain HTTP, unless the console is open to other machines.
         public = config.serves_console and not is_loopback(config.host)
-        tls = http_tls(config) if public else None
+        tls = http_tls(config.tls_cert, config.tls_key) if public else None
         self.http_scheme = "http" if tls is None else "https"
         view = ServerView(
             config=config,

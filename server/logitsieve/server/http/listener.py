@@ -25,7 +25,11 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
 class Listener:
-    def __init__(self, application: Application, patience_s: float = PATIENCE_S) -> None:
+    """`reply_s`: seconds for a request with its reply, if they are more than `patience_s`."""
+
+    def __init__(
+        self, application: Application, patience_s: float = PATIENCE_S, reply_s: float = 0.0
+    ) -> None:
         self._config = Config(
             application,
             ws="none",
@@ -39,7 +43,7 @@ class Listener:
             date_header=False,
             h11_max_incomplete_event_size=MAX_HEAD,
         )
-        self._patience_s = patience_s
+        self._patience_s, self._reply_s = patience_s, max(reply_s, patience_s)
         self._state = ServerState()
         self._resting: dict[PatientProtocol, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
@@ -68,11 +72,12 @@ class Listener:
             await self._server.wait_closed()
 
     def _protocol(self) -> PatientProtocol:
-        return PatientProtocol(self._config, self._state, self._resting, self._patience_s)
+        seconds = self._patience_s, self._reply_s
+        return PatientProtocol(self._config, self._state, self._resting, *seconds)
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol with `patience_s` for each rest and each request with its reply.
+    """uvicorn's protocol with `patience_s` for each rest, `reply_s` for a request and its reply.
 
     `resting` holds connections without a complete head since their last reply.
     """
@@ -83,9 +88,10 @@ class PatientProtocol(H11Protocol):
         state: ServerState,
         resting: dict[PatientProtocol, None],
         patience_s: float,
+        reply_s: float,
     ) -> None:
         super().__init__(config, state, {})
-        self._resting, self._patience_s = resting, patience_s
+        self._resting, self._patience_s, self._reply_s = resting, patience_s, reply_s
         self._deadline: asyncio.TimerHandle | None = None
         self._answered = True
 
@@ -106,7 +112,7 @@ class PatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._answered:
             self._answered = False
-            self._wait()
+            self._wait(self._reply_s)
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._resting.pop(self, None)
@@ -119,9 +125,9 @@ class PatientProtocol(H11Protocol):
     def _rest(self) -> None:
         self._answered = True
         self._resting[self] = None
-        self._wait()
+        self._wait(self._patience_s)
 
-    def _wait(self) -> None:
+    def _wait(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self.loop.call_later(self._patience_s, self.transport.abort)
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)

@@ -158,11 +158,10 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
     return credentials
 
 
-def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
-    """Return TLS for the HTTP port, None without a certificate; it renews itself."""
-    if config.tls_cert is None or config.tls_key is None:
+def http_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return TLS for an HTTP port, None without a certificate; it renews itself."""
+    if cert is None or key is None:
         return None
-    cert, key = config.tls_cert, config.tls_key
 
     def read() -> ssl.SSLContext:
         read_pems(cert, key, None)

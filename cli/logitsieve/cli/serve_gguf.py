@@ -1,0 +1,99 @@
+"""`logitsieve serve-gguf`: an OpenAI-compatible endpoint over a GGUF model."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.cli.generate import CERTIFIED, DENSE, Handover, grade_of, refuse_another_shape
+from logitsieve.cli.options import flag, idle_cores
+from logitsieve.completions.config import CompletionsConfig
+
+BENT = "No index is made, as the model bends its logits: llama.cpp's own head answers."
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    index: Path | None = flag(
+        None,
+        "An index of the model's output matrix, <name>/<version>. Without it one is made in the"
+        " background, and kept in ~/.cache/logitsieve.",
+    )
+    head: str = flag(
+        "",
+        "A head of the index, by default certified; dense is llama.cpp's own, and makes no index.",
+    )
+    threads: int | None = flag(
+        None,
+        "CPU threads, of llama.cpp and of the index; by default one for each idle core.",
+        "--threads",
+        "-t",
+        min=1,
+        max=1024,
+    )
+
+
+def command(
+    gguf: Annotated[Path, typer.Argument(help="The model.")],
+    options: HeadOptions,
+    config: CompletionsConfig,
+) -> None:
+    """Score and continue texts by a GGUF model over HTTP, in OpenAI's interface.
+
+    Prompt log-probabilities (echo with logprobs) are exact, and the same in any batch; draws depend
+    on their seed alone. llama.cpp's own output layer answers until an index is there.
+
+    Example: logitsieve serve-gguf model.gguf --port 8080
+    """
+    from logitsieve.cli.background import index_of_cache, warm_decoder
+    from logitsieve.client.llamacpp import LlamaContext, attach
+    from logitsieve.client.llamacpp_generation import GenerationCost
+    from logitsieve.completions.serve import Endpoints, serve
+    from logitsieve.heads.certified import GRADES
+    from logitsieve.llamacpp import GgufModel
+
+    threads = options.threads or idle_cores()
+    if options.index is None and options.head not in ("", DENSE, CERTIFIED, *GRADES):
+        raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
+    model = GgufModel(gguf)
+    if options.index is not None:
+        refuse_another_shape(options.index, model)
+    positions = None if config.ctx is None else config.ctx * config.sequences
+    with LlamaContext(
+        model, sequences=config.sequences, positions=positions, threads=threads, separate=True
+    ) as context:
+        decoder, making, head = None, None, options.head
+        if head != DENSE and model.softcap is not None:
+            if options.index is not None:
+                raise InvalidRequest("index", options.index, "none: the model bends its logits")
+            print(BENT, file=sys.stderr)
+            head = DENSE
+        if head != DENSE and options.index is not None:
+            decoder = warm_decoder(options.index, threads)
+            if (head := head or CERTIFIED) not in decoder.index.heads:
+                raise InvalidRequest("head", head, ", ".join(decoder.index.heads))
+        elif head != DENSE:
+            decoder, making = index_of_cache(model, threads)
+        head = grade_of(decoder, head)
+        with making or nullcontext(), attach(context, decoder, head=head) as attached:
+            handover = Handover(attached, making, head, options.head, threads)
+
+            def index_hash() -> str:
+                found = decoder or handover.decoder
+                return "" if found is None else found.index.digest
+
+            serve(
+                Endpoints(
+                    attached,
+                    config,
+                    before_turn=lambda: handover.follow(GenerationCost()),
+                    head_name=lambda: handover.head,
+                    index_hash=index_hash,
+                )
+            )

@@ -1,0 +1,169 @@
+"""A sequence of llama.cpp that a head continues: its options, its tokens, its text.
+
+Each sequence has options and a step of its own; `choose` gives all of them their next tokens in
+as few calls of the head as their options allow.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import MOST_STEPS, Sampling, sampling, whole
+from logitsieve.api.results import Float32
+from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
+from logitsieve.llamacpp import LlamaContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """Options of a generation; InvalidRequest for a value out of range.
+
+    Greedy at temperature 0. Temperature, filters and `seeds` work as in `Decoder.sample`.
+    Penalties apply to the last `penalized` tokens of a sequence, with its prompt unless
+    `penalize_prompt` is False: a positive logit
+    is divided by the `repetition_penalty`, a negative one multiplied, and each falls by
+    `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` lists the ids to
+    choose from, or is a function (a grammar) from a sequence's tokens, without its prompt, to that
+    list. A sequence ends before any text in `stop`. `logprobs` keeps log-probabilities under the
+    full softmax, before edits.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seeds: int | Sequence[int] | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalized: int = 64
+    penalize_prompt: bool = True
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    banned: Sequence[int] = ()
+    allowed: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] | None = None
+    stop: Sequence[str] = ()
+    logprobs: bool = False
+    ignore_end: bool = False  # decode on after a token that ends the text
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str) or not all(isinstance(e, str) and e for e in self.stop):
+            raise InvalidRequest("stop", repr(self.stop), "a list of texts, none of them empty")
+        whole("max_tokens", self.max_tokens, 1, MOST_STEPS - 1)
+        whole("penalized", self.penalized, 0, 1 << 30)
+
+    def drawing(self, sequences: int) -> Sampling | None:
+        """Return the checked options of draws at step 0; None if greedy."""
+        names = "seeds", "temperature", "top_k", "top_p", "min_p"
+        options: Any = {name: getattr(self, name) for name in names}
+        checked = sampling(sequences, 1, options)
+        return checked if checked.temperature > 0 else None
+
+    def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:
+        """Return the edits of the logits of a sequence's next token."""
+        counts: dict[int, int] = {}
+        text = [*prompt, *made] if self.penalize_prompt else made
+        for token in text[-self.penalized :] if self.penalized else []:
+            counts[token] = counts.get(token, 0) + 1
+        bias = dict(self.logit_bias)
+        if self.presence_penalty or self.frequency_penalty:
+            for token, count in counts.items():
+                fall = self.presence_penalty + count * self.frequency_penalty
+                bias[token] = bias.get(token, 0.0) - fall
+        allowed = self.allowed(made) if callable(self.allowed) else self.allowed
+        if allowed is None and self.allowed is not None:
+            raise InvalidRequest("allowed", "a function that returned None", "one that lists ids")
+        return RowEdits(
+            banned=tuple(self.banned),
+            allowed=None if allowed is None else list(allowed),
+            bias=bias,
+            repeated=list(counts) if self.repetition_penalty != 1 else (),
+            repetition_penalty=self.repetition_penalty,
+        )
+
+
+@dataclass
+class Continuation:
+    """A prompt in sequence `number` of a context, and the tokens that continue it."""
+
+    context: LlamaContext
+    number: int
+    prompt: Sequence[int]
+    options: GenerationOptions
+    drawing: Sampling | None  # of one row; None: greedy
+    made: list[int] = field(default_factory=list)
+    stopped: bool = False  # by a text of `stop`
+    _held: str = ""  # perhaps the beginning of a `stop`
+    _utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    @property
+    def over(self) -> bool:
+        """True after a token that ends the text, and after a `stop`."""
+        ended = bool(self.made) and self.context.ends(self.made[-1])
+        return self.stopped or (ended and not self.options.ignore_end)
+
+    def take(self, token: int) -> str:
+        """Append a token; return the text that is certain by now."""
+        self.made.append(token)
+        if self.context.ends(token):
+            return ""
+        text: str = self._held + self._utf8.decode(self.context.piece(token))
+        cuts = [text.find(stop) for stop in self.options.stop if stop in text]
+        if cuts:
+            self.stopped, self._held = True, ""
+            return text[: min(cuts)]
+        begun = [
+            size
+            for stop in self.options.stop
+            for size in range(1, len(stop))
+            if text.endswith(stop[:size])
+        ]
+        shown = len(text) - max(begun, default=0)
+        self._held = text[shown:]
+        return text[:shown]
+
+    def rest(self) -> str:
+        """Return the text that was held back, once no token follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
+    """Choose a token for each row, in one call of the head for all rows with equal settings.
+
+    A draw depends on its sequence's seed and on the number of its tokens so far.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, one in enumerate(each):
+        groups.setdefault(_settings(one), []).append(place)
+    if len(groups) == 1:
+        return _chosen(head, rows, each)
+    ids, scanned = np.empty((2, len(each)), np.int32)
+    exact = np.empty(len(each), np.bool_)
+    for places in groups.values():
+        chosen = _chosen(head, rows[places], [each[place] for place in places])
+        ids[places], scanned[places], exact[places] = chosen
+    return Chosen(ids, scanned, exact)
+
+
+def _settings(one: Continuation) -> tuple[float, ...]:
+    penalty, drawing = one.options.repetition_penalty, one.drawing
+    if drawing is None:
+        return (penalty,)
+    filters = drawing.temperature, drawing.top_k, drawing.top_p, drawing.min_p
+    return (penalty, len(one.made), *filters)
+
+
+def _chosen(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
+    edits = [one.options.edits(one.prompt, one.made) for one in each]
+    drawing = each[0].drawing
+    if drawing is not None:
+        seeds = np.concatenate([one.drawing.seeds for one in each if one.drawing is not None])
+        drawing = drawing._replace(seeds=seeds, step=len(each[0].made))
+    return head.choose(rows, edits, drawing)

@@ -1,0 +1,192 @@
+"""Answers as OpenAI's interface spells them, from what the engine tells.
+
+Exact facts beyond that interface are under the key `logitsieve`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from logitsieve.completions.engine import Piece, Scored, Task
+from logitsieve.completions.fields import Asked
+from logitsieve.llamacpp import LlamaContext
+
+SPELLINGS_KEPT = 1 << 16
+
+
+class Speller:
+    """Texts of tokens."""
+
+    def __init__(self, context: LlamaContext) -> None:
+        self._context = context
+        self.raw = lru_cache(maxsize=SPELLINGS_KEPT)(self._raw)
+
+    def _raw(self, token: int) -> bytes:
+        return self._context.piece(token, special=True)
+
+    def key(self, token: int) -> str:
+        """Return a token's text, or its bytes if they are no text, as OpenAI spells them."""
+        raw = self.raw(token)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.raw, tokens)).decode(errors="replace")
+
+    def best(self, one: Scored) -> dict[str, float]:
+        """Return log-probabilities by text: of equal texts, the most probable."""
+        best: dict[str, float] = {}
+        for token, log_prob in one.best:
+            best.setdefault(self.key(token), log_prob)
+        if one.log_prob is not None:
+            own = self.key(one.id)
+            best[own] = max(one.log_prob, best.get(own, one.log_prob))
+        return best
+
+
+@dataclass
+class Choice:
+    """A task's answer so far; `chunk` holds what is to be sent of it."""
+
+    index: int
+    task: Task
+    speller: Speller
+    echoed: str  # the prompt's text, once
+    logprobs: bool
+    finish: str = ""
+    text: str = ""
+    made: int = 0
+    log_z: list[tuple[float, float] | None] = field(default_factory=list)
+    tokens: list[Scored] = field(default_factory=list)
+    _shown: int = 0  # tokens that an earlier chunk had
+    _offset: int = 0
+    _utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    def __post_init__(self) -> None:
+        if self.echoed:  # a text that came as such does not spell special tokens
+            self._offset = len(self.echoed) - len(self.speller.text(self.task.prompt))
+
+    def add(self, piece: Piece) -> str:
+        """Take news; return the text that they add."""
+        text = piece.text
+        if piece.prompt:
+            text, self.echoed = self.echoed, ""
+        else:
+            self.made += len(piece.tokens)
+        if self.logprobs:
+            self.tokens += piece.tokens
+            self.log_z += [one.log_z for one in piece.tokens]
+        self.text += text
+        self.finish = piece.finish or self.finish
+        return text
+
+    def legacy(self) -> dict[str, Any] | None:
+        """Return the `logprobs` of a completion for tokens that were not shown before."""
+        if not self.logprobs:
+            return None
+        tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
+        offsets = []
+        for one in tokens:
+            offsets.append(max(self._offset, 0))
+            self._offset += len(self._utf8.decode(self.speller.raw(one.id)))
+        return {
+            "tokens": [self.speller.key(one.id) for one in tokens],
+            "token_logprobs": [one.log_prob for one in tokens],
+            "top_logprobs": [
+                None if one.log_prob is None else self.speller.best(one) for one in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+    def content(self) -> dict[str, Any] | None:
+        """Return the `logprobs` of a chat for tokens that were not shown before."""
+        if not self.logprobs:
+            return None
+        tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
+        return {
+            "content": [
+                {
+                    **self._entry(one.id, one.log_prob),
+                    "top_logprobs": [self._entry(*pair) for pair in one.best],
+                }
+                for one in tokens
+            ],
+            "refusal": None,
+        }
+
+    def truth(self) -> dict[str, Any]:
+        task = self.task
+        facts: dict[str, Any] = {
+            "exact": task.chosen > 0 and task.proven == task.chosen,
+            "rows": task.scanned / max(task.chosen, 1),
+            "heads": sorted(task.heads),
+        }
+        if self.logprobs:
+            facts["log_z"] = self.log_z
+        return facts
+
+    def _entry(self, token: int, log_prob: float | None) -> dict[str, Any]:
+        raw = self.speller.raw(token)
+        return {"token": raw.decode(errors="replace"), "logprob": log_prob, "bytes": list(raw)}
+
+
+@dataclass
+class Answer:
+    """A request's answer: its choices, and the words around them."""
+
+    asked: Asked
+    id: str
+    model: str
+    created: int
+    index_hash: str
+    choices: list[Choice]
+
+    def whole(self, timings: dict[str, float]) -> dict[str, Any]:
+        kind = "chat.completion" if self.asked.chat else "text_completion"
+        choices = [self._whole(choice) for choice in self.choices]
+        extra = {"usage": self.usage(), "logitsieve": self.truth(timings)}
+        return self._around(kind, choices) | extra
+
+    def chunk(self, choice: Choice, text: str, *, first: bool = False) -> dict[str, Any]:
+        """Return the news of a choice as an event of a stream."""
+        finish = choice.finish or None
+        one: dict[str, Any] = {"index": choice.index, "finish_reason": finish}
+        if self.asked.chat:
+            delta = {"role": "assistant", "content": ""} if first else {}
+            if text:
+                delta["content"] = text
+            one |= {"delta": delta, "logprobs": None if first else choice.content()}
+            return self._around("chat.completion.chunk", [one])
+        return self._around("text_completion", [one | {"text": text, "logprobs": choice.legacy()}])
+
+    def last(self, timings: dict[str, float]) -> dict[str, Any]:
+        """Return the event after all choices, with usage."""
+        kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
+        extra = {"usage": self.usage(), "logitsieve": self.truth(timings)}
+        return self._around(kind, []) | extra
+
+    def usage(self) -> dict[str, int]:
+        prompt = sum(map(len, self.asked.prompts))
+        made = sum(choice.made for choice in self.choices)
+        return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+
+    def truth(self, timings: dict[str, float]) -> dict[str, Any]:
+        choices = [choice.truth() for choice in self.choices]
+        return {"index": self.index_hash, "choices": choices, "timings": timings}
+
+    def _whole(self, choice: Choice) -> dict[str, Any]:
+        one: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish}
+        if self.asked.chat:
+            message = {"role": "assistant", "content": choice.text, "refusal": None}
+            return one | {"message": message, "logprobs": choice.content()}
+        return one | {"text": choice.text, "logprobs": choice.legacy()}
+
+    def _around(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        around = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return around | {"choices": choices}

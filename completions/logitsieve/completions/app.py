@@ -1,0 +1,326 @@
+"""The endpoint as an ASGI application: routes, access, streams and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from logitsieve.api.errors import InvalidRequest, LogitsieveError, ModelNotFound
+from logitsieve.completions import fields
+from logitsieve.completions.answers import Answer, Choice, Speller
+from logitsieve.completions.engine import Engine, Piece, Task
+from logitsieve.completions.fields import Asked
+from logitsieve.llamacpp import LlamaContext, render_chat
+from logitsieve.server.http.application import LocalNames
+from logitsieve.server.http.requests import http_failure, read_json
+from logitsieve.server.security.secrets import HEADER, READ, Tokens
+
+MOST_JSON = 32 << 20  # bytes of a request
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+News = tuple[int, Piece | Exception]
+Responding = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass
+class Facts:
+    """The model's name, and the index that answers now."""
+
+    name: str
+    index_hash: Callable[[], str]
+    created: int = field(default_factory=lambda: int(time()))
+
+
+class Endpoint:
+    """Reads requests, gives tasks to the engine, and writes what it tells."""
+
+    def __init__(
+        self, engine: Engine, facts: Facts, *, tokens: Tokens | None = None, request_s: float = 600
+    ) -> None:
+        self.engine, self.facts = engine, facts
+        self._context: LlamaContext = engine.context
+        self._tokens, self.request_s = tokens, request_s
+        self.speller = Speller(self._context)
+        self.metrics = Metrics(engine)
+
+    def application(self, local: bool) -> Starlette:
+        """`local` refuses Host headers that are not names of loopback."""
+        get: dict[str, Responding] = {
+            "/v1/models": self._models,
+            "/v1/models/{name:path}": self._model,
+            "/tokenizer_info": self._tokenizer_info,
+            "/metrics": self._scrape,
+        }
+        post: dict[str, Responding] = {
+            "/v1/completions": self._completions,
+            "/v1/chat/completions": self._chat,
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+        }
+        routes = [Route("/health", self._health)]
+        for method, endpoints in (("GET", get), ("POST", post)):
+            for path, endpoint in endpoints.items():
+                routes.append(Route(path, self._guarded(path, endpoint), methods=[method]))
+        guard = [Middleware(LocalNames)] if local else []
+        handlers = {Exception: failure, HTTPException: failure}
+        return Starlette(routes=routes, middleware=guard, exception_handlers=handlers)
+
+    def _guarded(self, path: str, endpoint: Responding) -> Responding:
+        async def answer(request: Request) -> Response:
+            try:
+                if self._tokens is not None:
+                    self._tokens.check(request.headers.get(HEADER, ""), READ)
+                reply = await endpoint(request)
+            except Exception as error:
+                reply = await failure(request, error)
+            self.metrics.answered.labels(path, reply.status_code).inc()
+            return reply
+
+        return answer
+
+    async def _completions(self, request: Request) -> Response:
+        return await self._answer(request, fields.completion)
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._answer(request, fields.chat)
+
+    async def _answer(self, request: Request, read: Callable[..., Asked]) -> Response:
+        began = monotonic()
+        body = await read_json(request, MOST_JSON)
+        asked = await asyncio.to_thread(read, body, self._context, self.facts.name)
+        call = Call(self, asked, began)
+        self.engine.submit(call.tasks)
+        if asked.stream:
+            return StreamingResponse(call.events(), media_type="text/event-stream")
+        gone = asyncio.ensure_future(_gone(request))
+        whole = asyncio.ensure_future(call.whole())
+        try:
+            await asyncio.wait((gone, whole), return_when=asyncio.FIRST_COMPLETED)
+            if not whole.done():
+                return Response(status_code=499)  # nobody reads it
+            return JSONResponse(await whole)
+        finally:
+            gone.cancel()
+            whole.cancel()
+            self.engine.cancel(call.tasks)
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._described()]})
+
+    async def _model(self, request: Request) -> Response:
+        if (name := request.path_params["name"]) != self.facts.name:
+            raise ModelNotFound(f"model: got {name!r:.80}, here is only {self.facts.name!r}")
+        return JSONResponse(self._described())
+
+    def _described(self) -> dict[str, Any]:
+        facts = {"id": self.facts.name, "object": "model", "created": self.facts.created}
+        room = self._context.positions // self._context.sequences
+        return facts | {"owned_by": "logitsieve", "max_model_len": room}
+
+    async def _tokenize(self, request: Request) -> Response:
+        given = fields.checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
+        if ("prompt" in given) == ("messages" in given):
+            raise InvalidRequest("prompt", "nothing or both", "one of prompt and messages")
+        begin = given.get("add_special_tokens", True)
+
+        def work() -> list[int]:
+            text = given.get("prompt")
+            if text is None:
+                text = render_chat(self._context, given["messages"])
+            return (
+                self._context.tokenize(text, begin=begin) if text else self._context.begin * begin
+            )
+
+        tokens = await asyncio.to_thread(work)
+        room = self._described()["max_model_len"]
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": room})
+
+    async def _detokenize(self, request: Request) -> Response:
+        given = fields.checked(await read_json(request, MOST_JSON), fields.DETOKENIZE)
+        ids, vocab_size = given.get("tokens"), self._context.gguf.vocab_size
+        if not isinstance(ids, list):
+            raise InvalidRequest("tokens", f"{ids!r:.80}", "a list of token ids")
+        for token in ids:
+            fields.integer(0, vocab_size - 1)("tokens", token)
+        return JSONResponse({"prompt": self.speller.text(ids)})
+
+    async def _tokenizer_info(self, request: Request) -> Response:
+        gguf = self._context.gguf
+        return JSONResponse(
+            {
+                "tokenizer_class": "GGUF",
+                "bos_token": gguf.special("bos") or None,
+                "eos_token": gguf.special("eos") or None,
+                "add_bos_token": bool(self._context.begin),
+                "chat_template": gguf.chat_template,
+            }
+        )
+
+    async def _scrape(self, request: Request) -> Response:
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Call:
+    """A request's tasks, and the queue of what the engine's thread tells about them."""
+
+    def __init__(self, endpoint: Endpoint, asked: Asked, began: float) -> None:
+        self._endpoint, self._began = endpoint, began
+        self._news: asyncio.Queue[News] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self.tasks = [
+            self._task(asked, place, choice)
+            for place in range(len(asked.prompts))
+            for choice in range(asked.n)
+        ]
+        scores, speller = asked.logprobs is not None, endpoint.speller
+        choices = []
+        for index, task in enumerate(self.tasks):
+            text = asked.texts[index // asked.n]
+            text = speller.text(task.prompt) if text is None else text
+            choices.append(Choice(index, task, speller, text if asked.echo else "", scores))
+        facts, kind = endpoint.facts, "chatcmpl" if asked.chat else "cmpl"
+        self._answer = Answer(
+            asked,
+            f"{kind}-{secrets.token_hex(12)}",
+            facts.name,
+            int(time()),
+            facts.index_hash(),
+            choices,
+        )
+
+    def _task(self, asked: Asked, place: int, choice: int) -> Task:
+        drawing = asked.options.drawing(asked.n)  # equal seeds draw equal texts in any request
+        if drawing is not None:
+            drawing = drawing._replace(seeds=drawing.seeds[choice : choice + 1])
+        index = place * asked.n + choice
+
+        def tell(news: Piece | Exception) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._news.put_nowait, (index, news))
+
+        return Task(
+            prompt=asked.prompts[place],
+            options=asked.options,
+            max_tokens=asked.max_tokens,
+            drawing=drawing,
+            echo=asked.echo,
+            logprobs=asked.logprobs,
+            deadline=self._began + self._endpoint.request_s,
+            tell=tell,
+        )
+
+    async def whole(self) -> dict[str, Any]:
+        async for _ in self._texts():
+            pass
+        return self._answer.whole(self._timings())
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield server-sent events; an error is the last one."""
+        answer = self._answer
+        try:
+            if answer.asked.chat:
+                for choice in answer.choices:
+                    yield _event(answer.chunk(choice, "", first=True))
+            async for choice, text in self._texts():
+                if text or choice.finish or choice.logprobs:
+                    yield _event(answer.chunk(choice, text))
+            if answer.asked.include_usage:
+                yield _event(answer.last(self._timings()))
+        except Exception as error:
+            yield _event(error_object(error)[1])
+        else:
+            yield "data: [DONE]\n\n"
+        finally:
+            self._endpoint.engine.cancel(self.tasks)
+
+    async def _texts(self) -> AsyncIterator[tuple[Choice, str]]:
+        left = len(self.tasks)
+        while left:
+            index, news = await self._news.get()
+            if isinstance(news, Exception):
+                raise news
+            choice = self._answer.choices[index]
+            yield choice, choice.add(news)
+            left -= bool(news.finish)
+        self._endpoint.metrics.seconds.observe(monotonic() - self._began)
+
+    def _timings(self) -> dict[str, float]:
+        return {"seconds": monotonic() - self._began}
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value, allow_nan=False)}\n\n"
+
+
+async def failure(request: Request, error: Exception) -> Response:
+    status, body, headers = error_object(error)
+    return JSONResponse(body, status, headers)
+
+
+def error_object(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Return a status, OpenAI's error object, and headers."""
+    if isinstance(error, HTTPException):
+        status, message, field = error.status_code, error.detail, ""
+        headers = dict(error.headers or {})
+    else:
+        status, message, field, headers = http_failure(error)
+    kind = TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    code = CODES.get(status) if isinstance(error, LogitsieveError) else None
+    about = {"message": message, "type": kind, "param": field or None, "code": code}
+    return status, {"error": about}, headers
+
+
+class Metrics:
+    """Numbers for Prometheus, of the endpoint and its engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        registry = self._registry = CollectorRegistry()
+        prefix = "logitsieve_completions"
+        self.answered = Counter(
+            f"{prefix}_requests", "Requests answered.", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(f"{prefix}_seconds", "Seconds of completions.", registry=registry)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "running": ("Prompts and continuations being decoded.", lambda: len(engine.running)),
+            "waiting": ("Prompts that wait.", lambda: len(engine.waiting)),
+        }
+        counts: dict[str, tuple[str, Callable[[], float]]] = {
+            "prompt_tokens_total": ("Tokens of prompts.", lambda: engine.prompt_tokens),
+            "tokens_total": ("Tokens chosen.", lambda: engine.tokens),
+            "rows_total": ("Exact logits computed.", lambda: engine.scanned),
+        }
+        for name, (text, value) in {**gauges, **counts}.items():
+            Gauge(f"{prefix}_{name}", text, registry=registry).set_function(value)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

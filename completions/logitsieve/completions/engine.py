@@ -1,0 +1,343 @@
+"""One thread that decodes the prompts of all requests together.
+
+In each turn it reads one slice of one prompt, so that a long one delays nobody by more than that,
+lets every sequence that has read its prompt make one token, and calls the head once for all of
+them. A row's bits depend on its own request alone: a slice holds tokens of one sequence and begins
+at a multiple of SLICE, caches are separate, and no more sequences share a step of llama.cpp than
+give each the bits that it has alone (`steady_sequences`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import (
+    DeadlineExceeded,
+    InternalError,
+    LogitsieveError,
+    Overloaded,
+    Unavailable,
+)
+from logitsieve.api.requests import Sampling
+from logitsieve.api.results import Float32
+from logitsieve.client.llamacpp import LlamaAttachment
+from logitsieve.client.llamacpp_heads import OutputHead, Scores
+from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
+from logitsieve.llamacpp import LlamaContext
+
+log = logging.getLogger(__name__)
+
+SLICE = 64  # tokens; a divisor of LlamaContext's batch
+RETRY_S = 1.0
+STOP, LENGTH = "stop", "length"
+
+
+class Scored(NamedTuple):
+    """A token of a prompt or of its continuation, with its log-probability if it was asked for."""
+
+    id: int
+    log_prob: float | None = None
+    best: tuple[tuple[int, float], ...] = ()  # ids and log-probabilities
+    log_z: tuple[float, float] | None = None  # proven to lie between
+
+
+class Piece(NamedTuple):
+    """News of a task: tokens, text that is certain, and at last the reason of its end."""
+
+    tokens: list[Scored]
+    text: str = ""
+    finish: str = ""
+    prompt: bool = False  # the tokens are the prompt's
+
+
+@dataclass(eq=False, kw_only=True)
+class Task:
+    """A prompt to score, to continue, or both; `tell` is called on the engine's thread."""
+
+    prompt: Sequence[int]
+    options: GenerationOptions
+    max_tokens: int  # 0: none
+    drawing: Sampling | None
+    echo: bool
+    logprobs: int | None  # best ids with each token; None: no log-probabilities
+    deadline: float  # of the monotonic clock
+    tell: Callable[[Piece | Exception], None]
+    cancelled: bool = False
+    number: int = 0  # of its sequence
+    read: int = 0  # tokens of the prompt
+    rows: Float32 | None = None  # [1, .] that chooses the next token
+    made: Continuation | None = None
+    scanned: int = 0  # exact logits, of all tokens together
+    chosen: int = 0  # tokens chosen or scored
+    proven: int = 0
+    heads: set[str] = field(default_factory=set)
+
+    @property
+    def scores_prompt(self) -> bool:
+        return self.echo and self.logprobs is not None
+
+
+class Engine:
+    """Decodes tasks until it is closed. `head_name` names the head that answers now."""
+
+    def __init__(
+        self,
+        attached: LlamaAttachment,
+        *,
+        waiting: int,
+        width: int = 1,
+        before_turn: Callable[[], object] = lambda: None,
+        head_name: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.context: LlamaContext = attached.context
+        self.running: list[Task] = []
+        self.waiting: deque[Task] = deque()
+        self.prompt_tokens = self.tokens = self.scanned = 0
+        self._attached, self._most_waiting, self._width = attached, waiting, width
+        self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
+        self._head: OutputHead = attached.head
+        self._free = deque(range(self.context.sequences))
+        self._news = Condition()
+        self._closing = self._draining = False
+        self._thread = Thread(target=self._work, name="logitsieve-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Queue tasks; Overloaded if the queue has no room for all, Unavailable while draining."""
+        with self._news:
+            if self._draining or self._closing:
+                raise Unavailable("the server is stopping")
+            if len(self.waiting) + len(tasks) > self._most_waiting:
+                waiting = f"{len(self.waiting)} of {self._most_waiting} prompts are waiting"
+                raise Overloaded(waiting, RETRY_S)
+            self.waiting.extend(tasks)
+            self._news.notify()
+
+    def cancel(self, tasks: Sequence[Task]) -> None:
+        """Drop tasks before the next turn; finished ones stay as they are."""
+        with self._news:
+            for task in tasks:
+                task.cancelled = True
+            self._news.notify()
+
+    def drain(self) -> None:
+        """Take no new tasks."""
+        with self._news:
+            self._draining = True
+
+    def close(self) -> None:
+        """End after the current turn; tasks that are left hear Unavailable."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for task in [*self.running, *self.waiting]:
+            task.tell(Unavailable("the server is stopping"))
+
+    def _work(self) -> None:
+        while True:
+            with self._news:
+                while not (self.running or self.waiting or self._closing):
+                    self._news.wait()
+                if self._closing:
+                    return
+            self.turn()
+
+    def turn(self) -> None:
+        """Read one slice of a prompt, and add one token to each sequence that has read its own."""
+        self._before_turn()
+        self._drop()
+        self._admit()
+        self._head = self._attached.head
+        self.context.headless = self._head.headless
+        reading = [task for task in self.running if task.made is None]
+        if reading:
+            with _Failing(self, reading[:1]):
+                self._read(reading[0])
+            if reading[0] in self.running:  # then it is another's turn
+                self.running.remove(reading[0])
+                self.running.append(reading[0])
+        ready = [task for task in self.running if task.made is not None]
+        if ready:
+            with _Failing(self, ready):
+                self._step(ready)
+
+    def _drop(self) -> None:
+        now = self._clock()
+        with self._news:
+            every = [*self.running, *self.waiting]
+        for task in every:
+            if task.cancelled:
+                self.end(task)
+            elif now > task.deadline:
+                self.end(task)
+                task.tell(DeadlineExceeded("no answer within the server's time for a request"))
+
+    def _admit(self) -> None:
+        with self._news:
+            while self._free and self.waiting:
+                task = self.waiting.popleft()
+                task.number = self._free.popleft()
+                self.context.forget(task.number)
+                self.running.append(task)
+
+    def end(self, task: Task) -> None:
+        with self._news:
+            if task in self.running:
+                self.running.remove(task)
+                self._free.append(task.number)
+            elif task in self.waiting:
+                self.waiting.remove(task)
+
+    def _read(self, task: Task) -> None:
+        """Decode the next slice of a prompt, and score it if that was asked for."""
+        start = task.read
+        part = task.prompt[start : start + SLICE]
+        rows = self.context.read(part, task.number, every=task.scores_prompt)
+        task.read += len(part)
+        self.prompt_tokens += len(part)
+        tokens = [Scored(task.prompt[0])] if start == 0 else []
+        following = task.prompt[start + 1 : start + 1 + len(part)]
+        if task.scores_prompt and following:
+            tokens += self._scored([task] * len(following), rows[: len(following)], following)
+        elif not task.scores_prompt:
+            tokens += [Scored(token) for token in following]
+        done = task.read == len(task.prompt)
+        finish = LENGTH if done and not task.max_tokens else ""
+        if (task.echo and tokens) or finish:
+            task.tell(Piece(tokens if task.echo else [], finish=finish, prompt=True))
+        if finish:
+            self.end(task)
+        elif done:
+            task.rows = rows[-1:]
+            task.made = Continuation(
+                self.context, task.number, task.prompt, task.options, task.drawing
+            )
+
+    def _step(self, tasks: list[Task]) -> None:
+        """Choose the next token of every task, decoding the one before where it is due."""
+        due = [task for task in tasks if task.rows is None]
+        for start in range(0, len(due), self._width):
+            group = due[start : start + self._width]
+            rows = self.context.step({task.number: _made(task).made[-1] for task in group})
+            for task, row in zip(group, rows, strict=True):
+                task.rows = row[None]
+        rows = np.concatenate([task.rows for task in tasks if task.rows is not None])
+        each = [_made(task) for task in tasks]
+        chosen = choose(self._head, rows, each)
+        ids = chosen.ids.tolist()
+        scored = [Scored(token) for token in ids]
+        for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
+            asked = [place for place, task in enumerate(tasks) if task.logprobs == count]
+            of = [tasks[place] for place in asked]
+            found = self._scored(of, rows[asked], [ids[place] for place in asked])
+            for place, one in zip(asked, found, strict=True):
+                scored[place] = one
+        costs = zip(chosen.scanned.tolist(), chosen.exact.tolist(), strict=True)
+        for task, (scanned, exact) in zip(tasks, costs, strict=True):
+            self._count(task, scanned, exact)
+        self.tokens += len(tasks)
+        for task, token, one in zip(tasks, ids, scored, strict=True):
+            self._tell(task, token, one)
+
+    def _tell(self, task: Task, token: int, one: Scored) -> None:
+        made = _made(task)
+        text, task.rows = made.take(token), None
+        full = LENGTH if len(made.made) >= task.max_tokens else ""
+        if finish := STOP if made.over else full:
+            text += made.rest()
+            self.end(task)
+        task.tell(Piece([one], text, finish))
+
+    def _scored(self, tasks: list[Task], rows: Float32, ids: Sequence[int]) -> list[Scored]:
+        """Score a token of each row, for tasks that ask for equally many best ids."""
+        most = min(tasks[0].logprobs or 0, self.context.gguf.vocab_size)
+        scores = self._head.scores(rows, ids, most)
+        costs = zip(scores.scanned.tolist(), scores.exact.tolist(), strict=True)
+        for task, (scanned, exact) in zip(tasks, costs, strict=True):
+            self._count(task, scanned, exact)
+        return list(_each(scores, ids))
+
+    def _count(self, task: Task, scanned: int, exact: bool) -> None:
+        task.scanned += scanned
+        task.chosen += 1
+        task.proven += exact
+        task.heads.add(self._head_name())
+        self.scanned += scanned
+
+
+class _Failing:
+    """Tells tasks of an error, which ends them and no others."""
+
+    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
+        self._engine, self._tasks = engine, tasks
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if not isinstance(error, LogitsieveError):
+            log.error("the engine failed", exc_info=error)
+            error = InternalError("internal error")
+        for task in self._tasks:
+            self._engine.end(task)
+            task.tell(error)
+        return True
+
+
+def _made(task: Task) -> Continuation:
+    assert task.made is not None, "the prompt is read"
+    return task.made
+
+
+def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
+    log_z = zip(scores.low.tolist(), scores.high.tolist(), strict=True)
+    best = zip(scores.ids.tolist(), scores.best.tolist(), strict=True)
+    rows = zip(ids, scores.targets.tolist(), best, log_z, strict=True)
+    for token, log_prob, (found, log_probs), (low, high) in rows:
+        pairs = tuple(zip(found, log_probs, strict=True))
+        yield Scored(token, log_prob, pairs, (low, high) if low <= high else None)
+
+
+def steady_sequences(context: LlamaContext) -> int:
+    """Return how many sequences can share a step such that each has the bits that it has alone.
+
+    llama.cpp multiplies more rows at once by other kernels, for some types of tensors. Empties the
+    cache.
+    """
+    headless, context.headless = context.headless, True
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, context.gguf.vocab_size, (context.sequences, PROBED + 1)).tolist()
+
+    def rows(numbers: Sequence[int]) -> Float32:
+        context.forget()
+        for number in numbers:
+            context.read(tokens[number][:PROBED], number)
+        return context.step({number: tokens[number][PROBED] for number in numbers})
+
+    try:
+        alone = np.concatenate([rows([number]) for number in range(context.sequences)])
+        for count in range(2, context.sequences + 1):
+            if not np.array_equal(rows(range(count)), alone[:count]):
+                return count - 1
+        return context.sequences
+    finally:
+        context.forget()
+        context.headless = headless
+
+
+PROBED = 8  # tokens of a prompt

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from logitsieve.llamacpp import GgufModel
+from tests.cli.conftest import PROGRAM, Run
+from tests.client.test_llamacpp import write_gguf_index
+from tests.completions.conftest import Client
+from tests.llamacpp.small_model import Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+
+@pytest.fixture
+def index(make_gguf: Make, tmp_path: Path) -> Path:
+    return write_gguf_index(GgufModel(make_gguf()), tmp_path / "models" / "small" / "1")
+
+
+@pytest.mark.system
+def test_the_command_answers_and_stops(make_gguf: Make, index: Path) -> None:
+    options = ("--index", index, "--port", "0", "--name", "lm", "--threads", "1", "--ctx", "64")
+    command = [PROGRAM, "serve-gguf", make_gguf(), *options]
+    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    lines = []
+    for line in server.stderr:
+        lines.append(line)
+        if line.startswith("lm at http://127.0.0.1:"):
+            break
+    else:
+        pytest.fail("".join(lines))
+    client = Client(line.removeprefix("lm at ").strip().removesuffix("/v1"))
+    made = client.completion(prompt="the time", max_tokens=3, echo=True, logprobs=1)
+    [facts] = made["logitsieve"]["choices"]
+    assert facts["heads"] == ["certified"]
+    assert facts["exact"]
+    assert len(made["logitsieve"]["index"]) == 64
+    server.send_signal(signal.SIGTERM)
+    rest = server.communicate(timeout=60)[1]
+    assert server.returncode == 0, rest
+    assert "Traceback" not in rest
+
+
+def test_bad_options_are_refused_before_the_model_is_read(run: Run, make_gguf: Make) -> None:
+    wrong = run("serve-gguf", make_gguf(), "--tls-cert", "cert.pem")
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("error: tls_key: got nothing")
+    assert run("serve-gguf", "absent.gguf").exit_code == 2
+    unknown = run("serve-gguf", make_gguf(), "--head", "screen")
+    assert unknown.stderr.startswith("error: index: got nothing, allowed: an index with the head")

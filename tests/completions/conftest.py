@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitsieve.client.llamacpp import LlamaAttachment, LlamaContext, attach
+from logitsieve.completions.app import Endpoint, Facts
+from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
+from logitsieve.server.http.listener import Listener
+from logitsieve.server.security.secrets import Tokens
+from tests.client.test_llamacpp import write_gguf_index
+from tests.llamacpp.small_model import CHAT, Make
+from tests.server.conftest import loop as loop
+from tests.server.running import Loop
+
+NAME, WAIT_S = "small", 240.0  # seconds: a first answer compiles kernels
+
+
+@pytest.fixture(scope="session")
+def attached(
+    make_gguf: Make, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LlamaAttachment]:
+    path = make_gguf(head="Q8_0", chat_template=CHAT)
+    with LlamaContext(path, sequences=3, positions=3 * 256, separate=True) as context:
+        index = write_gguf_index(context.gguf, tmp_path_factory.mktemp("models") / NAME / "1")
+        with attach(context, LocalDecoder(open_index(index)), head="certified") as attached:
+            yield attached
+
+
+@dataclass
+class Client:
+    """Sends requests as curl would."""
+
+    address: str
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Return the status and the JSON of a reply; `body` may be bytes."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} | headers
+        return self.send(urllib.request.Request(self.address + path, data, headers))
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        return self.send(urllib.request.Request(self.address + path, headers=headers))
+
+    def send(self, request: urllib.request.Request) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
+                return reply.status, read(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, read(error)
+
+    def completion(self, **body: Any) -> dict[str, Any]:
+        status, made = self.post("/v1/completions", body)
+        assert status == 200, made
+        return dict(made)
+
+    def refused(self, path: str, body: Any) -> dict[str, Any]:
+        status, made = self.post(path, body)
+        return {"status": status, **made["error"]}
+
+
+def read(reply: Any) -> Any:
+    text = reply.read().decode()
+    return json.loads(text) if "json" in reply.headers["Content-Type"] else text
+
+
+@contextmanager
+def serving(
+    loop: Loop,
+    attached: LlamaAttachment,
+    *,
+    tokens: Path | None = None,
+    request_s: float = WAIT_S,
+    waiting: int = 64,
+    started: bool = True,
+) -> Iterator[tuple[Client, Engine]]:
+    width = steady_sequences(attached.context)
+    engine = Engine(attached, waiting=waiting, width=width, head_name=lambda: "certified")
+    access = None if tokens is None else Tokens(tokens)
+    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), tokens=access, request_s=request_s)
+
+    async def begin() -> tuple[Listener, int]:
+        listener = Listener(endpoint.application(local=True), reply_s=WAIT_S)
+        return listener, await listener.start("127.0.0.1", 0)
+
+    listener, port = loop.run(begin())
+    if started:
+        engine.start()
+    try:
+        yield Client(f"http://127.0.0.1:{port}"), engine
+    finally:
+        engine.close()
+        loop.run(stopped(listener))
+
+
+async def stopped(listener: Listener) -> None:
+    await asyncio.sleep(0)
+    await listener.stop()
+
+
+@pytest.fixture(scope="module")
+def client(loop: Loop, attached: LlamaAttachment) -> Iterator[Client]:
+    with serving(loop, attached) as (client, _):
+        yield client

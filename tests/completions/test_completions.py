@@ -1,0 +1,164 @@
+"""Texts of completions and chats: draws, stops, streams, and the clients that people have."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from logitsieve.client.llamacpp import LlamaAttachment
+from logitsieve.client.llamacpp_sequences import GenerationOptions
+from tests.completions.conftest import NAME, WAIT_S, Client
+from tests.llamacpp.small_model import END
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+PROMPT = "the time of man"
+SAMPLED = {"max_tokens": 12, "temperature": 0.9, "top_p": 0.95, "seed": 7}
+CHAT = [{"role": "system", "content": "go"}, {"role": "user", "content": PROMPT}]
+
+
+def texts(made: dict[str, Any]) -> list[str]:
+    return [choice["text"] for choice in made["choices"]]
+
+
+def events(client: Client, path: str, **body: Any) -> list[dict[str, Any]]:
+    """The events of a stream, which ends in [DONE]."""
+    data = json.dumps(body | {"stream": True}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(client.address + path, data, headers)
+    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
+        assert reply.headers["Content-Type"].startswith("text/event-stream")
+        lines = reply.read().decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def test_draws_depend_on_the_seed_alone(client: Client) -> None:
+    [alone] = texts(client.completion(prompt=PROMPT, **SAMPLED))
+    several = client.completion(prompt=["of", PROMPT, "go back", PROMPT], **SAMPLED)
+    assert texts(several)[1] == texts(several)[3] == alone
+    assert texts(client.completion(prompt=PROMPT, **SAMPLED | {"seed": 8})) != [alone]
+    three = texts(client.completion(prompt=PROMPT, n=3, **SAMPLED))
+    assert three[0] == alone
+    assert len(set(three)) == 3
+
+
+def test_a_seed_draws_as_generate_does(client: Client, attached: LlamaAttachment) -> None:
+    options = GenerationOptions(max_tokens=12, temperature=0.9, top_p=0.95, seeds=7)
+    [made] = texts(client.completion(prompt=PROMPT, **SAMPLED))
+    generation = attached.generate(PROMPT, **vars(options))
+    assert "".join(token.text for token in generation) == made
+
+
+def test_stops_and_lengths(client: Client) -> None:
+    options = {"prompt": PROMPT, "temperature": 0, "max_tokens": 10}
+    [whole] = client.completion(**options)["choices"]
+    assert whole["finish_reason"] == "length"
+    stop = whole["text"][6:9]
+    [cut] = client.completion(stop=[stop, "never"], **options)["choices"]
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+    assert cut["finish_reason"] == "stop"
+
+
+def test_biases_and_penalties(client: Client, attached: LlamaAttachment) -> None:
+    options = {"prompt": PROMPT, "temperature": 0, "max_tokens": 8, "logprobs": 0}
+    plain = client.completion(**options)["choices"][0]["logprobs"]["tokens"]
+    [going] = attached.context.tokenize(" go", begin=False)[-1:]
+    forced = client.completion(logit_bias={str(going): 100}, **options)["choices"][0]
+    assert len(set(forced["logprobs"]["tokens"])) == 1
+    ended = client.completion(logit_bias={str(END): 1000}, **options)
+    assert ended["choices"][0]["finish_reason"] == "stop"
+    assert ended["choices"][0]["text"] == ""
+    fresh = client.completion(logit_bias={str(going): 30}, frequency_penalty=60, **options)
+    assert fresh["choices"][0]["logprobs"]["tokens"].count(" go") <= 2
+    assert (
+        client.completion(repetition_penalty=1.0, **options)["choices"][0]["logprobs"]["tokens"]
+        == plain
+    )
+
+
+def test_a_stream_has_the_same_text_and_scores(client: Client) -> None:
+    options = {"prompt": [PROMPT, "of"], "echo": True, "logprobs": 2, **SAMPLED}
+    whole = client.completion(**options)
+    made = events(client, "/v1/completions", stream_options={"include_usage": True}, **options)
+    assert made[-1]["usage"] == whole["usage"]
+    assert made[-1]["choices"] == []
+    for index, choice in enumerate(whole["choices"]):
+        own = [e["choices"][0] for e in made[:-1] if e["choices"][0]["index"] == index]
+        assert "".join(one["text"] for one in own) == choice["text"]
+        assert own[-1]["finish_reason"] == choice["finish_reason"]
+        for field, values in choice["logprobs"].items():
+            assert [value for one in own for value in one["logprobs"][field]] == values
+
+
+def test_a_chat_is_a_completion_of_its_template(client: Client) -> None:
+    options = {"temperature": 0, "max_tokens": 6}
+    status, made = client.post("/v1/chat/completions", {"messages": CHAT, **options})
+    assert status == 200
+    asked = f"system: go</s>\nuser: {PROMPT}</s>\nanswer:"
+    [text] = texts(client.completion(prompt=asked, **options))
+    [choice] = made["choices"]
+    assert choice["message"] == {"role": "assistant", "content": text, "refusal": None}
+    streamed = events(client, "/v1/chat/completions", messages=CHAT, **options)
+    deltas = [event["choices"][0]["delta"] for event in streamed]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert "".join(delta.get("content", "") for delta in deltas) == text
+    asked_scores = {"messages": CHAT, "logprobs": True, "top_logprobs": 2, **options}
+    _, scored = client.post("/v1/chat/completions", asked_scores)
+    entries = scored["choices"][0]["logprobs"]["content"]
+    assert len(entries) == 6
+    for entry in entries:
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"]
+        assert bytes(entry["bytes"]).decode() == entry["token"]
+
+
+def test_tokens_and_their_texts(client: Client) -> None:
+    asked = {"prompt": PROMPT, "add_special_tokens": False}
+    _, read = client.post("/tokenize", asked)
+    assert read["count"] == len(read["tokens"]) > 0
+    _, spelled = client.post("/detokenize", {"tokens": read["tokens"]})
+    assert spelled["prompt"].strip() == PROMPT
+    _, begun = client.post("/tokenize", {"prompt": PROMPT})
+    assert begun["tokens"][1:] == read["tokens"]
+    assert client.post("/tokenize", {"prompt": "", "add_special_tokens": False})[1]["tokens"] == []
+    _, facts = client.get("/tokenizer_info")
+    assert (facts["bos_token"], facts["eos_token"]) == ("<s>", "</s>")
+    assert "message.role" in facts["chat_template"]
+
+
+def test_models_health_and_metrics(client: Client) -> None:
+    _, listed = client.get("/v1/models")
+    assert [one["id"] for one in listed["data"]] == [NAME]
+    assert client.get(f"/v1/models/{NAME}")[1] == listed["data"][0]
+    assert client.get("/v1/models/other")[0] == 404
+    assert client.get("/health") == (200, {"status": "ok"})
+    client.completion(prompt=PROMPT, max_tokens=1)
+    _, text = client.get("/metrics")
+    answered = 'logitsieve_completions_requests_total{path="/v1/completions",status="200"}'
+    assert answered in text
+    assert "logitsieve_completions_tokens_total" in text
+
+
+def test_the_official_client(client: Client) -> None:
+    openai = pytest.importorskip("openai", reason="openai is not installed: pip install '.[dev]'")
+    with openai.OpenAI(base_url=f"{client.address}/v1", api_key="none", max_retries=0) as official:
+        made = official.completions.create(
+            model=NAME, prompt=PROMPT, echo=True, logprobs=2, max_tokens=2, temperature=0
+        )
+        same = client.completion(prompt=PROMPT, echo=True, logprobs=2, max_tokens=2, temperature=0)
+        assert (
+            made.choices[0].logprobs.token_logprobs
+            == same["choices"][0]["logprobs"]["token_logprobs"]
+        )
+        chat = {"model": NAME, "messages": CHAT, "max_tokens": 5, "temperature": 0}
+        whole = official.chat.completions.create(**chat).choices[0].message.content
+        stream = official.chat.completions.create(stream=True, **chat)
+        assert "".join(event.choices[0].delta.content or "" for event in stream) == whole
+        assert [model.id for model in official.models.list()] == [NAME]
+        with pytest.raises(openai.NotFoundError, match="here is only 'small'"):
+            official.completions.create(model="other", prompt=PROMPT)
+        with pytest.raises(openai.BadRequestError, match="tools: got a field that is not"):
+            official.chat.completions.create(tools=[], **chat)

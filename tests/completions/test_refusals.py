@@ -1,0 +1,230 @@
+"""Bad input, limits and closed clients: OpenAI's error object, and no harm to other requests."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.client.llamacpp import LlamaAttachment
+from logitsieve.completions.config import CompletionsConfig
+from logitsieve.completions.engine import Engine
+from logitsieve.llamacpp import LlamaContext, render_chat
+from tests.completions.conftest import Client, serving
+from tests.llamacpp.small_model import Make
+from tests.server.running import Loop
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+P = "the"
+BAD: dict[str, dict[str, Any]] = {
+    "prompt": {},
+    "prompt ": {"prompt": 7},
+    "prompt  ": {"prompt": []},
+    "prompt   ": {"prompt": [["the"], [1]]},
+    "prompt    ": {"prompt": [True]},
+    "prompt     ": {"prompt": [1, 560]},
+    "prompt      ": {"prompt": [5] * 300},
+    "prompt       ": {"prompt": "the " * 4000},
+    "prompt        ": {"prompt": "\ud800"},
+    "prompt         ": {"prompt": P, "max_tokens": 256},
+    "max_tokens": {"prompt": P, "max_tokens": 0},
+    "max_tokens ": {"prompt": P, "max_tokens": -1},
+    "max_tokens  ": {"prompt": P, "max_tokens": "5"},
+    "temperature": {"prompt": P, "temperature": -1},
+    "temperature ": {"prompt": P, "temperature": 1e-9},
+    "temperature  ": {"prompt": P, "temperature": True},
+    "top_p": {"prompt": P, "top_p": 1.1},
+    "top_k": {"prompt": P, "top_k": 0.5},
+    "min_p": {"prompt": P, "min_p": "0"},
+    "seed": {"prompt": P, "seed": 1 << 64},
+    "n": {"prompt": P, "n": 1000},
+    "best_of": {"prompt": P, "best_of": 3},
+    "stop": {"prompt": P, "stop": ["a"] * 1_000_000},
+    "stop ": {"prompt": P, "stop": [""]},
+    "stop  ": {"prompt": P, "stop": [5]},
+    "stop   ": {"prompt": P, "stop": ["x" * 10_000]},
+    "logprobs": {"prompt": P, "logprobs": 1000},
+    "logprobs ": {"prompt": P, "logprobs": True},
+    "logit_bias": {"prompt": P, "logit_bias": {"560": 1}},
+    "logit_bias ": {"prompt": P, "logit_bias": {"-1": 1}},
+    "logit_bias.5": {"prompt": P, "logit_bias": {"5": "much"}},
+    "echo": {"prompt": P, "echo": 1},
+    "stream": {"prompt": P, "stream": "yes"},
+    "stream_options": {"prompt": P, "stream_options": {"other": 1}},
+    "suffix": {"prompt": P, "suffix": "end"},
+    "response_format": {"prompt": P, "response_format": {"type": "json_object"}},
+    "presence_penalty": {"prompt": P, "presence_penalty": None, "frequency_penalty": []},
+}
+CHATS: dict[str, dict[str, Any]] = {
+    "messages": {},
+    "messages ": {"messages": "hello"},
+    "messages[0]": {"messages": ["hello"]},
+    "messages[0].role": {"messages": [{"content": "hello"}]},
+    "messages[0].content": {"messages": [{"role": "user", "content": 5}]},
+    "messages[0].content[0]": {
+        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
+    },
+    "top_logprobs": {"messages": [{"role": "user", "content": "go"}], "top_logprobs": 2},
+    "tools": {"messages": [{"role": "user", "content": "go"}], "tools": []},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_field_is_named(client: Client, name: str) -> None:
+    error = client.refused("/v1/completions", BAD[name])
+    assert error["status"] == 400
+    assert error["type"] == "invalid_request_error"
+    expected = name.strip().replace("presence", "frequency")
+    assert error["param"] == expected
+    assert error["message"].startswith(f"{expected}: got ")
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_wrong_field_of_a_chat_is_named(client: Client, name: str) -> None:
+    assert client.refused("/v1/chat/completions", CHATS[name])["param"] == name.strip()
+
+
+def test_null_is_no_value(client: Client) -> None:
+    assert client.completion(prompt=P, max_tokens=1, stop=None, logprobs=None)["choices"]
+
+
+def test_bodies_that_are_no_json_objects(client: Client) -> None:
+    for body in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000):
+        error = client.refused("/v1/completions", body)
+        assert (error["status"], error["param"]) == (400, "body")
+    status, error = client.post("/v1/completions", b"{}", **{"Content-Type": "text/plain"})
+    assert (status, error["error"]["param"]) == (400, "content-type")
+    assert client.get("/v1/completions")[0] == 405
+    assert client.get("/other")[0] == 404
+    assert client.refused("/detokenize", {"tokens": [560]})["param"] == "tokens"
+    assert client.refused("/tokenize", {})["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages[0].content.x.y }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for",
+    ],
+)
+def test_templates_that_loop_or_reach_out(make_gguf: Make, template: str) -> None:
+    path, asked = make_gguf(chat_template=template), [{"role": "user", "content": "go"}]
+    with LlamaContext(path) as context, pytest.raises(InvalidRequest, match="chat: got "):
+        render_chat(context, asked)
+
+
+def test_a_full_queue_says_when_to_retry(loop: Loop, attached: LlamaAttachment) -> None:
+    with serving(loop, attached, waiting=2, started=False) as (client, engine):
+        error = client.refused("/v1/completions", {"prompt": ["the"] * 3})
+        assert (error["status"], error["type"]) == (429, "rate_limit_error")
+        engine.drain()
+        error = client.refused("/v1/completions", {"prompt": "the"})
+        assert (error["status"], error["type"]) == (503, "server_error")
+
+
+def test_a_request_that_takes_too_long(loop: Loop, attached: LlamaAttachment) -> None:
+    with serving(loop, attached, request_s=0.0) as (client, engine):
+        error = client.refused("/v1/completions", {"prompt": "the"})
+        assert error["status"] == 504
+        assert not engine.running
+        assert not engine.waiting
+
+
+def test_tokens_are_asked_for(loop: Loop, attached: LlamaAttachment, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("read:reading-token-0123\nconsole:console-token-0123\n")
+    file.chmod(0o600)
+    with serving(loop, attached, tokens=file) as (client, _):
+        assert client.get("/health")[0] == 200
+        status, error = client.get("/v1/models")
+        assert (status, error["error"]["type"]) == (401, "authentication_error")
+        assert client.get("/v1/models", Authorization="Bearer reading-token-0123")[0] == 200
+        assert client.get("/v1/models", Authorization="Bearer console-token-0123")[0] == 403
+
+
+def test_a_foreign_host_is_refused(client: Client) -> None:
+    assert client.get("/v1/models", Host="evil.example")[0] == 403
+
+
+def ended(engine: Engine) -> bool:
+    return not (engine.running or engine.waiting)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_closed_client_ends_its_sequence(
+    loop: Loop, attached: LlamaAttachment, stream: bool
+) -> None:
+    with serving(loop, attached, started=False) as (client, engine):
+        body = json.dumps({"prompt": "the", "max_tokens": 200, "stream": stream}).encode()
+        host, port = client.address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            wait_until(lambda: bool(engine.waiting))
+            [task] = engine.waiting
+            engine.turn()
+            engine.turn()
+            assert engine.running == [task]
+        wait_until(lambda: task.cancelled)
+        engine.turn()
+        assert ended(engine)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another thread does; the test's own timeout ends it."""
+    while not condition():
+        socket.socket().close()
+
+
+def test_a_failure_ends_its_own_request_alone(loop: Loop, attached: LlamaAttachment) -> None:
+    class Broken:
+        headless = True
+
+        def choose(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("a defect")
+
+        def scores(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("a defect")
+
+    good = attached._slot.head
+    with serving(loop, attached) as (client, engine):
+        attached._slot.head = Broken()
+        try:
+            error = client.refused("/v1/completions", {"prompt": "the"})
+            assert (error["status"], error["type"]) == (500, "server_error")
+            assert "defect" not in error["message"]
+        finally:
+            attached._slot.head = good
+        assert client.completion(prompt="the", max_tokens=2)["choices"]
+        assert ended(engine)
+
+
+def test_what_is_left_hears_of_the_end(attached: LlamaAttachment) -> None:
+    engine = Engine(attached, waiting=1)
+    engine.close()
+    with pytest.raises(Unavailable):
+        engine.submit([])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"port": 70_000}, "port"),
+        ({"sequences": 0}, "sequences"),
+        ({"tls_cert": Path("cert")}, "tls_key"),
+        ({"tokens": Path("tokens"), "host": "0.0.0.0"}, "host"),
+    ],
+)
+def test_options_without_sense(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field}: "):
+        CompletionsConfig(**options)
