@@ -82,7 +82,7 @@ class Container(NamedTuple):
     def run(self, *command: str) -> str:
         """Run a command in the container, as its user."""
         user, _, group = self.image.config["User"].partition(":")
-        enter = ["nsenter", f"--target={self.process.pid}", "--mount", "--net", "--root", "--wd=/"]
+        enter = ["nsenter", f"--target={self.process.pid}", "--mount", "--net", "--root", "--wd"]
         enter += [f"--setuid={user}", f"--setgid={group}"]
         return output(*enter, *self.image.environment, *command)
 
