@@ -10,7 +10,11 @@ overload   64 rows of `exact` a call: the peak of a closed loop, then twice as m
            time; who is refused must hear RESOURCE_EXHAUSTED with grpc-retry-pushback-ms, or
            DEADLINE_EXCEEDED. The aim: a goodput of at least 0.9 of the peak.
 deadlines  The same for single rows of the own head, which wait 100, 200 or 500 ms, at 1, 2 and 4
-           times the peak. The aim: 0.9 of the peak, and refusals within 20 ms.
+           times the peak, by clients that hold calls back like ours, and by others. The aim: 0.9
+           of the peak, and refusals within 20 ms.
+
+Clients are gRPC's of Python in the first two parts. They could not offer several times the peak
+on one core, so the last two send plain HTTP/2 (wire.py).
 
 Server and clients are processes of their own, kept to half of the cores each: with two cores, one
 each. Let nothing else run, or the shares say more about that than about the server.
@@ -25,6 +29,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +67,7 @@ def main() -> None:
     parser.add_argument("--index", type=Path, help="ask this index instead of building one")
     parser.add_argument("--contexts", type=Path, help="contexts for --index, .npy [N, D]")
     parser.add_argument("--out", type=Path, default=OUT, help="JSON; tables lie beside it as .md")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each of 43 measurements")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each of 52 measurements")
     parser.add_argument("--only", choices=list(PARTS), help="this part alone, printed as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -135,9 +140,9 @@ def overload(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
     """Goodput at the peak, and when OVERLOAD times that arrives."""
     with server(index, cpus) as address:
         asked = replace(plan, address=address, rows=OVERLOAD_ROWS, head="exact", clients=16)
-        peak = load(asked)
+        peak = load(asked, "wire")
         flood = replace(asked, per_s=OVERLOAD * peak.good_per_s, timeout_s=1.0, warm_s=SETTLE_S)
-        twice = load(flood)
+        twice = load(flood, "wire")
     return {
         "rows": OVERLOAD_ROWS,
         "share_of_peak": twice.good_per_s / peak.good_per_s,
@@ -149,13 +154,13 @@ def deadlines(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
     """Goodput of single rows at the peak of a closed loop, and at multiples of it by deadline."""
     with server(index, cpus) as address:
         asked = replace(plan, address=address, clients=64)
-        peak = load(asked)
+        peak = load(asked, "wire")
         runs = {"peak": peak}
-        for timeout_s in DEADLINES_S:
-            for times in TIMES:
+        for throttled, whose in ((True, "ours"), (False, "others")):
+            for timeout_s, times in product(DEADLINES_S, TIMES):
                 flood = replace(asked, per_s=times * peak.good_per_s, timeout_s=timeout_s)
-                name = f"{1000 * timeout_s:g} ms, {times}x"
-                runs[name] = load(replace(flood, warm_s=SETTLE_S))
+                flood = replace(flood, throttled=throttled, warm_s=SETTLE_S)
+                runs[f"{1000 * timeout_s:g} ms, {times}x, {whose}"] = load(flood, "wire")
     return {"runs": as_json(runs)}
 
 

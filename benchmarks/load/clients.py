@@ -1,4 +1,4 @@
-"""Many clients of one TopK server: closed loops, and arrivals that do not wait for answers.
+"""Many clients of one TopK server in a closed loop; benchmarks/load/wire.py does the rest.
 
 A process of its own, so that it can be kept to its own cores: `python -m benchmarks.load.clients`
 reads one Plan as JSON from stdin and writes one Result as JSON to stdout.
@@ -37,7 +37,8 @@ class Plan:
     head: str = ""
     alone: bool = False  # with a constraint that changes nothing: such requests share no batch
     clients: int = 1  # of a closed loop
-    per_s: float = 0.0  # calls a second of an open loop; 0: a closed one
+    per_s: float = 0.0  # calls a second of an open loop (wire.py); 0: a closed one
+    throttled: bool = False  # held back like our client's calls (wire.py)
     seconds: float = 5.0
     warm_s: float = 1.0
     timeout_s: float = 5.0
@@ -51,7 +52,7 @@ class Result:
     seconds: float
     codes: dict[str, int]
     us: dict[str, float]  # of good answers
-    refused_us: dict[str, float]  # of RESOURCE_EXHAUSTED
+    refused_us: dict[str, float]  # of RESOURCE_EXHAUSTED, and of calls held back in the client
 
     @property
     def good_per_s(self) -> float:
@@ -70,7 +71,7 @@ async def run(plan: Plan) -> Result:
         for _ in range(CHANNELS)
     ]
     load = _Load(plan, [DecoderStub(channel) for channel in channels])
-    await (load.open_loop() if plan.per_s else load.closed_loop())
+    await load.closed_loop()
     for channel in channels:
         await channel.close()
     return load.result()
@@ -79,7 +80,7 @@ async def run(plan: Plan) -> Result:
 class _Load:
     def __init__(self, plan: Plan, stubs: list[DecoderStub]) -> None:
         self._plan, self._stubs = plan, stubs
-        self._requests = _requests(plan)
+        self._requests = list(map(pb.TopKRequest.FromString, requests(plan)))
         self._from = perf_counter() + plan.warm_s
         self._until = self._from + plan.seconds
         self._us: dict[str, list[float]] = defaultdict(list)
@@ -94,22 +95,9 @@ class _Load:
 
         await asyncio.gather(*(client(7 * number) for number in range(self._plan.clients)))
 
-    async def open_loop(self) -> None:
-        """Calls at even intervals, whatever becomes of those before them."""
-        calls: set[asyncio.Task[None]] = set()
-        due, number = perf_counter(), 0
-        while due < self._until:
-            await asyncio.sleep(max(0.0, due - perf_counter()))
-            call = asyncio.create_task(self._call(number, due))
-            calls.add(call)
-            call.add_done_callback(calls.discard)
-            due, number = due + 1 / self._plan.per_s, number + 1
-        await asyncio.gather(*calls)
-
-    async def _call(self, number: int, due: float | None = None) -> None:
+    async def _call(self, number: int) -> None:
         stub = self._stubs[number % len(self._stubs)]
-        # From when it was due: a late generator must not hide what a caller would have waited.
-        start, code = due or perf_counter(), "OK"
+        start, code = perf_counter(), "OK"
         try:
             await stub.TopK(
                 self._requests[number % len(self._requests)], timeout=self._plan.timeout_s
@@ -121,12 +109,13 @@ class _Load:
             self._us[code].append((end - start) * 1e6)
 
     def result(self) -> Result:
-        us, refused = _ranks(self._us["OK"]), _ranks(self._us["RESOURCE_EXHAUSTED"])
+        us, refused = ranks(self._us["OK"]), ranks(self._us["RESOURCE_EXHAUSTED"])
         codes = {code: len(taken) for code, taken in self._us.items() if taken}
         return Result(seconds=self._plan.seconds, codes=codes, us=us, refused_us=refused)
 
 
-def _ranks(taken: list[float]) -> dict[str, float]:
+def ranks(taken: list[float]) -> dict[str, float]:
+    """Return percentiles by name."""
     ranks = (50, 99, 99.9)
     found = np.percentile(taken, ranks).tolist() if taken else [0.0] * len(ranks)
     return {f"p{rank:g}": value for rank, value in zip(ranks, found, strict=True)}
@@ -139,10 +128,11 @@ def _code(failure: grpc.aio.AioRpcError) -> str:
     return name if name != "RESOURCE_EXHAUSTED" or retry else f"{name} without pushback"
 
 
-def _requests(plan: Plan) -> list[pb.TopKRequest]:
+def requests(plan: Plan) -> list[bytes]:
+    """Return different requests, serialized."""
     contexts: Any = np.load(plan.contexts, mmap_mode="r")
     starts = [number * plan.rows % (len(contexts) - plan.rows) for number in range(REQUESTS)]
-    requests = []
+    made = []
     for start in starts:
         hidden = np.asarray(contexts[start : start + plan.rows], np.float32)
         request = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k)
@@ -150,8 +140,8 @@ def _requests(plan: Plan) -> list[pb.TopKRequest]:
             request.target.head.name = plan.head
         if plan.alone:
             request.constraints.SetInParent()
-        requests.append(request)
-    return requests
+        made.append(request.SerializeToString())
+    return made
 
 
 def main() -> None:

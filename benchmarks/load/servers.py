@@ -40,9 +40,9 @@ def echo_server(reply: pb.TopKResponse, cpus: list[int], loop: str = "asyncio") 
         yield f"127.0.0.1:{next(lines).strip()}"
 
 
-def load(plan: Plan) -> Result:
-    """Result of clients in a process of their own."""
-    command = [sys.executable, "-m", "benchmarks.load.clients"]
+def load(plan: Plan, clients: str = "clients") -> Result:
+    """Result of clients in a process of their own, by gRPC or by plain HTTP/2 ("wire")."""
+    command = [sys.executable, "-m", f"benchmarks.load.{clients}"]
     asked = json.dumps(asdict(plan))
     run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
     return Result(**json.loads(run.stdout))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,9 @@ from typing import Any, Self
 
 import grpc
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.client.errors import to_exception
+from logitsieve.client.throttle import Throttle
 from logitsieve.utils.deadline import time_left
 from logitsieve.utils.environment import is_loopback
 from logitsieve.v1.rpcs import TIMEOUT
@@ -98,6 +100,7 @@ class Connection:
         self.address = address
         self.timeout_s = seconds(timeout_s)
         self._metadata: tuple[tuple[str, str | bytes], ...] = to_metadata(token, address, tls)
+        self._throttle = Throttle()
         self._exception = partial(
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
@@ -120,6 +123,20 @@ class Connection:
         other._metadata += tuple(map(checked_metadata, metadata))
         return other
 
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Hold a call back while servers refuse many; raise our exceptions."""
+        self._throttle.enter()
+        refused = False
+        try:
+            yield
+        except grpc.RpcError as failure:
+            error = self._exception(failure)
+            refused = isinstance(error, Overloaded | DeadlineExceeded)
+            raise error from failure
+        finally:
+            self._throttle.leave(refused)
+
     def _timed(self, timeout_s: float) -> dict[str, Any]:
         whole = (TIMEOUT, str(ceil(timeout_s * 1000)))
         return {"timeout": timeout_s, "metadata": (*self._metadata, whole)}
@@ -133,12 +150,10 @@ class BlockingConnection(Connection, Closing):
         self._channel.close()
 
     def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
-        try:
-            left = time_left()  # of the computation around this call
-            timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
+        left = time_left()  # of the computation around this call
+        timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
+        with self._sending():
             return read(method(request, **self._timed(timeout)))
-        except grpc.RpcError as failure:
-            raise self._exception(failure) from failure
 
 
 class AsyncConnection(Connection, AsyncClosing):
@@ -151,10 +166,8 @@ class AsyncConnection(Connection, AsyncClosing):
         await self._channel.close()
 
     async def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
-        try:
+        with self._sending():
             return read(await method(request, **self._timed(self.timeout_s)))
-        except grpc.RpcError as failure:
-            raise self._exception(failure) from failure
 
 
 def seconds(value: float) -> float:

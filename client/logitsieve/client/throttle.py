@@ -1,0 +1,48 @@
+"""Calls held back in the client while servers refuse some or are late.
+
+Refusing a call costs a server nearly as much as answering it: servers that clients flood answer
+hardly any. So a client keeps to a number of calls in flight, like TCP to its window: it grows
+while calls are answered and shrinks when one is refused. Jacobson (1988), Congestion avoidance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from threading import Lock
+from time import monotonic
+
+from logitsieve.api.errors import Overloaded
+
+CUT = 0.9
+CUT_S = 0.05  # between two cuts: refusals come in crowds
+LEAST = 8  # calls in flight that are never held back
+RETRY_S = 0.1
+
+
+class Throttle:
+    """Counts the calls of a connection; thread-safe. Without refusals it limits nothing."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._lock = clock, Lock()
+        self._cut_at = -inf
+        self.limit = inf
+        self.in_flight = 0
+
+    def enter(self) -> None:
+        """Count a call until it `leave`s; Overloaded if it is not to be sent."""
+        with self._lock:
+            if self.in_flight >= self.limit:
+                reason = f"held back here, with {self.in_flight} in flight: servers refuse calls"
+                raise Overloaded(reason, RETRY_S)
+            self.in_flight += 1
+
+    def leave(self, refused: bool) -> None:
+        """Count the end of a call; `refused`, or too late."""
+        with self._lock:
+            if not refused:
+                self.limit += 1 / self.limit
+            elif (now := self._clock()) >= self._cut_at + CUT_S:
+                self._cut_at = now
+                self.limit = max(LEAST, CUT * min(self.limit, self.in_flight))
+            self.in_flight -= 1
