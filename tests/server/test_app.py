@@ -234,6 +234,8 @@ def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(
         gate.wait_entered()
         stopping = loop.start(run.server.stop())
         assert next(watch).status == NOT_SERVING
+        assert get(run, "/healthz") == (200, "draining\n")
+        assert get(run, "/readyz") == (503, "draining\n")
         with pytest.raises(Unavailable):
             run.client.topk(LARGE, 3, model="demo")
         assert not stopping.done()

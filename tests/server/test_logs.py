@@ -14,16 +14,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import open_index
-from logitsieve.server.logs import (
-    FAILED,
-    INCIDENT,
-    MAX_ID,
-    PER_SECOND,
-    FewFailures,
-    configure,
-    event,
-    request_id,
-)
+from logitsieve.server.logs import FAILED, INCIDENT, PER_SECOND, FewFailures, configure, event
 from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security.secrets import ReloadingFile, read_tokens
 from tests.server.materials import damage
@@ -121,13 +112,6 @@ def test_a_flood_of_failures_is_cut_off_and_counted() -> None:
     record = logging.makeLogRecord({"event": FAILED, "fields": {"rpc": "TopK"}})
     assert few.filter(record)
     assert record.__dict__["fields"] == {"rpc": "TopK", "not_shown": 5}
-
-
-def test_only_ids_that_can_be_repeated_are_taken() -> None:
-    assert request_id((("user-agent", "x"), ("x-request-id", "abc"))) == "abc"
-    for refused in ("", "a" * (MAX_ID + 1), b"abc"):
-        assert request_id((("x-request-id", refused),)) == ""
-    assert request_id(None) == ""
 
 
 def events(stream: io.StringIO, *names: str) -> list[dict[str, Any]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Answer
 from tests.server.running import Running
 from tests.synthetic import make_hidden
 
@@ -16,6 +18,7 @@ sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs the extra ote
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
 
+from logitsieve.server.metrics import Call  # noqa: E402
 from logitsieve.server.tracing import STAGES, Tracing  # noqa: E402
 
 TRACE, PARENT = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
@@ -47,6 +50,22 @@ def test_a_call_continues_the_clients_trace(server: Running, exporter: Any) -> N
     given |= {"logitsieve.model": "demo", "logitsieve.request_id": "seven"}
     assert given.items() <= dict(call.attributes).items()
     assert call.status.is_unset
+
+
+def test_calls_to_shards_are_inside_what_is_computed() -> None:
+    exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    none = np.zeros(1, np.int32)
+    call = Call("TopK", arrived_ns=1000, queue_ns=100)
+    call.answer = Answer("m", "1", "", "exact", none > 0, none, none > 0, compute_ns=500)
+    call.timings.append(("shard 256", 1200, 1500))
+    call.finish("OK")
+    Tracing(provider).record(call)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    shard, compute = spans["shard 256"], spans["compute"]
+    assert shard.parent.span_id == compute.context.span_id
+    assert shard.start_time - compute.start_time == 100
+    assert shard.end_time - shard.start_time == 300
 
 
 def test_messages_of_a_stream_and_failures_have_theirs(server: Running, exporter: Any) -> None:

@@ -56,6 +56,7 @@ from logitsieve.index.split import shard_folders
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from logitsieve.utils.deadline import ending_by, time_left
 from logitsieve.utils.hidden import as_hidden
+from logitsieve.utils.timings import noted
 
 Missing = Literal["refuse", "answer"]
 
@@ -112,9 +113,16 @@ class ShardedDecoder(CheckedDecoder):
             got = f"{ids_left.min()} ids left in row {ids_left.argmin()}"
             raise InvalidRequest("constraints", got, f"at least {least} for each row")
 
+        timings = noted()
+
         def ask(part: Part) -> Found:
-            with ending_by(deadline):
-                return question(part)
+            started = perf_counter_ns()
+            try:
+                with ending_by(deadline):
+                    return question(part)
+            finally:
+                if timings is not None:
+                    timings.append((f"shard {part.shard.first}", started, perf_counter_ns()))
 
         calls = [pool.submit(ask, part) for pool, part in zip(self._pools, parts, strict=True)]
         wait(calls, None if deadline is None else deadline - monotonic())

@@ -81,7 +81,6 @@ class Server:
             device_ns=None if config.device == "cpu" else gpu_ns,
         )
         self.metrics.queue_rows.set_function(lambda: self._work.batcher.rows)
-        self.metrics.in_flight.set_function(lambda: self._work.batcher.in_flight)
         precision = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
             config.shadow_share, config.shadow_cpu, judged=precision.judged, lost=precision.lost
@@ -91,6 +90,7 @@ class Server:
         self.console: Console | None = None
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
+        self._renewing: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
         """Load and warm every version, then listen and say SERVING.
@@ -104,6 +104,7 @@ class Server:
         if config.device != "cpu":
             gpu_device(config.device)
         ports = Ports(config, self.metrics)
+        self._renewing = asyncio.create_task(ports.renew_tokens())
         check_free("port", config.host, config.port)
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
@@ -125,6 +126,8 @@ class Server:
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests, give current ones `drain_s` seconds."""
         self._ready, self._stopping = False, True
+        if self._renewing is not None:
+            self._renewing.cancel()
         await self._health.drain()
         self._decoder.streams.drain()
         await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers))
@@ -156,7 +159,9 @@ class Server:
         )
         self.console = open_console(view)
         local = is_loopback(config.host) and tokens is None
-        pages = application(self.metrics.text, view.ready, self.console, local)
+        pages = application(
+            self.metrics.text, view.ready, lambda: self._stopping, self.console, local
+        )
         self._http = Listener(pages)
         return await self._http.start(config.host, config.metrics_port, tls)
 

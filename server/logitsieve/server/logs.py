@@ -12,8 +12,6 @@ from time import monotonic
 from typing import Any, Literal, TextIO
 
 REQUEST_ID = "x-request-id"
-TRACE_KEYS = ("traceparent", "tracestate")
-MAX_ID = 128  # characters of a client's id
 
 FAILED, INCIDENT = "request_failed", "incident"
 PER_SECOND = 10  # lines about failed requests, and about incidents
@@ -92,16 +90,3 @@ class FewFailures(logging.Filter):
         if held_back := self._held_back.pop(name, 0):
             record.fields = {**getattr(record, "fields", {}), "not_shown": held_back}
         return True
-
-
-def trace_context(metadata: Any) -> dict[str, str]:
-    """Return the W3C trace context in a call's metadata."""
-    return {key: value for key, value in metadata or () if key in TRACE_KEYS}
-
-
-def request_id(metadata: Any) -> str:
-    """Return the id in a call's metadata, or "" if it cannot be repeated."""
-    for key, value in metadata or ():
-        if key == REQUEST_ID and isinstance(value, str) and 0 < len(value) <= MAX_ID:
-            return value
-    return ""

@@ -35,6 +35,7 @@ from prometheus_client.registry import Collector
 
 from logitsieve.api.results import Answer
 from logitsieve.gpu.open import gpu_memory
+from logitsieve.utils.timings import Timings
 from logitsieve.version import __version__
 
 if TYPE_CHECKING:
@@ -77,11 +78,13 @@ class Call:
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails
     trace: Mapping[str, str] = field(default_factory=dict)  # traceparent, tracestate
+    peer: str = ""  # its client's address, if the log has it
     admitted_ns: int = 0  # a time like `arrived_ns`
     model: str = UNKNOWN
     version: str = ""
     alias: str = ""
     answer: Answer | None = None
+    timings: Timings = field(default_factory=list)  # of calls to shards
     queue_ns: int = 0
     device_ns: int = 0
     elapsed_ns: int = 0

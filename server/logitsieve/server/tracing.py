@@ -1,7 +1,8 @@
 """Spans of calls for OpenTelemetry, from times that are taken anyway, once a call has ended.
 
 The span of a call continues the client's W3C traceparent. Under it, `admit` ends when the request
-was read and admitted, `queue` when computing began, `compute` with its answer.
+was read and admitted, `queue` when computing began, `compute` with its answer; inside that, calls
+to shards have theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from logitsieve.server.metrics import Call
 from logitsieve.version import __version__
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
 
 STAGES = ("admit", "queue", "compute")
 FLUSH_MS = 2000
@@ -58,10 +61,18 @@ class Tracing:
             times = (call.arrived_ns, admitted, computing, computing + answer.compute_ns)
             inside = set_span_in_context(span)
             for stage, start, end in zip(STAGES, times, times[1:], strict=False):
-                self._tracer.start_span(stage, inside, start_time=shift + start).end(shift + end)
+                last = self._span(stage, inside, shift + start, shift + end)
+            computed = set_span_in_context(last)
+            for what, start, end in call.timings:
+                self._span(what, computed, shift + start, shift + end)
         if call.code != "OK":
             span.set_status(Status(StatusCode.ERROR, call.code))
         span.end(shift + ended)
+
+    def _span(self, name: str, inside: Context, start: int, end: int) -> Span:
+        span = self._tracer.start_span(name, inside, start_time=start)
+        span.end(end)
+        return span
 
     def close(self) -> None:
         """Export what is left, for at most FLUSH_MS milliseconds."""

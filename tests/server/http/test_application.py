@@ -31,6 +31,12 @@ def test_alive_but_not_ready(client: TestClient) -> None:
     assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "not ready\n")
 
 
+def test_a_server_that_stops_is_alive_to_drain_and_not_ready() -> None:
+    client = TestClient(application(lambda: b"", lambda: True, lambda: True))
+    assert (client.get("/healthz").status_code, client.get("/healthz").text) == (200, "draining\n")
+    assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "draining\n")
+
+
 def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> bytes:
         raise ZeroDivisionError("a secret")

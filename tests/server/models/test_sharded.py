@@ -12,10 +12,11 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index, split_index
+from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.server.models.sharded import ShardedModel, read_digest
 from logitsieve.utils.options import no_progress
-from tests.server.running import Loop, config_for, running, write_whole
+from tests.server.running import Loop, Running, config_for, running, write_whole
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(7, 24)
@@ -37,9 +38,14 @@ def local(models: Path, kernel_cache: Path) -> LocalDecoder:
 
 
 @pytest.fixture(scope="module")
-def client(models: Path, kernel_cache: Path, loop: Loop) -> Iterator[DecoderClient]:
+def run(models: Path, kernel_cache: Path, loop: Loop) -> Iterator[Running]:
     with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
-        yield run.client
+        yield run
+
+
+@pytest.fixture
+def client(run: Running) -> DecoderClient:
+    return run.client
 
 
 @pytest.mark.parametrize("head", ["exact", "certified"])
@@ -57,6 +63,19 @@ def test_answers_are_those_of_the_whole(
     beams = client.beam_step(HIDDEN, beams_in=7, beams_out=4, head=head)
     steps = local.beam_step(HIDDEN, beams_in=7, beams_out=4, head=head)
     np.testing.assert_array_equal(beams.tokens, steps.tokens)
+
+
+def test_a_call_notes_when_each_shard_was_asked(
+    run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Call] = []
+    monkeypatch.setattr(run.server.metrics, "on_finish", calls.append)
+    run.client.topk(HIDDEN, 5)
+    (call,) = calls
+    assert sorted(what for what, _, _ in call.timings) == ["shard 0", "shard 256"]
+    ended = call.arrived_ns + call.elapsed_ns
+    for _, start, end in call.timings:
+        assert call.arrived_ns + call.queue_ns <= start < end <= ended
 
 
 def test_a_request_without_a_head_is_answered_by_the_default_head(client: DecoderClient) -> None:

@@ -10,10 +10,10 @@ from grpc import StatusCode
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import parse, settle, unary, waited_ns
+from logitsieve.server.rpc.handlers import parse, settle, unary
 from logitsieve.server.rpc.status import CallStatus
 from logitsieve.v1 import decoder_pb2 as pb
-from logitsieve.v1.rpcs import TIMEOUT, TRAILER
+from logitsieve.v1.rpcs import TRAILER
 
 REQUEST = pb.GetModelRequest(model="demo")
 
@@ -61,6 +61,21 @@ def test_a_failure_ends_the_call_with_a_trailer(message: bytes, field: str) -> N
     assert pb.Error.FromString(context.trailer).field == field
 
 
+@pytest.mark.parametrize(("level", "named"), [("DEBUG", True), ("INFO", False)])
+def test_the_log_names_the_client_of_a_failure_at_level_debug(
+    level: str, named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Known(Context):
+        def peer(self) -> str:
+            return "ipv4:10.0.0.7:999"
+
+    handler = unary("Get", pb.GetModelRequest, refuse, Metrics()).unary_unary
+    with caplog.at_level(level, "logitsieve.server.rpc.handlers"), pytest.raises(Aborted):
+        asyncio.run(handler(REQUEST.SerializeToString(), Known()))
+    (record,) = caplog.records
+    assert ("peer=ipv4:10.0.0.7:999" in record.getMessage()) == named
+
+
 def test_bytes_that_are_no_message() -> None:
     with pytest.raises(InvalidRequest, match="a serialized TopKRequest") as caught:
         parse(pb.TopKRequest, b"\xff")
@@ -92,28 +107,3 @@ def test_a_cancelled_call_is_counted_and_stays_cancelled() -> None:
 
     asyncio.run(scene())
     assert 'code="CANCELLED"' in metrics.text().decode()
-
-
-@pytest.mark.parametrize(
-    ("told", "left_s", "waited_ms"),
-    [
-        ("1000", 0.75, 250),
-        ("1000", 1.25, 0),  # gRPC rounds deadlines up
-        ("1000", None, 0),
-        ("", 0.75, 0),
-        ("-5", 0.75, 0),
-        ("1e3", 0.75, 0),
-        ("9" * 8, 0.75, 0),
-        ("\u0661000", 0.75, 0),
-        (None, 0.75, 0),
-    ],
-)
-def test_a_call_has_waited_for_the_time_that_is_gone(
-    told: str | None, left_s: float | None, waited_ms: int
-) -> None:
-    class Timed(Context):
-        def time_remaining(self) -> float | None:
-            return left_s
-
-    metadata = () if told is None else (("x-request-id", "a"), (TIMEOUT, told))
-    assert waited_ns(metadata, Timed()) == waited_ms * 1_000_000

@@ -46,12 +46,12 @@ def test_the_oldest_is_next_and_a_call_counts_as_what_it_has() -> None:
         calls = [asyncio.create_task(call(number)) for number in range(4)]
         for _ in range(5):
             await asyncio.sleep(0)
-        assert (order, intake.bytes) == ([0], 60)
+        assert (order, intake.bytes, intake.calls) == ([0], 60, 4)
         await arrive(intake, CHECK)  # health is never kept waiting
         read.set()
         await asyncio.wait_for(asyncio.gather(*calls), WAIT_S)
         await asyncio.sleep(0)
-        assert (order, intake.bytes) == ([0, 1, 2, 3], 0)
+        assert (order, intake.bytes, intake.calls) == ([0, 1, 2, 3], 0, 0)
 
     asyncio.run(scene())
 

@@ -197,6 +197,7 @@ def test_who_cannot_be_answered_in_time_is_refused_at_once_or_never_computed() -
         taken(queue)
         batch = queue.take()
         assert batch == Batch([], [patient])
+        queue.done(batch, None, {patient})
         assert (queue.rows, queue.in_flight) == (0, 0)
 
     scene(play())
@@ -260,7 +261,9 @@ def test_a_long_request_that_is_late_is_computed_no_further() -> None:
         queue.put(long)
         assert taken(queue) == [(long, 0, BATCH_ROWS)]
         long.deadline = monotonic()
-        assert queue.take() == Batch([], [long])
+        batch = queue.take()
+        assert batch == Batch([], [long])
+        queue.done(batch, None, {long})
         assert (queue.rows, queue.in_flight) == (0, 0)
 
     scene(play())

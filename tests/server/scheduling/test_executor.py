@@ -403,6 +403,14 @@ def test_the_time_before_arrival_counts_against_patience() -> None:
     work.close()
 
 
+def test_a_request_that_waited_too_long_to_be_read_is_refused_though_no_thread_works(
+    work: Executor,
+) -> None:
+    work.admit(0.2, waited_s=0.1)
+    with pytest.raises(Overloaded, match="left"):
+        work.admit(0.1, waited_s=0.2)
+
+
 class Faulty:
     """Raises at the n-th call of any of its methods; passes others on."""
 

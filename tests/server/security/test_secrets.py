@@ -126,6 +126,7 @@ def test_a_token_that_is_commented_out_ends_at_once(
     tokens = Tokens(file)
     tokens.check(f"Bearer {ROOT}", ADMIN)
     write(file.parent, comment + f"read:{SECOND}\n".encode())
+    tokens.renew()
     with pytest.raises(Unauthenticated):
         tokens.check(f"Bearer {ROOT}", READ)
     tokens.check(f"Bearer {SECOND}", READ)
@@ -142,9 +143,17 @@ def test_no_token_is_kept(file: Path) -> None:
     assert all(FIRST.encode() not in digest for digest, _ in read_tokens(file))
 
 
+def test_a_check_reads_no_file(file: Path) -> None:
+    """A mount that hangs must not stop the event loop."""
+    tokens = Tokens(file)
+    file.unlink()
+    tokens.check(f"Bearer {FIRST}", READ)
+
+
 def test_a_changed_file_is_read_again(file: Path) -> None:
     tokens = Tokens(file)
     file.write_text(f"read:{SECOND}\n")
+    assert tokens.renew()
     tokens.check(f"Bearer {SECOND}", READ)
     with pytest.raises(Unauthenticated):
         tokens.check(f"Bearer {FIRST}", READ)
@@ -160,11 +169,13 @@ def test_a_broken_file_changes_nothing_and_is_logged_once(
     else:
         file.write_text(broken)
     for _ in range(3):
+        assert not tokens.renew()
         tokens.check(f"Bearer {FIRST}", READ)
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert SECOND not in caplog.text
     write(file.parent, f"read:{SECOND}\n")
+    assert tokens.renew()
     tokens.check(f"Bearer {SECOND}", READ)
 
 

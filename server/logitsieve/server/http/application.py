@@ -85,22 +85,26 @@ class LocalNames:
 def application(
     metrics: Callable[[], bytes],
     ready: Callable[[], bool],
+    stopping: Callable[[], bool] = lambda: False,
     console: Console | None = None,
     local: bool = False,
 ) -> Starlette:
     """`metrics()` is the text of a scrape; `ready()` whether requests are answered.
 
-    `local` refuses Host headers that are not names of loopback.
+    A server that is `stopping()` is alive, so that it may drain, and not ready. `local` refuses
+    Host headers that are not names of loopback.
     """
 
     async def scrape(request: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def alive(request: Request) -> Response:
-        return PlainTextResponse("alive\n")
+        return PlainTextResponse("draining\n" if stopping() else "alive\n")
 
     async def is_ready(request: Request) -> Response:
-        return PlainTextResponse("ready\n") if ready() else PlainTextResponse("not ready\n", 503)
+        if ready() and not stopping():
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("draining\n" if stopping() else "not ready\n", 503)
 
     routes: list[Route | Mount] = [
         *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True))

@@ -83,6 +83,7 @@ class DecoderService:
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
                 offloaded=served.offloaded,
+                timings=call.timings,
             )
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):

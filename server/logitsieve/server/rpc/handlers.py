@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
@@ -17,11 +16,11 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
-from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id, trace_context
+from logitsieve.server.logs import FAILED, REQUEST_ID, event
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.intake import has_read
+from logitsieve.server.rpc.metadata import told, waited_ns
 from logitsieve.server.rpc.status import CallStatus, to_status
-from logitsieve.v1.rpcs import TIMEOUT
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +53,10 @@ def unary(
 
     async def handler(message: bytes, context: Context) -> bytes:
         has_read(len(message))
-        metadata = context.invocation_metadata()
-        call = Call(rpc, request_id=request_id(metadata), trace=trace_context(metadata))
-        call.arrived_ns -= waited_ns(metadata, context)
+        request_id, trace, timeout_ms = told(context.invocation_metadata())
+        call = Call(rpc, request_id=request_id, trace=trace, peer=peer_of(context))
+        if timeout_ms:
+            call.arrived_ns -= waited_ns(timeout_ms, context.time_remaining())
         outcome = await settle(answer(message, context, call), call, metrics)
         del message  # gRPC's error holds this frame, and the frame the error, until a collection
         if isinstance(outcome, CallStatus):
@@ -75,18 +75,6 @@ def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
         if (behaviour := getattr(servicer, rpc.name, None)) is not None
     }
     return grpc.method_handlers_generic_handler(servicer.SERVICE.full_name, handlers)
-
-
-def waited_ns(metadata: Any, context: Context) -> int:
-    """Return how long a call waited before it got here, in its client and in gRPC.
-
-    0 unless its client tells its whole timeout.
-    """
-    told = next((str(value) for key, value in metadata or () if key == TIMEOUT), "")
-    left_s: float | None = context.time_remaining() if re.fullmatch(r"[0-9]{1,7}", told) else None
-    if left_s is None:  # or a number of more than hours
-        return 0
-    return max(0, int(told) * 1_000_000 - round(left_s * 1e9))
 
 
 async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:
@@ -111,6 +99,11 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
     return response
 
 
+def peer_of(context: Context) -> str:
+    """Return the address of a call's client at level debug, or ""."""
+    return str(context.peer()) if log.isEnabledFor(logging.DEBUG) else ""
+
+
 async def abort(status: CallStatus, context: Context, request_id: str = "") -> NoReturn:
     trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
     await context.abort(status.code, status.error.message, trailer)
@@ -121,8 +114,8 @@ def _log_failure(call: Call, status: CallStatus) -> None:
     # Without the message, which may quote the request.
     call.request_id = call.request_id or uuid.uuid4().hex[:16]
     error, code = status.error, status.code.name
-    about = (call.request_id, error.field, error.incident, call.id)
-    named = zip(("request_id", "field", "incident", "id"), about, strict=True)
+    about = (call.request_id, error.field, error.incident, call.id, call.peer)
+    named = zip(("request_id", "field", "incident", "id", "peer"), about, strict=True)
     fields: dict[str, Any] = {name: value for name, value in named if value}
     text = " ".join(f"{name}={value}" for name, value in fields.items())
     message = f"{call.rpc} of {call.model} failed: {code} {text}"

@@ -25,6 +25,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         self._of_calls: dict[asyncio.Task[Any], int] = {}
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.bytes = 0
+        self.calls = 0  # and messages of streams, that wait here or have been let in
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -42,6 +43,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
     async def enter(self, size: int) -> None:
         """Wait until a message of `size` bytes fits, then count it until it `leave`s."""
+        self.calls += 1
         if not self._waiting and self._fits(size):
             self.bytes += size
             return
@@ -50,22 +52,25 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         try:
             await turn  # `leave` has counted it by then
         except asyncio.CancelledError:
-            if not turn.cancelled():
-                self.leave(size)
+            self.leave(0 if turn.cancelled() else size)
             raise
 
     def leave(self, size: int) -> None:
+        self.calls -= 1
+        self._free(size)
+
+    def has_read(self, size: int) -> None:
+        call = _call()
+        rest, self._of_calls[call] = self._of_calls[call] - size, size
+        self._free(rest)
+
+    def _free(self, size: int) -> None:
         self.bytes -= size
         while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
             size, turn = self._waiting.popleft()
             if not turn.done():
                 self.bytes += size
                 turn.set_result(None)
-
-    def has_read(self, size: int) -> None:
-        call = _call()
-        rest, self._of_calls[call] = self._of_calls[call] - size, size
-        self.leave(rest)
 
     def _fits(self, size: int) -> bool:
         return not self.bytes or self.bytes + size <= self._most

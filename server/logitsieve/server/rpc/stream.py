@@ -13,11 +13,12 @@ from functools import partial
 import grpc
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.server.logs import REQUEST_ID, request_id, trace_context
+from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
-from logitsieve.server.rpc.handlers import Context, abort, parse, settle
+from logitsieve.server.rpc.handlers import Context, abort, parse, peer_of, settle
 from logitsieve.server.rpc.intake import CURRENT, Intake
+from logitsieve.server.rpc.metadata import told
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import CallStatus, to_status
 from logitsieve.v1 import decoder_pb2 as pb
@@ -42,11 +43,10 @@ class DecodeStreams:
             stream.end()
 
     async def decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        metadata = context.invocation_metadata()
-        of_stream = request_id(metadata)
+        of_stream, trace, _ = told(context.invocation_metadata())
         if of_stream:
             context.set_trailing_metadata(((REQUEST_ID, of_stream),))
-        stream = _Stream(context, partial(self._reply, of_stream, trace_context(metadata)))
+        stream = _Stream(context, partial(self._reply, of_stream, trace))
         self._open.add(stream)
         try:
             if not self._draining:
@@ -59,7 +59,7 @@ class DecodeStreams:
     async def _reply(
         self, of_stream: str, trace: dict[str, str], message: bytes, context: Context
     ) -> bytes:
-        call = Call("Decode", request_id=of_stream, trace=trace)
+        call = Call("Decode", request_id=of_stream, trace=trace, peer=peer_of(context))
         outcome = await settle(self._respond(message, context, call), call, self._metrics)
         if isinstance(outcome, CallStatus):
             return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()

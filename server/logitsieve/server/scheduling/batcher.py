@@ -77,16 +77,18 @@ class Batcher:
     def wait_s(self) -> float:
         return self._us / self._workers * 1e-6
 
-    def admit(self, time_left_s: float | None, waited_s: float = 0.0) -> None:
+    def admit(self, time_left_s: float | None, waited_s: float = 0.0, queues: bool = True) -> None:
         """Refuse a request by its time or the number in flight, before it is read.
 
         DeadlineExceeded if its time is up; Overloaded if too much is in flight, or if it would
         wait for more than PATIENCE of its time, with the `waited_s` seconds that it has waited.
+        `queues` False: a thread is free for it.
         """
         if time_left_s is not None:
             if time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
-            if waited_s + self.wait_s > PATIENCE * (waited_s + time_left_s):
+            wait_s = waited_s + self.wait_s * queues
+            if wait_s > PATIENCE * (waited_s + time_left_s):
                 raise self._overloaded(f"the queue takes too much of the {time_left_s:.3g} s left")
         if self.in_flight >= self._max_in_flight:
             raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
@@ -110,9 +112,10 @@ class Batcher:
                 raise self._overloaded(reason)
             alone = self.in_flight < self._workers
             queued.ready_at = 0.0 if alone else self._clock() + self._delay_s
-            self._in_flight.add(queued)
-            self._us += queued.left * queued.paced_us
+            us = queued.left * queued.paced_us
             self._append(queued)
+            self._in_flight.add(queued)
+            self._us += us
 
     def discard(self, queued: QueuedRequest) -> None:
         with self._changed:
@@ -138,6 +141,8 @@ class Batcher:
         with self._changed:
             if took_us is not None:
                 batch.requests[0].pace.add(took_us / max(batch.estimate_us, 1e-3))
+            for queued in batch.late:
+                self._leave(queued)
             for queued in batch.requests:
                 if queued not in self._in_flight:  # cleared meanwhile
                     continue
@@ -171,18 +176,21 @@ class Batcher:
         return Overloaded(reason, max(LEAST_RETRY_S, self.wait_s))
 
     def _append(self, queued: QueuedRequest) -> None:
-        self._queue.append(queued)
-        self.rows += queued.left
+        left = queued.left
         self._changed.notify()
+        self._queue.append(queued)
+        self.rows += left
 
     def _drop(self, queued: QueuedRequest) -> None:
-        self._queue.remove(queued)
-        self.rows -= queued.left
+        left = queued.left
         self._leave(queued)
+        self._queue.remove(queued)
+        self.rows -= left
 
     def _leave(self, queued: QueuedRequest) -> None:
-        self._in_flight.discard(queued)
-        self._us -= queued.left * queued.paced_us
+        if queued in self._in_flight:  # not cleared meanwhile
+            self._us -= queued.left * queued.paced_us
+            self._in_flight.remove(queued)
 
     def _pause_s(self, first: QueuedRequest) -> float:
         if first.key is None or first.left >= first.batch_rows:
@@ -192,8 +200,8 @@ class Batcher:
     def _next(self) -> Batch:
         late: list[QueuedRequest] = []
         while self._queue and not self._in_time(self._queue[0]):
-            late.append(self._queue[0])
-            self._drop(self._queue[0])
+            late.append(self._queue.popleft())
+            self.rows -= late[-1].left
         if not self._queue:
             return Batch([], late)
         first = self._queue.popleft()

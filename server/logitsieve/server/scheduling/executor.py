@@ -29,6 +29,7 @@ from logitsieve.server.scheduling.request import (
 )
 from logitsieve.utils.deadline import ending_by
 from logitsieve.utils.hidden import as_hidden
+from logitsieve.utils.timings import Timings, noting
 from logitsieve.v1.rpcs import Reply
 
 CLOSE_S = 1.0
@@ -72,8 +73,8 @@ class Executor:
             thread.start()
 
     def admit(self, time_left_s: float | None, waited_s: float = 0.0) -> None:
-        if self.batcher.in_flight > self._threads:
-            self.batcher.admit(time_left_s, waited_s)
+        """Refuse a request before it is read, like `Batcher.admit`."""
+        self.batcher.admit(time_left_s, waited_s, self.batcher.in_flight > self._threads)
 
     async def run(
         self,
@@ -86,12 +87,13 @@ class Executor:
         time_left_s: float | None,
         offloaded: bool = False,
         extra_us: float = 0.0,
+        timings: Timings | None = None,
     ) -> Computed:
         """Return the reply of `point`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
         Work of a GPU or of other processes (`offloaded`) never runs on the event loop.
         DeadlineExceeded if no time is left, Overloaded like `Batcher.put`. A request cancelled, or
-        too late, is computed no further than its present batch.
+        too late, is computed no further than its present batch. `timings` get the calls to shards.
         """
         estimate_us += extra_us
         small = not offloaded and pace.fits_loop(estimate_us)
@@ -107,6 +109,8 @@ class Executor:
         queued = QueuedRequest(
             point, request, estimate_us, pace.pool, arrived_ns, until, future, offloaded, extra_us
         )
+        if timings is not None:
+            queued.timings = timings
         self.batcher.put(queued, queue_ns * 1e-9)
         try:
             return cast("Computed", await future)
@@ -123,21 +127,28 @@ class Executor:
         _cancel(self.batcher.clear())
 
     def _work(self) -> None:
+        handed: Handed = []
         while True:
             try:
                 if (batch := self.batcher.take()) is None:
                     return
                 loop = (batch.requests or batch.late)[0].future.get_loop()
-                handed = [(batch.rows, self._computed(batch))]
+                self._compute(batch, handed)
                 # A reference held here while the loop goes on would keep an unloaded index mapped.
                 del batch
                 _soon(loop, self._deliver, handed)
+                handed = []
             except Exception as error:  # ours: no client must wait for a request that is lost
                 log.exception("the queue is lost")
-                for queued in self.batcher.clear():
-                    _soon(queued.future.get_loop(), self._deliver, [(0, [(queued, error)])])
+                self._give_up(error, handed)
+                handed = []
 
-    def _computed(self, batch: Batch) -> Finished:
+    def _give_up(self, error: Exception, handed: Handed) -> None:
+        handed.append((0, [(queued, error) for queued in self.batcher.clear()]))
+        for outcome in [one for _, finished in handed for one in finished]:
+            _soon(outcome[0].future.get_loop(), self._deliver, [(0, [outcome])])
+
+    def _compute(self, batch: Batch, handed: Handed) -> None:
         started = perf_counter_ns()
         try:
             finished = self._finish(batch)
@@ -145,22 +156,24 @@ class Executor:
             finished = [(queued, error) for queued in batch.late + batch.requests]
         failed = any(isinstance(outcome, Exception) for _, outcome in finished)
         took_us = None if failed else (perf_counter_ns() - started) / 1000
+        handed.append((batch.rows, finished))
         self.batcher.done(batch, took_us, {queued for queued, _ in finished})
-        return finished
 
     def _finish(self, batch: Batch) -> Finished:
         finished: Finished = [(queued, DeadlineExceeded(TOO_LATE)) for queued in batch.late]
         before = self._device_ns() if self._device_ns else 0
-        outcomes: list[Outcome] = []
+        outcomes, timings = list[Outcome](), Timings()
         if batch.requests:
             deadlines = [queued.deadline for queued in batch.requests]
             # Each is judged by its own; no request fails by the shorter one of another.
             latest = [deadline for deadline in deadlines if deadline is not None]
-            with ending_by(max(latest) if len(latest) == len(deadlines) else None):
+            end = max(latest) if len(latest) == len(deadlines) else None
+            with ending_by(end), noting(timings):
                 outcomes = compute(batch.requests)
         device_ns = self._device_ns() - before if self._device_ns else 0
         for queued, outcome in zip(batch.requests, outcomes, strict=True):
             queued.device_ns += device_ns
+            queued.timings += timings
             if queued.whole or isinstance(outcome, Exception):
                 finished.append((queued, outcome))
                 continue

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from logitsieve.decoding.local_decoder import Answering
+from logitsieve.utils.timings import Timings
 from logitsieve.v1.rpcs import Reply
 
 # Heads gain little by larger batches; cheap rows make larger ones, up to BATCH_US.
@@ -104,6 +105,7 @@ class QueuedRequest:
     extra_us: float = 0.0  # of the estimate: draws and single logits, which no rows share
     start: int = 0  # rows before it have been computed
     stop: int = 0  # rows from `start` to here are in a batch
+    timings: Timings = field(default_factory=list)  # of its computation's calls to others
     parts: list[Reply] = field(default_factory=list)  # of the computed rows
     queue_ns: int = 0
     device_ns: int = 0

@@ -95,15 +95,17 @@ class ReloadingFile(Generic[T]):
 
 
 class Tokens:
+    """The tokens of a file as of the last `renew`, which reads it; `check` never does."""
+
     def __init__(self, path: Path) -> None:
         self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
+        self.renew = self._file.renew
 
     def check(self, header: str, scope: str) -> None:
         """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file.
 
         PermissionDenied if the token lacks the scope.
         """
-        self._file.renew()
         kind, _, token = header.partition(" ")
         digest = sha256(token.strip().encode()).digest()
         matching = [

@@ -1,0 +1,158 @@
+"""A fault at every call of the scheduler and after every await: one request fails, nothing hangs.
+
+A trace function raises at the n-th function that is entered or resumed, in whichever thread, for
+n = 1, 2, ... until a scene passes without a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from time import perf_counter_ns
+from types import FrameType
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from logitsieve.api.results import Answer, TopKReply
+from logitsieve.decoding.engine import Engine
+from logitsieve.server import ServeConfig
+from logitsieve.server.scheduling import batcher, executor, request
+from logitsieve.server.scheduling.executor import Executor
+from logitsieve.server.scheduling.request import BATCH_ROWS, INLINE_US, Pace, PreparedRequest
+from tests.server.running import WAIT_S
+
+# Entered by a thread or an event loop, which ends with it or loses it.
+CALLED_BY_PYTHON = {"_work", "_deliver"}
+WALKED = {module.__file__ for module in (batcher, executor, request)}
+LARGE_US = 100 * INLINE_US
+
+
+class Fault(MemoryError):
+    """Raised where a test says."""
+
+
+class Walk:
+    """Raises a Fault at the `number`-th entry or resumption of a function of WALKED."""
+
+    def __init__(self, number: int) -> None:
+        self._left, self._lock = number, threading.Lock()
+        self.at = ""
+
+    def end(self) -> None:
+        """Let threads that are still traced go on."""
+        with self._lock:
+            self._left = 0
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        if event != "call" or frame.f_code.co_filename not in WALKED:
+            return
+        if frame.f_code.co_name in CALLED_BY_PYTHON:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left:  # below 0: it has struck, or the scene is over
+                return
+        self.at = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+        raise Fault(self.at)
+
+
+@contextmanager
+def walking(walk: Walk) -> Iterator[None]:
+    before = sys.gettrace()
+    threading.settrace(walk)
+    sys.settrace(walk)
+    try:
+        yield
+    finally:
+        walk.end()
+        sys.settrace(before)
+        threading.settrace(cast(Any, None))
+
+
+def echo(rows: int) -> TopKReply:
+    none, ids = np.zeros(rows, np.bool_), np.zeros(rows, np.int32)
+    answer = Answer("m", "1", "", "exact", none, ids, none)
+    return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
+
+
+class Point:
+    def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
+        return echo(len(hidden))
+
+
+async def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
+    hidden = np.zeros((rows, 4), np.float32)
+    prepared = PreparedRequest(
+        rows, 5, 0, 0, lambda point, part: cast(Any, point).topk(hidden[part], 5), hidden
+    )
+    return await work.run(
+        cast(Engine, Point()),
+        prepared,
+        estimate_us=estimate_us,
+        pace=Pace(),
+        arrived_ns=perf_counter_ns(),
+        time_left_s=more.pop("time_left_s", None),
+        **more,
+    )
+
+
+async def one_on_the_loop(work: Executor) -> list[Any]:
+    return [ask(work, 1, INLINE_US / 2)]
+
+
+async def a_batch(work: Executor) -> list[Any]:
+    return [ask(work, rows, LARGE_US) for rows in (1, 2, 3)]
+
+
+async def parts(work: Executor) -> list[Any]:
+    return [ask(work, 3 * BATCH_ROWS, 1e6), ask(work, 1, LARGE_US)]
+
+
+async def too_late(work: Executor) -> list[Any]:
+    return [ask(work, BATCH_ROWS, 1e5), ask(work, 1, LARGE_US, time_left_s=1e-9)]
+
+
+SCENES: list[Callable[[Executor], Any]] = [one_on_the_loop, a_batch, parts, too_late]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_a_fault_anywhere_fails_requests_and_nothing_else(
+    scene: Callable[[Executor], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ServeConfig(threads=1, max_in_flight=9, batch_delay_us=0)
+
+    async def play(work: Executor) -> list[Any]:
+        asked = [asyncio.create_task(each) for each in await scene(work)]
+        done, hanging = await asyncio.wait(asked, timeout=WAIT_S)
+        assert not hanging
+        return [each.exception() or each.result() for each in done]
+
+    async def again(work: Executor) -> Any:
+        return await asyncio.wait_for(ask(work, 2, LARGE_US), WAIT_S)
+
+    for number in count(1):
+        walk = Walk(number)
+        with walking(walk):
+            work = None
+            try:
+                work = Executor(config)
+                outcomes = asyncio.run(play(work))
+            except Fault:  # while it was made
+                outcomes = []
+        if work is None:
+            continue
+        failed = [one for one in outcomes if isinstance(one, Exception)]
+        assert len(asyncio.run(again(work))[0].ids) == 2, walk.at
+        left = work.batcher.in_flight, work.batcher.rows, round(work.batcher.wait_s, 9)
+        assert left == (0, 0, 0.0), walk.at
+        work.close()
+        if not walk.at:
+            return
+        others = [one for one in failed if not isinstance(one, Fault)]
+        assert all(type(one).__name__ == "DeadlineExceeded" for one in others), (walk.at, others)
