@@ -119,7 +119,7 @@ def shown(
         secure=secure,
     )
     pages = Pages(view, answer_s=60)  # kernels may be compiled meanwhile
-    yield application(lambda: b"series 1\n", view.ready, pages, local=tokens is None)
+    yield application(lambda: b"series 1\n", view.ready, console=pages, local=tokens is None)
     pages.close()
 
 

@@ -218,6 +218,13 @@ def test_the_slider_says_what_auto_takes(opened: Opened) -> None:
     tab.require_quiet()
 
 
+def test_a_proof_is_named_in_percent_and_the_plot_marks_autos_choice(opened: Opened) -> None:
+    tab = opened()
+    tab.open("/points?model=demo@1", "#chosen b")
+    assert "100 % (proven)" in tab.page.inner_text("#table")
+    assert "AUTO's choice" in tab.page.inner_text("#plot .u-legend")
+
+
 def test_a_mistake_is_shown_where_it_was_made(opened: Opened) -> None:
     tab = opened()
     tab.open("/why-not?model=demo@1", "#model:enabled")

@@ -6,25 +6,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, cast
 
 import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.errors import LogitsieveError
+from logitsieve.client import DecoderClient
+from logitsieve.index import Index
+from logitsieve.server import ServeConfig
+from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.utils.options import Progress
 from tests.server import messages
+from tests.server.materials import Gate, GatedIndex
 from tests.server.messages import DOCUMENTED, GOOD, Code, RawStream, asked, assert_alive, error_of
 from tests.server.running import (
     WAIT_S,
     Administered,
     Loop,
+    Running,
     administered,
     config_of,
     write_model,
     write_whole,
 )
+from tests.synthetic import make_hidden
 
 DECODER, MODELS, ADMIN, KSERVE = (
     "logitsieve.v1.Decoder",
@@ -53,9 +65,44 @@ ELSEWHERE = {Code.UNAVAILABLE, Code.PERMISSION_DENIED, Code.DEADLINE_EXCEEDED}
 SEEDED: dict[str, Any] = {"derandomize": True, "deadline": None}
 
 
-@pytest.fixture(scope="module")
+class Elsewhere(GatedIndex):
+    """An index on a device that only the pool computes with."""
+
+    device = "elsewhere"
+
+
+def elsewhere(path: Path, config: ServeConfig, progress: Progress) -> Index:
+    return cast(Index, Elsewhere(cast(Index, open_configured(path, config, progress)), Gate()))
+
+
+@contextmanager
+def kept_busy(run: Running) -> Iterator[None]:
+    """Two callers with long requests, so that every other one waits for the pool."""
+    over, rows = Event(), make_hidden(256)
+
+    def call() -> None:
+        with DecoderClient(run.address, timeout_s=WAIT_S) as client:
+            while not over.is_set():
+                with suppress(LogitsieveError):  # it may be unloaded, or the queue full
+                    client.sample(rows, 8, model="other", head="exact")
+
+    callers = [Thread(target=call) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for caller in callers:
+            caller.join(WAIT_S)
+
+
+@pytest.fixture(scope="module", params=["idle", "busy", "elsewhere"])
 def fuzzed(
-    loop: Loop, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Any
+    request: pytest.FixtureRequest,
+    loop: Loop,
+    tmp_path_factory: pytest.TempPathFactory,
+    kernel_cache: Any,
 ) -> Iterator[Administered]:
     """demo@1 (stable), demo@2 (canary), other@1 with every head; demo@3 is broken."""
     folder = tmp_path_factory.mktemp("fuzzed")
@@ -65,7 +112,13 @@ def fuzzed(
     (folder / "demo" / "3").mkdir()
     (folder / "demo" / "aliases.json").write_text(json.dumps({"stable": 1, "canary": 2}))
     limits = {"max_rows": 256, "max_k": 128, "max_samples": 64, "max_constraint_ids": 1000}
-    with administered(loop, config_of(folder, kernel_cache, **limits)) as served:
+    config = config_of(folder, kernel_cache, **limits)
+    repository = Repository(config, elsewhere) if request.param == "elsewhere" else None
+    busy = request.param == "busy"
+    with (
+        administered(loop, config, repository) as served,
+        kept_busy(served.run) if busy else nullcontext(),
+    ):
         yield served
 
 

@@ -1,6 +1,6 @@
 import { $, api, choosing, h, micros, number, percent, plot, point, problem, query, table, whole } from "./console.js";
 
-let facts, model, timer;
+let facts, model, timer, drawn, data, timed;
 const MISSES = 10_000;
 
 choosing(async (chosen) => {
@@ -52,22 +52,23 @@ async function choose() {
 
 function draw() {
   const [batch, k] = [$("batch").value, $("at").value];
-  const timed = facts.points.map((one, place) => ({ ...one, place, us: one.us_per_row[batch], low: one.proven ? 1 : one.low[k] }))
+  timed = facts.points.map((one, place) => ({ ...one, place, us: one.us_per_row[batch], low: one.proven ? 1 : one.low[k] }))
     .filter(({ us, low }) => us != null && low != null).sort((a, b) => a.us - b.us);
   const front = new Set(facts.frontier[batch][k]);
   const missed = (one) => MISSES * (1 - one.low);
   const onFront = (one) => front.has(one.place);
-  const data = [timed.map(({ us }) => us), timed.map((one) => (onFront(one) ? missed(one) : null)), timed.map((one) => (onFront(one) ? null : missed(one)))];
+  data = [timed.map(({ us }) => us), timed.map((one) => (onFront(one) ? missed(one) : null)), timed.map((one) => (onFront(one) ? null : missed(one)))];
   const dots = { show: true, size: 8 };
-  plot($("plot"), {
+  drawn = plot($("plot"), {
     axes: [{ label: "µs a row", labelSize: 20, filter: (_, splits) => splits.map((us) => ("125".includes(us.toExponential()[0]) ? us : null)) }, { label: `misses of P@${k} in 10,000`, labelSize: 20, size: 60 }],
     scales: { x: { time: false, distr: 3 }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
-    series: [{ label: "µs a row" }, { label: "frontier", points: dots, spanGaps: true }, { label: "others", points: dots, paths: () => null }],
-  }, data);
+    series: [{ label: "µs a row" }, { label: "frontier", points: dots, spanGaps: true }, { label: "others", points: dots, paths: () => null },
+      { label: "AUTO's choice", points: { show: true, size: 16, width: 2, fill: "transparent" }, paths: () => null }],
+  }, [...data, timed.map(() => null)]);
   $("table").replaceChildren(table([
     ["Point", (one) => one.label],
     ["µs a row", (one) => number(one.us, 3), true],
-    [`P@${k}`, (one) => (one.proven ? "1 (proven)" : percent(one.mean[k], 3)), true],
+    [`P@${k}`, (one) => (one.proven ? "100 % (proven)" : percent(one.mean[k], 3)), true],
     ["at least", (one) => percent(one.low, 3), true],
     ["Mass kept", (one) => percent(one.mass_kept), true],
     ["Rows computed", (one) => whole(one.candidates), true],
@@ -76,6 +77,7 @@ function draw() {
 }
 
 function mark(label) {
+  drawn.setData([...data, timed.map((one) => (one.label === label ? MISSES * (1 - one.low) : null))]);
   for (const row of $("table").querySelectorAll("tbody tr")) row.classList.toggle("marked", row.cells[0].textContent === label);
 }
 
