@@ -6,11 +6,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 322,
-    "lines of source": 43_270,
-    "lines of core/": 18_400,
-    "lines of tests/": 47_940,
-    "lines of benchmarks/": 7_100,
+    "files of source": 326,
+    "lines of source": 43_480,
+    "lines of core/": 18_440,
+    "lines of tests/": 48_330,
+    "lines of benchmarks/": 7_310,
 }
 LONGEST = 70  # lines of a function of the source
 
