@@ -95,7 +95,7 @@ def evaluate(client: Client, tasks: Path, out: Path, batch: int) -> dict[str, li
     model = f"model={NAME},base_url={client.address}/v1/completions,max_length=255"
     command = [
         *(sys.executable, "-m", "lm_eval", "--model", "local-completions"),
-        *("--model_args", f"{model},num_concurrent=1,max_retries=1,batch_size={batch}"),
+        *("--model_args", f"{model},num_concurrent=1,max_retries=1"),
         *("--tasks", ",".join(TASKS), "--include_path", str(tasks), "--batch_size", str(batch)),
         *("--output_path", str(out), "--log_samples"),
     ]
