@@ -61,7 +61,7 @@ def test_calls_to_shards_are_inside_what_is_computed() -> None:
     call.timings.append(("shard 256", 1200, 1500))
     call.finish("OK")
     Tracing(provider).record(call)
-    spans = {span.name: span for span in exporter.get_finished_spans()}
+    spans: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
     shard, compute = spans["shard 256"], spans["compute"]
     assert shard.parent.span_id == compute.context.span_id
     assert shard.start_time - compute.start_time == 100

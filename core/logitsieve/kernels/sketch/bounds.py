@@ -94,26 +94,37 @@ def bound_four(sketch, planes, query, group, end, estimates, uppers):
 
     Places beyond V have undefined bounds.
     """
-    sums = sum_four(sketch, planes, group, end)
-    g0, g1, g2, g3 = four_from(group, end)
-    _bound_group(sketch, planes, query, g0, sums[0], estimates, uppers)
-    _bound_group(sketch, planes, query, g1, sums[1], estimates, uppers)
-    _bound_group(sketch, planes, query, g2, sums[2], estimates, uppers)
-    _bound_group(sketch, planes, query, g3, sums[3], estimates, uppers)
+    places = four_from(group, end)
+    if sketch.tail_width > 0:
+        sums = sum_four(sketch, planes, group, end)
+        for i in range(FOUR):
+            base, above = base_of(sketch, query, places[i], sums[i])
+            middle = middle_level(sketch, planes, first_sums(sketch, planes, places[i]), places[i])
+            store(estimates, places[i] * LANES, middle_estimate(query.levels, middle, base))
+            store(uppers, places[i] * LANES, middle_upper(query.levels, middle, above))
+    else:
+        bounds = coarse_bounds(sketch, planes, query, group, end)
+        for i in range(FOUR):
+            store(estimates, places[i] * LANES, bounds[i][0])
+            store(uppers, places[i] * LANES, bounds[i][1])
 
 
 @inline
-def _bound_group(sketch, planes, query, group, sums, estimates, uppers):
-    if sketch.tail_width > 0:
-        base, above = base_of(sketch, query, group, sums)
-        middle = middle_level(sketch, planes, first_sums(sketch, planes, group), group)
-        estimate = middle_estimate(query.levels, middle, base)
-        upper = middle_upper(query.levels, middle, above)
-    else:
-        codes = group * sketch.group_bytes + LANES * sketch.coarse_width
-        estimate, upper = _bound_steep(as_float32(shift(sketch.coarse, codes)), query, sums)
-    store(estimates, group * LANES, estimate)
-    store(uppers, group * LANES, upper)
+def coarse_bounds(sketch, planes, query, group, end):
+    """Return (estimates, upper bounds) of each of four groups before `end`; not with levels."""
+    sums, (g0, g1, g2, g3) = sum_four(sketch, planes, group, end), four_from(group, end)
+    return (
+        _bound_steep(_extras(sketch, g0), query, sums[0]),
+        _bound_steep(_extras(sketch, g1), query, sums[1]),
+        _bound_steep(_extras(sketch, g2), query, sums[2]),
+        _bound_steep(_extras(sketch, g3), query, sums[3]),
+    )
+
+
+@inline
+def _extras(sketch, group):
+    codes = group * sketch.group_bytes + LANES * sketch.coarse_width
+    return as_float32(shift(sketch.coarse, codes))
 
 
 @inline

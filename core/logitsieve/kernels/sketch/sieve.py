@@ -11,11 +11,11 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
-from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.dots import four_from, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, smaller
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, nowhere, shift, size_of
-from logitsieve.kernels.sketch.bounds import base_at, bound_four, refine, store_bases
+from logitsieve.kernels.sketch.bounds import base_at, bound_four, coarse_bounds, refine, store_bases
 from logitsieve.kernels.sketch.encode_query import (
     AT_MOST,
     MARGIN,
@@ -134,16 +134,25 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, ke
 
 @inline_once
 def _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed):
-    uppers = sieved.uppers
     if first > 0:
-        uppers = shift(sieved.coded.uppers, -four * LANES)
-        estimates = shift(sieved.coded.estimates, -four * LANES)
-        bound_four(sketch, sieved.coded.planes, query, four, last, estimates, uppers)
-    for group in range(four, min(four + FOUR, last)):
-        mask = lanes_not_below(load(uppers, group * LANES), threshold)
-        if mask != 0:
-            mask = first_lanes(mask, sketch.rows - group * LANES)
-            passed = append_lanes(sieved.passed, passed, mask, group * LANES)
+        bounds = coarse_bounds(sketch, sieved.coded.planes, query, four, last)
+        u0, u1, u2, u3 = bounds[0][1], bounds[1][1], bounds[2][1], bounds[3][1]
+    else:
+        g0, g1, g2, g3 = four_from(four, last)
+        u0, u1 = load(sieved.uppers, g0 * LANES), load(sieved.uppers, g1 * LANES)
+        u2, u3 = load(sieved.uppers, g2 * LANES), load(sieved.uppers, g3 * LANES)
+    passed = _append_passed(sketch, sieved.passed, passed, u0, threshold, four, last)
+    passed = _append_passed(sketch, sieved.passed, passed, u1, threshold, four + 1, last)
+    passed = _append_passed(sketch, sieved.passed, passed, u2, threshold, four + 2, last)
+    return _append_passed(sketch, sieved.passed, passed, u3, threshold, four + 3, last)
+
+
+@inline
+def _append_passed(sketch, places, passed, uppers, threshold, group, last):
+    mask = lanes_not_below(uppers, threshold)
+    if mask != 0 and group < last:
+        mask = first_lanes(mask, sketch.rows - group * LANES)
+        passed = append_lanes(places, passed, mask, group * LANES)
     return passed
 
 
