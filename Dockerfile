@@ -24,6 +24,7 @@ COPY training training
 COPY index_builder index_builder
 COPY server server
 COPY console console
+COPY completions completions
 COPY client client
 COPY cluster cluster
 COPY cli cli

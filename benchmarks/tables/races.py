@@ -40,7 +40,7 @@ SHAPES = (
     "lm-docs-70k",
     "synthetic-250k",
 )
-FIRST = ("gemma-3-270m", "smollm2-135m", "lm-docs", "transformer-30k", "lm-docs-70k")  # README.md
+FIRST = ("gemma-3-270m", "smollm2-135m", "lm-docs", "transformer-30k")  # README.md
 SLICES = ("lm-docs-2000", "lm-docs-4000", "lm-docs-6000", "lm-docs-8000")
 
 
