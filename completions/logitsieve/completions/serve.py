@@ -45,11 +45,11 @@ class Endpoints:
             before_turn=before_turn,
             head_name=head_name,
         )
-        tokens = None if config.tokens is None else Tokens(config.tokens)
-        endpoint = Endpoint(
-            self.engine, Facts(self.name, index_hash), tokens=tokens, request_s=config.request_s
-        )
-        local = is_loopback(config.host) and tokens is None
+        self._tokens = None if config.tokens is None else Tokens(config.tokens)
+        self._renewing: asyncio.Task[None] | None = None
+        facts = Facts(self.name, index_hash)
+        endpoint = Endpoint(self.engine, facts, tokens=self._tokens, request_s=config.request_s)
+        local = is_loopback(config.host) and self._tokens is None
         self._listener = Listener(
             endpoint.application(local), reply_s=config.request_s + PATIENCE_S
         )
@@ -65,6 +65,8 @@ class Endpoints:
             raise taken("port", config.host, config.port, error) from error
         self.address = f"http{'s' if tls else ''}://{address(config.host, port)}"
         self.engine.start()
+        if self._tokens is not None:
+            self._renewing = asyncio.create_task(self._tokens.keep_renewing())
 
     async def stop(self) -> None:
         """Take no new requests, give current ones `drain_s` seconds."""
@@ -74,8 +76,10 @@ class Endpoints:
         while (self.engine.running or self.engine.waiting) and loop.time() < until:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(self.engine.close)
-        await asyncio.sleep(0)  # what it told last is on its way
+        await asyncio.sleep(0)  # its last news reach the loop
         await self._listener.stop()
+        if self._renewing is not None:
+            self._renewing.cancel()
 
 
 def serve(endpoints: Endpoints) -> None:

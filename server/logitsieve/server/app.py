@@ -104,7 +104,8 @@ class Server:
         if config.device != "cpu":
             gpu_device(config.device)
         ports = Ports(config, self.metrics)
-        self._renewing = asyncio.create_task(ports.renew_tokens())
+        if ports.tokens is not None:
+            self._renewing = asyncio.create_task(ports.tokens.keep_renewing())
         check_free("port", config.host, config.port)
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)

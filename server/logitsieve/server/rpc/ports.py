@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import socket
@@ -26,7 +25,6 @@ METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
 IDLE_MS = 1_800_000  # without a call
 PINGS_MS = 5_000  # gRPC's own five minutes would close streams that are pinged every 30 s
-RENEW_S = 0.5
 HEALTH = "grpc.health.v1.Health"
 
 
@@ -37,12 +35,6 @@ class Ports:
         self.tokens = None if config.tokens is None else Tokens(config.tokens)
         self._intakes: list[Intake] = []
         metrics.in_flight.set_function(lambda: sum(intake.calls for intake in self._intakes))
-
-    async def renew_tokens(self) -> None:
-        """Read a changed file of tokens again, off the event loop, for ever."""
-        while self.tokens is not None:
-            await asyncio.sleep(RENEW_S)
-            await asyncio.to_thread(self.tokens.renew)
 
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int

@@ -8,6 +8,7 @@ file that cannot be used is logged, and the last good one stays.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import re
@@ -33,6 +34,7 @@ SCOPES = {
     ADMIN.encode(): frozenset({READ, CONSOLE, ADMIN}),
 }
 HEADER = "authorization"
+RENEW_S = 0.5
 # RFC 6750's b64token, long enough not to be guessed.
 TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
 LINE = "scope:token: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
@@ -100,6 +102,12 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
         self.renew = self._file.renew
+
+    async def keep_renewing(self) -> None:
+        """Read a changed file again, off the event loop, until cancelled."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await asyncio.to_thread(self.renew)
 
     def check(self, header: str, scope: str) -> None:
         """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file.

@@ -1,0 +1,43 @@
+"""The process of the endpoint: its port, its tokens, its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import sleep
+
+from logitsieve.client.llamacpp import LlamaAttachment
+from logitsieve.completions.config import CompletionsConfig
+from logitsieve.completions.serve import Endpoints
+from tests.completions.conftest import NAME, Client
+from tests.server.running import Loop
+
+OLD, NEW = "a-token-of-readers", "another-one-of-readers"
+
+
+def test_a_changed_file_of_tokens_is_read(
+    loop: Loop, attached: LlamaAttachment, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"read:{OLD}\n")
+    endpoints = Endpoints(
+        attached,
+        CompletionsConfig(port=0, name=NAME, tokens=file),
+        before_turn=lambda: None,
+        head_name=lambda: "certified",
+        index_hash=lambda: "hash",
+    )
+    loop.run(endpoints.start())
+    try:
+
+        def status(token: str) -> int:
+            return Client(endpoints.address).get("/v1/models", Authorization=f"Bearer {token}")[0]
+
+        assert (status(OLD), status(NEW)) == (200, 401)
+        file.write_text(f"read:{NEW}\n")
+        for _ in range(100):  # the file is read twice a second
+            if status(NEW) == 200:
+                break
+            sleep(0.1)
+        assert (status(OLD), status(NEW)) == (401, 200)
+    finally:
+        loop.run(endpoints.stop())
