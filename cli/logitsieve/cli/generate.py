@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, idle_cores, numbers
+from logitsieve.cli.options import AsJson, flag, idle_cores, llama_threads, numbers
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DENSE, CERTIFIED = "dense", "certified"
 DENSE_ANSWERS = "llama.cpp's own head answers."
+BENT = f"No index is made, as the model bends its logits: {DENSE_ANSWERS}"
 SLOW = "\nMore than half of the rows were computed: --head dense is likely as fast here."
 SLOW_SHARE = 0.5  # of the rows
 
@@ -89,14 +90,7 @@ class GenerateOptions:
         f"Draw instead of taking the best token, or edit the logits: {', '.join(SETTINGS)}.",
         metavar="NAME=VALUE,...",
     )
-    threads: int | None = flag(
-        None,
-        "CPU threads, of llama.cpp and of the index; by default one for each idle core.",
-        "--threads",
-        "-t",
-        min=1,
-        max=1024,
-    )
+    threads: int | None = llama_threads()
 
     def prompts(self) -> tuple[str, ...]:
         if bool(self.prompt) == (self.file is not None):
@@ -139,21 +133,16 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import LlamaContext, attach
-    from logitsieve.heads.certified import GRADES
-    from logitsieve.llamacpp import GgufModel, chat_prompt
+    from logitsieve.llamacpp import chat_prompt
 
     settings, given = options.settings(), options.prompts()
     if options.logprobs and not as_json:
         raise InvalidRequest("logprobs", "text output", "--logprobs with --json")
     if options.system is not None and not options.chat:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
-    if options.index is None and options.head not in ("", DENSE, CERTIFIED, *GRADES):
-        raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
-    gguf = GgufModel(options.gguf)
-    if options.index is not None:
-        refuse_another_shape(options.index, gguf)
+    gguf = model_for(options.gguf, options.index, options.head)
     with LlamaContext(gguf, sequences=len(given), **size) as context:
         prompts = given
         if options.chat:
@@ -173,14 +162,24 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             _show(attached.generate(prompts, **settings), given, handover, options, as_json)
 
 
-def refuse_another_shape(index: Path, gguf: GgufModel) -> None:
-    """InvalidRequest unless V and D are the model's, before either is opened."""
-    from logitsieve.index.reader import read_contents
+def model_for(path: Path, index: Path | None, head: str) -> GgufModel:
+    """Read the model's header; InvalidRequest if an index has another V or D.
 
-    made, model = read_contents(index).manifest, gguf.matrix.shape
-    if (made.vocab_size, made.dim) != model:
-        got = f"{index}: V = {made.vocab_size}, D = {made.dim}"
-        raise InvalidRequest("index", got, f"the model's, V = {model[0]}, D = {model[1]}")
+    Also for a head of no index that is made of the model alone.
+    """
+    from logitsieve.heads.certified import GRADES
+    from logitsieve.index.reader import read_contents
+    from logitsieve.llamacpp import GgufModel
+
+    if index is None and head not in ("", DENSE, CERTIFIED, *GRADES):
+        raise InvalidRequest("index", "nothing", f"an index with the head {head}")
+    gguf = GgufModel(path)
+    if index is not None:
+        made, model = read_contents(index).manifest, gguf.matrix.shape
+        if (made.vocab_size, made.dim) != model:
+            got = f"{index}: V = {made.vocab_size}, D = {made.dim}"
+            raise InvalidRequest("index", got, f"the model's, V = {model[0]}, D = {model[1]}")
+    return gguf
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
@@ -188,7 +187,7 @@ def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
     only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:
-        print(f"No index is made, as the model bends its logits: {DENSE_ANSWERS}", file=sys.stderr)
+        print(BENT, file=sys.stderr)
     return only
 
 

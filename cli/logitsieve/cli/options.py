@@ -160,6 +160,12 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
         raise InvalidRequest(flag, f"{path} ({error})", allowed) from error
 
 
+def llama_threads() -> Any:
+    """Return the field of `--threads` of commands that run llama.cpp with an index."""
+    text = "CPU threads, of llama.cpp and of the index; by default one for each idle core."
+    return flag(None, text, "--threads", "-t", min=1, max=1024)
+
+
 def idle_cores() -> int:
     """Count the idle cores, 1 or more; all cores without Linux's /proc.
 

@@ -11,11 +11,9 @@ from typing import Annotated
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.generate import CERTIFIED, DENSE, Handover, grade_of, refuse_another_shape
-from logitsieve.cli.options import flag, idle_cores
+from logitsieve.cli.generate import BENT, CERTIFIED, DENSE, Handover, grade_of, model_for
+from logitsieve.cli.options import flag, idle_cores, llama_threads
 from logitsieve.completions.config import CompletionsConfig
-
-BENT = "No index is made, as the model bends its logits: llama.cpp's own head answers."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +27,7 @@ class HeadOptions:
         "",
         "A head of the index, by default certified; dense is llama.cpp's own, and makes no index.",
     )
-    threads: int | None = flag(
-        None,
-        "CPU threads, of llama.cpp and of the index; by default one for each idle core.",
-        "--threads",
-        "-t",
-        min=1,
-        max=1024,
-    )
+    threads: int | None = llama_threads()
 
 
 def command(
@@ -55,15 +46,9 @@ def command(
     from logitsieve.client.llamacpp import LlamaContext, attach
     from logitsieve.client.llamacpp_generation import GenerationCost
     from logitsieve.completions.serve import Endpoints, serve
-    from logitsieve.heads.certified import GRADES
-    from logitsieve.llamacpp import GgufModel
 
     threads = options.threads or idle_cores()
-    if options.index is None and options.head not in ("", DENSE, CERTIFIED, *GRADES):
-        raise InvalidRequest("index", "nothing", f"an index with the head {options.head}")
-    model = GgufModel(gguf)
-    if options.index is not None:
-        refuse_another_shape(options.index, model)
+    model = model_for(gguf, options.index, options.head)
     positions = None if config.ctx is None else config.ctx * config.sequences
     with LlamaContext(
         model, sequences=config.sequences, positions=positions, threads=threads, separate=True
