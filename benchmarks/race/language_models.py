@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.race.wide_layer import UNSEEN_SHARE, Progress, encode
+from benchmarks.race.wide_layer import UNSEEN_SHARE, encode
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.trainer import Vocabulary
 from logitsieve.training.trainer.corpus import END
+from logitsieve.utils.options import Progress
 
 RUN = 128  # words read from the beginning of a state, T
 RUNS_AT_ONCE = 16  # R

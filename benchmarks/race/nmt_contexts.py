@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from logitsieve.utils.options import Progress
+
 FIT_CONTEXTS = 150_000  # spread over train.tsv: every so-manieth sentence
 SENTENCES = 32  # translated at once
 LONGEST = 126  # target words; the model has 128 positions, two of them START and END
 
-Progress = Callable[[str, int, int], None]
 Pair = tuple[list[str], list[str]]
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.race import language_models, nmt_contexts, wide_layer
-from benchmarks.race.wide_layer import Progress
 from logitsieve.cli.output import bars
+from logitsieve.utils.options import Progress
 
 SHARED = Path(__file__).parents[3] / "shared"
 CACHE = Path.home() / ".cache" / "logitsieve-race"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from benchmarks.machine import describe
 from benchmarks.race import plots, table
 from benchmarks.race.clock import Engine, Mode, call_ns, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
-from benchmarks.race.entrants import entrants, versions, wanted
+from benchmarks.race.entrants import Entrant, entrants, versions, wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Knobs, Method, hold_threads
@@ -28,6 +28,7 @@ from benchmarks.race.peers import llama_cpp
 from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import CLEARED_BYTES, batches_of
 from logitsieve.cli.output import bars
+from logitsieve.utils.options import Progress
 
 OUT = raw.RESULTS / "race"
 K, KS = 5, (1, 5)
@@ -65,9 +66,7 @@ def main() -> None:
         print(text)
 
 
-def race(
-    data: Dataset, options: argparse.Namespace, progress: Callable[[str, int, int], None]
-) -> dict[str, Any]:
+def race(data: Dataset, options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """The raw numbers of one dataset."""
     softmax = data.softmax
     fitting = JUDGED_BYTES // 8 // softmax.vocab_size
@@ -76,31 +75,14 @@ def race(
     judged, kinds = data.test[places], np.array(data.kinds or ["all"])
     kinds = kinds[places] if data.kinds else kinds.repeat(len(places))
     judge = Judge(softmax, judged, KS, progress)
-    points: list[Engine] = []
-    records: list[dict[str, Any]] = []
-    left_out: dict[str, int] = {}
-    dense_ns, singles = 0, batches_of(judged[:2], 1)
     only = [*options.only.split(","), *table.FLOAT32] if options.only else data.only
     modes = [Mode(1, 1), Mode(options.batch, 1)]
     if options.threads > 1:
         modes.append(Mode(options.batch, options.threads))
     threads = sorted({mode.threads for mode in modes})
     racing = entrants(data, options.cache, threads, options.rebuild, only, progress)
-    for entrant in (each for each in racing if wanted(each.name, only)):
-        start = time.monotonic()
-        method = entrant.make()
-        seconds = time.monotonic() - start if entrant.seconds is None else entrant.seconds
-        for number, knobs in enumerate(method.settings):
-            progress(f"judge {entrant.name}", number, len(method.settings))
-            point = Engine(method, knobs)
-            one_ns = call_ns(point, singles, modes[0], K)
-            dense_ns = dense_ns or one_ns
-            if one_ns > HOPELESS * dense_ns:
-                left_out[method.name] = left_out.get(method.name, 0) + 1
-                continue
-            points.append(point)
-            records.append(record(method, knobs, judge, kinds, seconds))
-        progress(f"judge {entrant.name}", len(method.settings), len(method.settings))
+    racing = (each for each in racing if wanted(each.name, only))
+    points, records, left_out = judge_all(racing, judge, kinds, progress)
     for mode in modes:
         times = time_points(points, judged, mode, K, progress)
         for entry, found in zip(records, times, strict=True):
@@ -135,6 +117,30 @@ def race(
         "settings_left_out": left_out,
         "points": records,
     }
+
+
+def judge_all(
+    racing: Iterable[Entrant], judge: Judge, kinds: np.ndarray, progress: Progress
+) -> tuple[list[Engine], list[dict[str, Any]], dict[str, int]]:
+    """Return the settings that are timed, their records, and by method how many are left out."""
+    points, records = list[Engine](), list[dict[str, Any]]()
+    left_out, dense_ns, singles = dict[str, int](), 0, batches_of(judge.hidden[:2], 1)
+    for entrant in racing:
+        start = time.monotonic()
+        method = entrant.make()
+        seconds = time.monotonic() - start if entrant.seconds is None else entrant.seconds
+        for number, knobs in enumerate(method.settings):
+            progress(f"judge {entrant.name}", number, len(method.settings))
+            point = Engine(method, knobs)
+            one_ns = call_ns(point, singles, Mode(1, 1), K)
+            dense_ns = dense_ns or one_ns
+            if one_ns > HOPELESS * dense_ns:
+                left_out[method.name] = left_out.get(method.name, 0) + 1
+                continue
+            points.append(point)
+            records.append(record(method, knobs, judge, kinds, seconds))
+        progress(f"judge {entrant.name}", len(method.settings), len(method.settings))
+    return points, records, left_out
 
 
 def record(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from demo.excerpt import read_paragraphs
 from logitsieve.training.trainer import Vocabulary
 from logitsieve.training.trainer.corpus import END
+from logitsieve.utils.options import Progress
 
 WORDS = 70_000
 TRAIN_CONTEXTS = 750_000  # the layer learns from these
@@ -40,8 +40,6 @@ BATCH = 512
 SLICE = 128  # contexts whose V logits stay in the cache while they become gradients
 LEARNING_RATE = 1e-3
 ADAM_EPSILON = 1e-6  # a word that is never a target is not pushed down at full step
-
-Progress = Callable[[str, int, int], None]
 
 
 class Reading(NamedTuple):
