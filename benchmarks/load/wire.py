@@ -86,7 +86,7 @@ class Wire:
                 return
 
     def ended(self) -> list[tuple[Call, str]]:
-        """Read what has come."""
+        """Read the bytes that have arrived."""
         if not (came := self.socket.recv(1 << 18)):
             raise ConnectionError("the server closed a connection")
         self._in += came

@@ -73,7 +73,7 @@ class Scores(NamedTuple):
     low: Float32  # [B] log Z lies between these; NaN if nothing is proven
     high: Float32  # [B]
     exact: Bool  # [B] proven
-    scanned: Int32  # [B] logits computed, those of log Z excepted
+    scanned: Int32  # [B] logits computed, without those for log Z
 
 
 class OutputHead(Protocol):

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's interface spells them, from what the engine tells.
+"""Answers in the form of OpenAI's interface, made of the engine's news.
 
 Exact facts beyond that interface are under the key `logitsieve`.
 """
@@ -52,7 +52,7 @@ class Speller:
 
 @dataclass
 class Choice:
-    """A task's answer so far; `chunk` holds what is to be sent of it."""
+    """A task's answer so far."""
 
     index: int
     task: Task

@@ -53,7 +53,7 @@ class Facts:
 
 
 class Endpoint:
-    """Reads requests, gives tasks to the engine, and writes what it tells."""
+    """Reads requests, gives tasks to the engine, and writes their answers."""
 
     def __init__(
         self, engine: Engine, facts: Facts, *, tokens: Tokens | None = None, request_s: float = 600
@@ -118,7 +118,7 @@ class Endpoint:
         try:
             await asyncio.wait((gone, whole), return_when=asyncio.FIRST_COMPLETED)
             if not whole.done():
-                return Response(status_code=499)  # nobody reads it
+                return Response(status_code=499)  # the client has gone
             return JSONResponse(await whole)
         finally:
             gone.cancel()
@@ -191,7 +191,7 @@ async def _gone(request: Request) -> None:
 
 
 class Call:
-    """A request's tasks, and the queue of what the engine's thread tells about them."""
+    """A request's tasks, and the queue of news from the engine's thread."""
 
     def __init__(self, endpoint: Endpoint, asked: Asked, began: float) -> None:
         self._endpoint, self._began = endpoint, began

@@ -1,10 +1,10 @@
 """One thread that decodes the prompts of all requests together.
 
-In each turn it reads one slice of one prompt, so that a long one delays nobody by more than that,
-lets every sequence that has read its prompt make one token, and calls the head once for all of
-them. A row's bits depend on its own request alone: a slice holds tokens of one sequence and begins
-at a multiple of SLICE, caches are separate, and no more sequences share a step of llama.cpp than
-give each the bits that it has alone (`steady_sequences`).
+In each turn it reads one slice of one prompt, so that a long one delays others by a slice at most.
+Every sequence that has read its prompt makes one token, and one call of the head serves them all.
+A row's bits depend on its own request alone: a slice holds tokens of one sequence and begins at a
+multiple of SLICE, caches are separate, and no more sequences share a step of llama.cpp than give
+each the bits that it has alone (`steady_sequences`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from logitsieve.llamacpp import LlamaContext
 log = logging.getLogger(__name__)
 
 SLICE = 64  # tokens; a divisor of LlamaContext's batch
+PROBED = 8  # tokens of a prompt, for `steady_sequences`
 RETRY_S = 1.0
 STOP, LENGTH = "stop", "length"
 
@@ -338,6 +339,3 @@ def steady_sequences(context: LlamaContext) -> int:
     finally:
         context.forget()
         context.headless = headless
-
-
-PROBED = 8  # tokens of a prompt

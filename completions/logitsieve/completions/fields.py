@@ -112,7 +112,7 @@ def messages(field: str, value: Any) -> list[dict[str, str]]:
         if type(one) is not dict or one.keys() - {"role", "content", "name"}:
             raise InvalidRequest(at, f"{one!r:.80}", allowed)
         content = one.get("content")
-        if type(content) is list:  # parts, of which texts alone can be read
+        if type(content) is list:  # parts; only texts are supported
             content = "".join(_part(f"{at}.content[{n}]", part) for n, part in enumerate(content))
         role = text(f"{at}.role", one.get("role"))
         made.append({"role": role, "content": text(f"{at}.content", content)})
