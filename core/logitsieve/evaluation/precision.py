@@ -1,6 +1,6 @@
 """Precision@k, coverage, mass kept and rows scanned of a head, judged by the exact one.
 
-papers/001, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the exact top-k.
+Chen et al. 2019, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the exact top-k.
 
 Shape letters: N rows, B rows of a block.
 """

@@ -1,6 +1,6 @@
 """A graph over the rows of W, walked towards the query; needs faiss.
 
-Zhang, Wang, Liu, Gao, He 2018, Navigating with Graph Representations for Fast and Scalable Decoding
+Zhang, Liu, Wang, Gao, He 2018, Navigating with Graph Representations for Fast and Scalable Decoding
 of Neural Language Models (FGD): inner products become distances, and a small-world graph (HNSW,
 faiss) finds the nearest rows.
 

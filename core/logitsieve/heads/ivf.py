@@ -1,7 +1,7 @@
 """Inverted lists: rows of W clustered by k-means; the lists of the best centroids are scanned.
 
 Auvolat, Chandar, Vincent, Larochelle, Bengio 2015, Clustering is Efficient for Approximate Maximum
-Inner Product Search (papers/004), with one level of clusters.
+Inner Product Search, with one level of clusters.
 
 Time O(C D + S D) a row with C clusters; memory C D floats and V ids.
 """

@@ -17,7 +17,7 @@ WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens that a model reads at once
 
 @dataclass(frozen=True, kw_only=True)
 class ScreenConfig:
-    """Options of the fit of a screen (papers/001, Algorithm 1)."""
+    """Options of the fit of a screen (Chen et al. 2019, Algorithm 1)."""
 
     clusters: int = option(100, "Clusters, C (the paper's r).", 1, 65_535)
     budget: float | None = option(

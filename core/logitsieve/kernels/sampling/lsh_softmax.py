@@ -1,4 +1,4 @@
-"""Draws and log Z from few logits: Levy, Chan, Ermon 2018, LSH Softmax.
+"""Draws and log Z from few logits: Levy, Chen, Ermon 2018, LSH Softmax.
 
 Theorem 5, after Mussmann, Levy, Ermon 2017: with M the best perturbed logit among the candidates,
 an id outside them, with a logit of at most `floor`, wins only if its noise exceeds t = M - floor.

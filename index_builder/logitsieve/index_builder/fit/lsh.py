@@ -1,6 +1,6 @@
 """Fit hash tables for `lsh`: the cheapest reduction, bits, tables and probes at a given recall.
 
-papers/000 (Levy, Chen, Ermon 2018, "LSH Softmax"); docs/heads.md describes the search.
+Levy, Chen, Ermon 2018, LSH Softmax; docs/heads.md describes the search.
 
 Shape letters: U words of the search.
 """

@@ -25,9 +25,9 @@ ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when mul
 class Knapsack:
     """A greedy knapsack of the labels that each cluster keeps, for any budget.
 
-    papers/001, section 3, "Optimization"; derived in docs/building.md. The pairs are sorted once,
-    O(P log P). `hits_P` counts the rows of a pair's cluster that have its label, m_ts; `cluster_P`
-    is the pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
+    Chen et al. 2019, section 3, "Optimization"; derived in docs/building.md. The pairs are sorted
+    once, O(P log P). `hits_P` counts the rows of a pair's cluster that have its label, m_ts;
+    `cluster_P` is the pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
     """
 
     def __init__(self, cluster_P: Int32, hits_P: Int32, rows_C: Int64, waste_weight: float) -> None:

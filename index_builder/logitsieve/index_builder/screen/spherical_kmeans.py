@@ -1,6 +1,6 @@
 """Spherical k-means over the sampled contexts, their blocks assigned by workers.
 
-papers/001, Algorithm 1 line 3 and section 7.2; Dhillon and Modha 2001, "Concept Decompositions".
+Chen et al. 2019, Algorithm 1 line 3 and section 7.2; Dhillon, Modha 2001, Concept Decompositions.
 
 Shape letters: S sampled contexts, R contexts of a block, D hidden size, C clusters.
 """

@@ -1,6 +1,6 @@
 """The learned screen: clusters of contexts, and a short list of candidate labels for each.
 
-papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, derived in docs/building.md.
+Chen et al. 2019, Learning to Screen, Algorithm 1, derived in docs/building.md.
 
 Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
 (cluster, label) pairs.
