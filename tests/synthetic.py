@@ -90,7 +90,8 @@ def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     from logitsieve.index_builder.fit.graph import graph_arrays as build_graph
 
     config = BuildConfig(graph_links=4, graph_build_ef=8)
-    return build_graph(_finite(softmax), augmented, config)
+    counts = np.arange(softmax.vocab_size)
+    return build_graph(_finite(softmax), augmented, config, counts)
 
 
 def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:

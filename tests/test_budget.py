@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 43_480,
+    "lines of source": 43_520,
     "lines of core/": 18_440,
-    "lines of tests/": 48_330,
-    "lines of benchmarks/": 7_310,
+    "lines of tests/": 48_520,
+    "lines of benchmarks/": 7_430,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -37,6 +37,7 @@ GROWTH = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 GROWTH_DIM = 200
 RACED_ON_PUBLISHED = (  # parts of the names of those that race on published models
     *("numpy", "torch bfloat16", "faiss", "llama.cpp", "int8 scan", "hnswlib", "ScaNN"),
+    *("FGD", "LSH-MIPS", "greedy-MIPS", "PCA-tree", "adaptive"),
     "logitsieve",
 )
 

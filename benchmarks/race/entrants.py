@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.llamacpp.builds import more_than_avx2
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import Method
-from benchmarks.race.ours import indexes_of
+from benchmarks.race.ours import FGD, LSH_BITS, LSH_MIPS, fgd, indexes_of, lsh_mips
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
@@ -84,7 +84,10 @@ def entrants(
         yield Entrant("faiss IndexFlatIPPanorama", partial(FaissPanorama, softmax, levels))
     yield Entrant("greedy-MIPS", partial(GreedyMips, softmax))
     yield Entrant("PCA-tree MIPS", partial(PcaTree, softmax))
+    for bits in LSH_BITS:
+        yield Entrant(LSH_MIPS, partial(lsh_mips, softmax, bits, threads))
     labelled = cached(lambda: label(softmax, data.fit))
+    yield Entrant(FGD, partial(fgd, softmax, lambda: labelled()[1], threads))
     for share in FIRST_SHARES[::2] if large else FIRST_SHARES:
         first = max(16, round(share * softmax.vocab_size))
         yield Entrant("adaptive softmax", partial(adaptive, softmax, labelled, first))

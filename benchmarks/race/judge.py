@@ -21,11 +21,19 @@ BLOCK_BYTES = 1 << 28  # of float64 logits at once
 
 
 class Score(NamedTuple):
-    """Precision by k, how many contexts have any of the K best missing, and which have the best."""
+    """Which answers are right, bool [N, k] by k."""
 
-    precision: dict[int, float]
-    wrong_rows: int
-    best: np.ndarray  # bool [N]
+    hits: dict[int, np.ndarray]
+
+    def precision(self, rows: slice | np.ndarray = slice(None)) -> dict[int, float]:
+        """P@k by k, over some of the contexts."""
+        return {k: float(hits[rows].mean()) for k, hits in self.hits.items()}
+
+    @property
+    def wrong_rows(self) -> int:
+        """Contexts that have any of the K best missing."""
+        right = np.logical_and.reduce([hits.all(axis=1) for hits in self.hits.values()])
+        return int((~right).sum())
 
 
 class Judge:
@@ -63,13 +71,12 @@ class Judge:
         if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
             raise ValueError("ids are repeated within a row")
         logits_NK = self._logits(ids_NK)
-        hits = {
-            k: logits_NK[:, :k] >= (self._thresholds[k] - self._tolerance_N)[:, None]
-            for k in self.ks
-        }
-        precision = {k: float(hit.mean()) for k, hit in hits.items()}
-        wrong = ~np.logical_and.reduce([hit.all(axis=1) for hit in hits.values()])
-        return Score(precision, int(wrong.sum()), hits[min(self.ks)].all(axis=1))
+        return Score(
+            {
+                k: logits_NK[:, :k] >= (self._thresholds[k] - self._tolerance_N)[:, None]
+                for k in self.ks
+            }
+        )
 
     def _logits(self, ids_NK: np.ndarray) -> np.ndarray:
         """float64 logits of the answers; -inf where there is none."""

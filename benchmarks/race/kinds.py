@@ -36,6 +36,8 @@ _NAMES = {
     "approximate search": (
         "logitsieve lsh",
         "logitsieve graph",
+        "FGD",
+        "LSH-MIPS",
         "greedy-MIPS",
         "PCA-tree MIPS",
         "hnswlib ip",

@@ -20,6 +20,7 @@ from logitsieve.heads import Softmax
 from logitsieve.kernels.pool import run_slices
 
 Knobs: TypeAlias = Mapping[str, float]
+NO_KNOBS: Knobs = {}
 
 
 class Method(Protocol):
@@ -50,7 +51,7 @@ class Method(Protocol):
 class Peer:
     """A method with nothing to set but its threads; the default of what contenders share."""
 
-    built: Knobs = {}  # noqa: RUF012 nobody changes it
+    built = NO_KNOBS
 
     @property
     def settings(self) -> Sequence[Knobs]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,13 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.race.datasets import Dataset
-from benchmarks.race.methods import Knobs, hold_threads
+from benchmarks.race.methods import NO_KNOBS, Knobs, hold_threads
 from logitsieve.api.results import Float32
-from logitsieve.heads import HEADS, Head
+from logitsieve.heads import HEADS, ExactHead, GraphHead, Head, LshHead, Softmax
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.fit.graph import graph_arrays
 from logitsieve.index_builder.fitting import EXACT
 from logitsieve.index_builder.pipeline import FITS
+from logitsieve.index_builder.reduction import augmented, draw_planes, hash_vectors, query_planes
+from logitsieve.kernels.retrieval.hash_tables import bucket_tables
 
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)
@@ -27,22 +30,24 @@ RACED = tuple(name for name in HEADS if name == EXACT or name in FITS)
 LEARNT = (EXACT, "certified", "screen")  # what the first target is asked of
 LARGE = 100_000_000  # numbers of W
 SECONDS_FILE = "build-seconds.txt"
+FGD, LSH_MIPS = "FGD", "LSH-MIPS"  # as Chen et al. 2019 compare with them
+LSH_BITS, LSH_TABLES = (6, 8, 10, 12), 256
 
 
-class OursMethod:
-    """A head at one thread and at two; its index is mapped, W shared with the page cache."""
+class HeadMethod:
+    """A head at one thread and at two; knobs that `fixed` names are not swept."""
 
-    def __init__(self, name: str, built: Knobs, indexes: dict[int, Index], nbytes: int) -> None:
-        self.name = f"logitsieve {name}"
-        self.built = built
-        self._head = name
-        self._indexes = indexes
-        self.nbytes = nbytes
-        self._now: Head = indexes[1].head(name)
-
-    @property
-    def index(self) -> Index:
-        return self._indexes[1]
+    def __init__(
+        self,
+        name: str,
+        built: Knobs,
+        heads: Mapping[int, Head],
+        nbytes: int,
+        fixed: Knobs = NO_KNOBS,
+    ) -> None:
+        self.name, self.built, self.nbytes = name, built, nbytes
+        self._heads, self._fixed = heads, fixed
+        self._now = heads[1].with_knobs(**fixed)
 
     @property
     def settings(self) -> Sequence[Knobs]:
@@ -50,9 +55,12 @@ class OursMethod:
 
         A head holds knobs to what it has (no more tables than were built): each point once.
         """
-        stored = dict(self._now.knobs)
-        table = HEADS[self._head].knob_table
-        tried = product(*(knob.tried or (stored[name],) for name, knob in table.items()))
+        stored, table = dict(self._now.knobs), self._now.knob_table
+        values = {
+            name: (stored[name],) if name in self._fixed else knob.tried or (stored[name],)
+            for name, knob in table.items()
+        }
+        tried = product(*values.values())
         heads = (self._now.with_knobs(**dict(zip(table, point, strict=True))) for point in tried)
         points = [stored, *(dict(head.knobs) for head in heads)]
         return [point for place, point in enumerate(points) if point not in points[:place]]
@@ -60,7 +68,7 @@ class OursMethod:
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
         """Another head over the same arrays."""
         hold_threads(threads)
-        self._now = self._indexes[threads].head(self._head, **knobs)
+        self._now = self._heads[threads].with_knobs(**knobs)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         """Through the public call."""
@@ -74,9 +82,9 @@ def indexes_of(
     wanted: Sequence[str],
     rebuild: bool,
     progress: Callable[[str, int, int], None],
-) -> list[tuple[str, Callable[[], OursMethod], float]]:
+) -> list[tuple[str, Callable[[], HeadMethod], float]]:
     """(name, how to make the method, seconds its index took to build) of every head `wanted`."""
-    found: list[tuple[str, Callable[[], OursMethod], float]] = []
+    found: list[tuple[str, Callable[[], HeadMethod], float]] = []
     for number, target in enumerate(TARGETS):
         last = number == len(TARGETS) - 1
         if not last and data.weight.size > LARGE:
@@ -91,15 +99,49 @@ def indexes_of(
                 continue  # of a sketch with levels, which this has not
             built = {"p1 asked": target["p1"]} if name == "screen" else {}
             size = _part_bytes(opened[1], name)
-            found.append((name, partial(OursMethod, name, built, opened, size), seconds))
+            found.append((name, partial(_method, name, built, opened, size), seconds))
     return found
 
 
-def index_path(
-    data: Dataset, cache: Path, heads: Sequence[str], progress: Callable[[str, int, int], None]
-) -> Path:
-    """An index with these heads and the screen of the last target."""
-    return _built(data, cache, len(TARGETS), tuple(heads), TARGETS[-1], progress)[0]
+def _method(name: str, built: Knobs, opened: dict[int, Index], size: int) -> HeadMethod:
+    heads = {threads: index.head(name) for threads, index in opened.items()}
+    return HeadMethod(f"logitsieve {name}", built, heads, size)
+
+
+def fgd(softmax: Softmax, best_ids: Callable[[], np.ndarray], threads: Sequence[int]) -> HeadMethod:
+    """FGD as published: the graph over rows of equal norm, the most frequent best words first."""
+    counts = np.bincount(best_ids().ravel(), minlength=softmax.vocab_size)
+    config = BuildConfig()
+    arrays = graph_arrays(softmax, augmented, config, counts)
+    built = {"M": config.graph_links, "ef_construction": config.graph_build_ef}
+    return _made(FGD, GraphHead, softmax, arrays, built, threads)
+
+
+def lsh_mips(softmax: Softmax, bits: int, threads: Sequence[int]) -> HeadMethod:
+    """LSH-MIPS: SimHash of rows of equal norm, one bucket a table (Neyshabur and Srebro 2015)."""
+    planes = draw_planes(LSH_TABLES, bits, softmax.dim, seed=0)
+    offsets, ids = bucket_tables(hash_vectors(augmented(softmax), planes, 1), bits)
+    own, shifts = query_planes(planes, beta=1.0)
+    arrays = {"planes": own, "shifts": shifts, "offsets": offsets, "ids": ids}
+    fixed = {"probes": 1, "candidates": 0}
+    return _made(LSH_MIPS, LshHead, softmax, arrays, {"bits": bits}, threads, fixed)
+
+
+def _made(
+    name: str,
+    kind: type[Head],
+    softmax: Softmax,
+    arrays: dict[str, np.ndarray],
+    built: Knobs,
+    threads: Sequence[int],
+    fixed: Knobs = NO_KNOBS,
+) -> HeadMethod:
+    exact = ExactHead(softmax)
+    heads = {
+        count: kind.from_arrays(softmax, arrays, fallback=exact, threads=count, knobs={})
+        for count in {1, *threads}
+    }
+    return HeadMethod(name, built, heads, sum(each.nbytes for each in arrays.values()), fixed)
 
 
 def _to_build(data: Dataset, cache: Path, wanted: Sequence[str]) -> tuple[str, ...]:

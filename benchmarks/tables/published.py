@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.race.table import setting
+from benchmarks.race.table import chosen_by, setting
 from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
 from benchmarks.tables.results import BATCH, ONE, load, present
 from demo.published import MODELS
@@ -53,10 +53,10 @@ def race(name: str, methods: tuple[str, ...] = ()) -> str:
 def chosen(results: dict[str, Any], method: str) -> dict[str, Any]:
     """The setting of a method that is shown."""
     own: list[dict[str, Any]] = [one for one in results["points"] if one["method"] == method]
-    enough = [point for point in own if point["p1"] >= ENOUGH]
+    enough = [point for point in own if chosen_by(point)["p1"] >= ENOUGH]
     if enough:
         return min(enough, key=lambda point: float(point["us_per_row"][ONE]["median"]))
-    return max(own, key=lambda point: float(point["p1"]))
+    return max(own, key=lambda point: float(chosen_by(point)["p1"]))
 
 
 def times(point: dict[str, Any], own: dict[str, Any], mode: str) -> str:

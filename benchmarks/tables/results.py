@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from benchmarks import raw
-from benchmarks.race.table import ASKED, FLOAT32, narrowest
+from benchmarks.race.table import ASKED, FLOAT32, chosen_by, narrowest
 
 ONE, BATCH = "B=1 threads=1", "B=64 threads=1"
 Precision = tuple[float, float]  # the least P@1 and P@5
@@ -56,8 +56,8 @@ class Race:
             Time(point["method"], point[field][mode]["median"], point["p1"], point["p5"])
             for point in self.results["points"]
             if methods(point["method"])
-            and point["p1"] >= p1
-            and point["p5"] >= p5
+            and chosen_by(point)["p1"] >= p1
+            and chosen_by(point)["p5"] >= p5
             and mode in point.get(field, {})
         ]
         return min(times, key=lambda time: time.us, default=None)

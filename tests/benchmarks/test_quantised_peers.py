@@ -34,11 +34,11 @@ def check(method: Method, floors: tuple[float, float, float], threads: int) -> N
     ids = np.concatenate(
         [method.topk(HIDDEN[start : start + 60], 5) for start in (0, 60, 120, 180, 240)]
     )
-    precision = JUDGE.score(ids).precision
+    precision = JUDGE.score(ids).precision()
     assert precision[1] >= floors[0]
     assert precision[5] >= floors[1]
     assert 0.5 * SOFTMAX.weight.size < method.nbytes < floors[2] * SOFTMAX.weight.size
-    alone = JUDGE.score(np.concatenate([method.topk(row[None], 5) for row in HIDDEN])).precision
+    alone = JUDGE.score(np.concatenate([method.topk(row[None], 5) for row in HIDDEN])).precision()
     assert alone[1] >= floors[0]
     assert alone[5] >= floors[1]
 
@@ -76,8 +76,8 @@ def test_codes_of_faiss_find_what_is_rescored(codes: str, bias: int) -> None:
     peer = FaissRefined(softmax, codes)
     peer.set_knobs(2, peer.settings[-1])
     score = Judge(softmax, HIDDEN, (1, 5), lambda *_: None).score(peer.topk(HIDDEN, 5))
-    assert score.precision[1] >= 0.99
-    assert score.best.mean() == score.precision[1]
+    assert score.precision()[1] >= 0.99
+    assert score.hits[1].mean() == score.precision()[1]
 
 
 @pytest.mark.parametrize("words", [5, 16, 17])
@@ -125,7 +125,7 @@ def test_all_centroids_are_exact_and_precision_grows_with_them(
     found = []
     for probes in (1, 4, 21):
         method.set_knobs(2, {"probes": probes})
-        found.append(JUDGE.score(method.topk(HIDDEN, 5)).precision[5])
+        found.append(JUDGE.score(method.topk(HIDDEN, 5)).precision()[5])
     assert found == sorted(found)
     assert found[-1] == 1.0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import timing
-from benchmarks.race import clock, plots, synthetic, table
+from benchmarks.race import clock, ours, plots, run, synthetic, table
 from benchmarks.race import entrants as racing
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
@@ -46,16 +46,16 @@ def best(softmax: Softmax, k: int) -> np.ndarray:
 def test_the_judge_finds_what_is_exact_and_counts_what_is_missing() -> None:
     ids = best(SOFTMAX, 6)
     judge = make_judge()
-    assert judge.score(ids[:, :5]).precision == {1: 1.0, 5: 1.0}
+    assert judge.score(ids[:, :5]).precision() == {1: 1.0, 5: 1.0}
     missed = judge.score(ids[:, 1:])
-    assert missed.precision == {1: 0.0, 5: pytest.approx(0.8)}
+    assert missed.precision() == {1: 0.0, 5: pytest.approx(0.8)}
     assert missed.wrong_rows == len(HIDDEN)
     doubled = Softmax(np.repeat(SOFTMAX.weight, 2, axis=0), np.repeat(SOFTMAX.bias, 2))
     ids = best(doubled, 6)[:, [0, 1, 2, 3, 5]]  # of the third pair the other word
     assert make_judge(doubled).score(ids).wrong_rows == 0
     ids = best(SOFTMAX, 5)
     ids[:, 4] = -1  # not found
-    assert make_judge().score(ids).precision == {1: 1.0, 5: pytest.approx(0.8)}
+    assert make_judge().score(ids).precision() == {1: 1.0, 5: pytest.approx(0.8)}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,8 @@ PEERS: dict[str, Callable[[], Method]] = {
     "hnswlib l2": lambda: Hnswlib(SOFTMAX, "l2"),
     "scann": lambda: Scann(SOFTMAX, tree=False),
     "scann tree": lambda: Scann(SOFTMAX, tree=True),
+    "FGD": lambda: ours.fgd(SOFTMAX, lambda: best(SOFTMAX, 5), (1, 2)),
+    "LSH-MIPS": lambda: ours.lsh_mips(SOFTMAX, 2, (1, 2)),
 }
 NEEDED = {"hnswlib ip": "hnswlib", "hnswlib l2": "hnswlib", "scann": "scann", "scann tree": "scann"}
 
@@ -93,7 +95,7 @@ def test_a_peer_at_its_widest_setting_is_exact(name: str, threads: int) -> None:
         widest = {**widest, "leaves": method.built["leaves"]}
     method.set_knobs(threads, widest)
     score = make_judge().score(method.topk(HIDDEN, 5))
-    assert score.precision == {1: 1.0, 5: 1.0}
+    assert score.precision() == {1: 1.0, 5: 1.0}
     np.testing.assert_array_equal(method.topk(HIDDEN[:1], 5), method.topk(HIDDEN, 5)[:1])
 
 
@@ -102,7 +104,7 @@ def test_greedy_mips_with_a_budget_of_every_row_is_exact_and_grows_with_it() -> 
     found = []
     for budget in (16, 100, 400):
         method.set_knobs(1, {"budget": budget})
-        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision[5])
+        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision()[5])
     assert found == sorted(found)
     assert found[-1] == 1.0
 
@@ -124,7 +126,7 @@ def test_the_pca_tree_with_every_leaf_is_exact_and_its_rows_grow_with_leaves() -
     found = []
     for count in (1, 4, leaves):
         method.set_knobs(2, {"leaves": count})
-        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision[5])
+        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision()[5])
     assert found == sorted(found)
     assert found[-1] == 1.0
 
@@ -206,7 +208,7 @@ def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
 class Recording:
     """A method that answers nothing and notes every row that it gets."""
 
-    name, nbytes = "recording", 0
+    name, nbytes = "numpy", 0
 
     @property
     def settings(self) -> list[Knobs]:
@@ -254,6 +256,24 @@ def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough(
     rows = [line for line in written.splitlines() if "| logitsieve" in line]
     assert [row.split("|")[3].strip() for row in rows] == ["25.0x (7.5x)", "12.5x (3.8x)"]
     assert "torch bfloat16, 30.0 µs, P@1 0.9900" in written
+
+
+def test_one_half_of_the_contexts_chooses_and_the_other_judges() -> None:
+    class AsStored(Recording):
+        def topk(self, hidden: Float32, k: int) -> np.ndarray:
+            return np.tile(np.arange(k), (len(hidden), 1))
+
+    hidden = make_hidden(2 * run.STRETCH + 7, 24, seed=6)
+    judge = Judge(SOFTMAX, hidden, (1, 5), quiet)
+    choosing = run.chooses(len(hidden))
+    assert choosing.sum() == run.STRETCH + 7
+    entry = run.record(AsStored(), {}, judge, np.repeat("all", len(hidden)), 0.0)
+    best_ids = (hidden @ SOFTMAX.weight.T + SOFTMAX.bias).argmax(1)
+    assert entry["chosen_by"]["p1"] == (best_ids[choosing] == 0).mean()
+    assert entry["p1"] == entry["p1_by_kind"]["all"] == (best_ids[~choosing] == 0).mean()
+    lucky = {**point("logitsieve screen", 1, 0.99, probes=9), "chosen_by": {"p1": 0.9, "p5": 0.9}}
+    results = {**RESULTS, "points": [*RESULTS["points"], lucky]}
+    assert table.chosen(results, "logitsieve screen") == RESULTS["points"][3:5]
 
 
 def test_every_contender_has_a_kind() -> None:

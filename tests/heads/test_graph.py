@@ -18,7 +18,8 @@ from tests.synthetic import make_hidden, make_softmax
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
 EXACT = ExactHead(SOFTMAX)
-ARRAYS = [graph_arrays(SOFTMAX, rows, BuildConfig()) for rows in REDUCTIONS]
+COUNTS = np.arange(300)[::-1]
+ARRAYS = [graph_arrays(SOFTMAX, rows, BuildConfig(), COUNTS) for rows in REDUCTIONS]
 
 
 def make_graph(arrays: dict[str, np.ndarray], ef: int) -> GraphHead:
@@ -79,8 +80,10 @@ def of_faiss(index: faiss.Index) -> np.ndarray:
         ARRAYS[0]["graph"].view(np.int8),
         of_faiss(faiss.IndexFlatL2(32)),
         of_faiss(faiss.IndexHNSWFlat(32, 4)),
-        graph_arrays(make_softmax(vocab_size=200), REDUCTIONS[0], BuildConfig())["graph"],
-        graph_arrays(make_softmax(dim=40), REDUCTIONS[0], BuildConfig())["graph"],
+        graph_arrays(make_softmax(vocab_size=200), REDUCTIONS[0], BuildConfig(), COUNTS[:200])[
+            "graph"
+        ],
+        graph_arrays(make_softmax(dim=40), REDUCTIONS[0], BuildConfig(), COUNTS)["graph"],
     ],
 )
 def test_other_bytes_are_refused(graph: np.ndarray) -> None:

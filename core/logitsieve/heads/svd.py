@@ -42,7 +42,7 @@ class SvdHead(SelectingHead):
         "candidates": Knob(
             help="best rows of the preview that are evaluated: precision for time",
             default=128,
-            tried=(32, 64, 128, 256, 512),
+            tried=(32, 64, 128, 256, 512, 1024, 2048),
         ),
     }
     limits: ClassVar[Limits] = {

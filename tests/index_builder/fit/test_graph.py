@@ -4,6 +4,7 @@ import faiss
 import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads.graph import queries
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.graph import (
     REDUCTIONS,
@@ -12,9 +13,9 @@ from logitsieve.index_builder.fit.graph import (
     graph_arrays,
     least_ef,
 )
-from logitsieve.index_builder.fitting import TARGET, heldout_sample
+from logitsieve.index_builder.fitting import TARGET, heldout_sample, label_counts
 from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import make_softmax
+from tests.synthetic import make_hidden, make_softmax
 
 CONFIG = BuildConfig(graph_links=8, graph_build_ef=40)
 
@@ -38,21 +39,37 @@ def test_equal_inputs_give_equal_bytes_whatever_the_threads() -> None:
         found = []
         for threads in (1, 2):
             faiss.omp_set_num_threads(threads)
-            found.append(graph_arrays(softmax, by_angle, CONFIG)["graph"])
+            found.append(graph_arrays(softmax, by_angle, CONFIG, np.arange(500))["graph"])
     finally:
         faiss.omp_set_num_threads(before)
     np.testing.assert_array_equal(found[0], found[1])
 
 
+def test_words_keep_their_ids_and_the_most_counted_are_linked_first() -> None:
+    softmax = make_softmax(vocab_size=500)
+    counts = np.random.default_rng(0).permutation(500)
+    order = np.argsort(-counts)
+    turned = Softmax(softmax.weight[order], softmax.bias[order])
+    graph = graph_arrays(softmax, by_angle, CONFIG, counts)["graph"]
+    in_order = graph_arrays(turned, by_angle, CONFIG, np.arange(500)[::-1])["graph"]
+    hidden = queries(make_hidden(50))
+    ids, places = (
+        faiss.deserialize_index(each).search(hidden, 20)[1] for each in (graph, in_order)
+    )
+    np.testing.assert_array_equal(ids, order[places])
+
+
 def test_rows_take_a_byte_a_dimension() -> None:
-    graph = graph_arrays(make_softmax(2000, 100), by_angle, CONFIG)["graph"]
+    graph = graph_arrays(make_softmax(2000, 100), by_angle, CONFIG, np.ones(2000, np.int64))[
+        "graph"
+    ]
     assert graph.nbytes < 2000 * (112 + 8 * CONFIG.graph_links + 60)
 
 
 def test_the_graph_that_needs_less_is_kept() -> None:
     softmax, inputs = make_inputs(vocab_size=600)
     made = fit_graph(replace(inputs, config=CONFIG))
-    graphs = [graph_arrays(softmax, rows, CONFIG) for rows in REDUCTIONS]
+    graphs = [graph_arrays(softmax, rows, CONFIG, label_counts(inputs)) for rows in REDUCTIONS]
     found = [least_ef(softmax, graph, *heldout_sample(inputs)) for graph in graphs]
     best = min(range(2), key=lambda number: (found[number][0], -found[number][1]))
     assert made.summary == {"links": 8, "by_angle": best}

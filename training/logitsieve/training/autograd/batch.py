@@ -94,6 +94,28 @@ class RaggedCandidates:
 Candidates: TypeAlias = SharedCandidates | RaggedCandidates
 
 
+def with_targets(drawn: Candidates, classes_P: Tensor) -> Candidates:
+    """Return the drawn candidates with each of `classes` once, at log-weight 0, in every set.
+
+    Drawn ones among `classes` go: the sum over the others that the rest stands for is unbiased.
+    """
+    ids = torch.unique(classes_P).to(drawn.ids.device)
+    zeros = drawn.log_weights.new_zeros(len(ids))
+    kept = ~torch.isin(drawn.ids, ids)
+    other_ids, other_weights = drawn.ids[kept], drawn.log_weights[kept]
+    if isinstance(drawn, SharedCandidates):
+        return SharedCandidates(torch.cat([ids, other_ids]), torch.cat([zeros, other_weights]))
+    rows_B = torch.arange(len(drawn.offsets) - 1, device=ids.device)
+    owners = rows_B.repeat_interleave(drawn.offsets.diff().to(ids.device))[kept]
+    order = torch.cat([rows_B.repeat_interleave(len(ids)), owners]).argsort(stable=True)
+    counts_B = torch.bincount(owners, minlength=len(rows_B)) + len(ids)
+    return RaggedCandidates(
+        torch.cat([counts_B.new_zeros(1), counts_B.cumsum(0)]),
+        torch.cat([ids.repeat(len(rows_B)), other_ids])[order],
+        torch.cat([zeros.repeat(len(rows_B)), other_weights])[order],
+    )
+
+
 @dataclass(frozen=True)
 class LossBatch:
     """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, or None for all."""

@@ -19,7 +19,13 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.batch import SharedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.batch import (
+    Candidates,
+    SharedCandidates,
+    Targets,
+    check_at_least,
+    with_targets,
+)
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.ragged import ragged_losses
 from logitsieve.training.autograd.rng import LARGEST_SEED, Randomness, processes
@@ -32,6 +38,8 @@ from logitsieve.training.structures.track import Tracking, check_trackable
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
+    `in_batch`: every row's targets are candidates of all rows, with log-weight 0, as in the shared
+    sets of LSH and k-means; the proposal stands for the other classes.
     `track` updates the proposal's index of the rows. The state has the seed of the draws, the
     number of steps, the index, and the rows that moved since its update.
     """
@@ -44,12 +52,14 @@ class SampledSoftmax(SoftmaxLoss):
         n_classes: int,
         proposal: Proposal,
         *,
+        in_batch: bool = False,
         seed: int = 0,
         **common: Unpack[LossOptions],
     ) -> None:
         super().__init__(in_features, n_classes, **common)
         check_at_least("seed", seed, 0, LARGEST_SEED)
         self.random = Randomness(seed)
+        self.in_batch = in_batch
         self.tracking = Tracking()
         self._tracked = False
         self.proposal = copy.copy(proposal)
@@ -70,10 +80,15 @@ class SampledSoftmax(SoftmaxLoss):
         return super()._nothing(prepared, shape)
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        drawn = self.proposal.propose(hidden_BD.detach(), targets, self.random.next())
+        drawn = self.propose(hidden_BD.detach(), targets)
         if isinstance(drawn, SharedCandidates):
             return shared_losses(hidden_BD, self.classes, self.logit_form, targets, drawn)
         return ragged_losses(hidden_BD, self.classes, self.logit_form, targets, drawn)
+
+    def propose(self, hidden_BD: Tensor, targets: Targets) -> Candidates:
+        """Return the next step's candidates, for rows that have targets; hidden is prepared."""
+        drawn = self.proposal.propose(hidden_BD, targets, self.random.next())
+        return with_targets(drawn, targets.classes) if self.in_batch else drawn
 
     def rebuild(self) -> None:
         """Index all rows again, for instance after weights were set by hand."""
