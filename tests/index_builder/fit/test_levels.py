@@ -147,7 +147,7 @@ def test_levels_are_built_for_a_flat_softmax_alone_and_alike() -> None:
     made = fit_levels(inputs_of(flat))
     assert made
     assert made.summary == {"coarse": FIRST, "coordinates": 256}
-    assert made.arrays["middle"].shape == (38, 16 * (192 // 8 + 4))
+    assert made.arrays["middle"].shape == (38, 16 * (256 // 8 + 4))
     assert fit_levels(inputs_of(steep)) is None
     assert fit_levels(inputs_of(np.ones(LEAST_DIM - 1), dim=LEAST_DIM - 1)) is None
     one, two = (fit_levels(inputs_of(np.ones(256))) for _ in range(2))

@@ -53,7 +53,7 @@ ROTATION = 1  # the stream of random numbers that draws it
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
 # Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
-FIRST = 64  # coordinates in eight bits: fastest of 32 to 128 on two published models
+FIRST = 16  # coordinates in eight bits: fastest of 16 to 128 on two published models
 LEAST_DIM = 192  # of a row much longer than its codes
 MOMENT_ROWS = 8192  # contexts that choose the basis
 JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate the bytes read
