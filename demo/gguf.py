@@ -27,7 +27,7 @@ from demo.truth import argmax
 from logitsieve.api.decoder import Target
 from logitsieve.api.errors import LogitsieveError
 from logitsieve.api.results import Float32
-from logitsieve.client.llamacpp import Generation, LlamaContext, attach, decoder_threads, generate
+from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generate
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
@@ -115,7 +115,7 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
                 config=BuildConfig(threads=os.cpu_count() or 1),
                 progress=bars,
             ).close()
-    index = open_index(folder, threads=decoder_threads(threads))
+    index = open_index(folder, threads=threads)
     LocalDecoder(index).warm()
     size = sum(entry.size for entry in index.manifest.files()) / 1e6
     stages.done("build", f"{folder}, {size:.0f} MB")

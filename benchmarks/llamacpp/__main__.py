@@ -29,7 +29,7 @@ from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
 from demo.published import MODELS
 from logitsieve.api.requests import Sampling, sampling
-from logitsieve.client.llamacpp import LlamaContext, decoder_threads
+from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.client.llamacpp_heads import UNEDITED, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -122,7 +122,7 @@ def speeds(
     """Tokens a second of each contender and the work of its head, median and range over texts."""
     hold_threads(threads)
     drawing = sampling(1, 1, DRAWN) if draw else None
-    decoder = LocalDecoder(open_index(index, threads=decoder_threads(threads)))
+    decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
     with LlamaContext(gguf, threads=threads, positions=POSITIONS, llama=llama) as context:
         racing = contenders(context, decoder, draw=draw)

@@ -1,4 +1,7 @@
 import ctypes.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,30 @@ def test_the_wheel_fits_and_is_named() -> None:
     assert loaded.name.startswith("xllamacpp 20")
     assert loaded is library()
     assert loaded.context.hook % 8 == 0
+
+
+@pytest.mark.usefixtures("llama_wheel")
+@pytest.mark.parametrize(
+    ("setting", "turns"),
+    [({}, "5000"), ({"OMP_WAIT_POLICY": "passive"}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")],
+)
+def test_its_idle_threads_wait_briefly_unless_the_user_says_otherwise(
+    setting: dict[str, str], turns: str
+) -> None:
+    code = "import os; from logitsieve.llamacpp.library import library; before = {**os.environ}"
+    code += "; library(); assert before == {**os.environ}"
+    left = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))
+    }
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**left, "OMP_DISPLAY_ENV": "verbose", **setting},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert f"GOMP_SPINCOUNT = '{turns}'" in told.stderr
 
 
 @pytest.mark.usefixtures("llama_wheel")

@@ -67,11 +67,10 @@ def index_of_cache(
 
 def warm_decoder(index: Path, threads: int) -> LocalDecoder:
     """Open an index for a llama.cpp context with `threads`."""
-    from logitsieve.client.llamacpp import decoder_threads
     from logitsieve.decoding import LocalDecoder
     from logitsieve.index import open_index
 
-    decoder = LocalDecoder(open_index(index, threads=decoder_threads(threads)))
+    decoder = LocalDecoder(open_index(index, threads=threads))
     decoder.warm()
     return decoder
 

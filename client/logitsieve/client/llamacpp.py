@@ -25,20 +25,10 @@ __all__ = [
     "LlamaContext",
     "Token",
     "attach",
-    "decoder_threads",
     "generate",
 ]
 
 COMPARED, COMPARED_K = 4, 10  # random contexts and best ids to compare with the model's rows
-
-
-def decoder_threads(threads: int) -> int:
-    """Return the best number of threads of a decoder for a context with `threads`.
-
-    One of two: after each token llama.cpp's second thread keeps its core busy for milliseconds, so
-    half of W would take it as long as all of W takes the first.
-    """
-    return 1 if threads == 2 else threads
 
 
 def attach(

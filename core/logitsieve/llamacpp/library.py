@@ -9,6 +9,7 @@ refused. The structures are passed by value, in a buffer longer than the library
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import require
+
+# Turns of the loop in which an idle OpenMP thread of llama.cpp waits, some 60 microseconds. By
+# default threads wait for milliseconds after each token, on the cores of our output layer.
+IDLE_TURNS = {"GOMP_SPINCOUNT": "5000"}
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # settings of the user's own
 
 PARAMETER_WORDS = 64
 PARAMETER_BYTES = 4 * PARAMETER_WORDS
@@ -213,9 +219,22 @@ def library() -> LlamaLibrary:
     return load(Path(str(modules[0].locate())), name)
 
 
+@contextmanager
+def _short_waits() -> Iterator[None]:
+    """Set IDLE_TURNS while a library is loaded, when libgomp reads them, unless the user did."""
+    missing = {} if any(name in os.environ for name in WAITING) else IDLE_TURNS
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
+
+
 def load(path: Path, name: str) -> LlamaLibrary:
     """Load llama.cpp from the shared library `path`, called `name` in errors."""
-    functions = ctypes.CDLL(str(path))
+    with _short_waits():
+        functions = ctypes.CDLL(str(path))
     for function, (result, *arguments) in SIGNATURES.items():
         if not hasattr(functions, function):
             raise _unfit(name, f"no function {function}")
