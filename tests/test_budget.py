@@ -8,7 +8,7 @@ NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
     "lines of source": 43_520,
-    "lines of core/": 18_440,
+    "lines of core/": 18_470,
     "lines of tests/": 48_520,
     "lines of benchmarks/": 7_430,
 }

@@ -117,15 +117,28 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep):
     """Collect places in groups first .. last-1 that reach the threshold; settle them by chunks."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
+    if sketch.tail_width > 0:
+        _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep)
+        return
+    threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
+    for four in range(first, last, FOUR):
+        passed = _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed)
+        if passed >= CHUNK or (settles and four + FOUR >= last):
+            sieved.counts[PASSED] = passed
+            threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
+    sieved.counts[PASSED] = passed
+
+
+@inline_once
+def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep):
+    """Like `_sieve_tile`, for a sketch with levels."""
+    sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     queue, queued = level_queue_at(sieved.coded.rests), 0
     for four in range(first, last, FOUR):
-        if sketch.tail_width > 0:
-            passed, queued = _pass_levels(
-                sketch, sieved, query, four, last, groups, queue, queued, threshold, passed
-            )
-        else:
-            passed = _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed)
+        passed, queued = _pass_levels(
+            sketch, sieved, query, four, last, groups, queue, queued, threshold, passed
+        )
         if passed >= CHUNK or (settles and four + FOUR >= last):
             sieved.counts[PASSED] = passed
             threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
