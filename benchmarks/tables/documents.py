@@ -28,8 +28,8 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
-    "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with `--draw`, and with "
-    "`--judge 20000`; then `smollm2-135m`",
+    "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
+    "`--draw`, and with `--judge 20000`; then `smollm2-135m`",
     "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
