@@ -1,4 +1,4 @@
-"""The endpoint as an ASGI application: routes, access, streams and errors."""
+"""The endpoint as an ASGI application: routes, access and streams."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,24 +19,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from logitsieve.api.errors import InvalidRequest, LogitsieveError, ModelNotFound
+from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.completions import fields
 from logitsieve.completions.answers import Answer, Choice, Speller
 from logitsieve.completions.engine import Engine, Piece, Task
+from logitsieve.completions.errors import error_object, failure
 from logitsieve.completions.fields import Asked
+from logitsieve.completions.metrics import Metrics
 from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.server.http.application import LocalNames
-from logitsieve.server.http.requests import http_failure, read_json
+from logitsieve.server.http.requests import read_json
 from logitsieve.server.security.secrets import HEADER, READ, Tokens
 
 MOST_JSON = 32 << 20  # bytes of a request
-TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
-CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 News = tuple[int, Piece | Exception]
 Responding = Callable[[Request], Awaitable[Response]]
@@ -280,47 +274,3 @@ class Call:
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, allow_nan=False)}\n\n"
-
-
-async def failure(request: Request, error: Exception) -> Response:
-    status, body, headers = error_object(error)
-    return JSONResponse(body, status, headers)
-
-
-def error_object(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Return a status, OpenAI's error object, and headers."""
-    if isinstance(error, HTTPException):
-        status, message, field = error.status_code, error.detail, ""
-        headers = dict(error.headers or {})
-    else:
-        status, message, field, headers = http_failure(error)
-    kind = TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    code = CODES.get(status) if isinstance(error, LogitsieveError) else None
-    about = {"message": message, "type": kind, "param": field or None, "code": code}
-    return status, {"error": about}, headers
-
-
-class Metrics:
-    """Numbers for Prometheus, of the endpoint and its engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        registry = self._registry = CollectorRegistry()
-        prefix = "logitsieve_completions"
-        self.answered = Counter(
-            f"{prefix}_requests", "Requests answered.", ["path", "status"], registry=registry
-        )
-        self.seconds = Histogram(f"{prefix}_seconds", "Seconds of completions.", registry=registry)
-        gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "running": ("Prompts and continuations being decoded.", lambda: len(engine.running)),
-            "waiting": ("Prompts that wait.", lambda: len(engine.waiting)),
-        }
-        counts: dict[str, tuple[str, Callable[[], float]]] = {
-            "prompt_tokens_total": ("Tokens of prompts.", lambda: engine.prompt_tokens),
-            "tokens_total": ("Tokens chosen.", lambda: engine.tokens),
-            "rows_total": ("Exact logits computed.", lambda: engine.scanned),
-        }
-        for name, (text, value) in {**gauges, **counts}.items():
-            Gauge(f"{prefix}_{name}", text, registry=registry).set_function(value)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
