@@ -54,9 +54,8 @@ from logitsieve.heads._base.head import checked_k, refuse_row
 from logitsieve.index.index import open_index
 from logitsieve.index.split import shard_folders
 from logitsieve.kernels.topk.merge import HIGH, LOW
-from logitsieve.utils.deadline import ending_by, time_left
+from logitsieve.utils.deadline import ending_by, noted, time_left
 from logitsieve.utils.hidden import as_hidden
-from logitsieve.utils.timings import noted
 
 Missing = Literal["refuse", "answer"]
 

@@ -1,27 +1,49 @@
-"""A deadline per thread, for computations that wait for others."""
+"""The deadline of a computation, and the times that it notes, by thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import local
 from time import monotonic
 
-_thread = local()
+Timings = list[tuple[str, int, int]]  # (call to others, start, end), ns of perf_counter_ns
 
 
-@contextmanager
-def ending_by(deadline: float | None) -> Iterator[None]:
-    """Give this thread a deadline (a time of `monotonic`), or none, inside the block."""
-    before = getattr(_thread, "deadline", None)
-    _thread.deadline = deadline
-    try:
-        yield
-    finally:
-        _thread.deadline = before
+class _Thread(local):
+    deadline: float | None = None
+    timings: Timings | None = None
+
+
+_thread = _Thread()
+
+
+def ending_by(deadline: float | None) -> AbstractContextManager[None]:
+    """Give this thread a deadline (a time of `monotonic`), or none, inside a block."""
+    return _within("deadline", deadline)
 
 
 def time_left() -> float | None:
     """Return the seconds left, possibly negative; None without a deadline."""
-    deadline: float | None = getattr(_thread, "deadline", None)
+    deadline = _thread.deadline
     return None if deadline is None else deadline - monotonic()
+
+
+def noting(timings: Timings) -> AbstractContextManager[None]:
+    """Let computations of this thread add to `timings` inside a block."""
+    return _within("timings", timings)
+
+
+def noted() -> Timings | None:
+    """Return the list to add to; None if nobody asks for it."""
+    return _thread.timings
+
+
+@contextmanager
+def _within(name: str, value: object) -> Iterator[None]:
+    before = getattr(_thread, name)
+    setattr(_thread, name, value)
+    try:
+        yield
+    finally:
+        setattr(_thread, name, before)

@@ -35,7 +35,7 @@ from prometheus_client.registry import Collector
 
 from logitsieve.api.results import Answer
 from logitsieve.gpu.open import gpu_memory
-from logitsieve.utils.timings import Timings
+from logitsieve.utils.deadline import Timings
 from logitsieve.version import __version__
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from logitsieve.server.scheduling.request import (
     PreparedRequest,
     QueuedRequest,
 )
-from logitsieve.utils.deadline import ending_by
+from logitsieve.utils.deadline import Timings, ending_by, noting
 from logitsieve.utils.hidden import as_hidden
-from logitsieve.utils.timings import Timings, noting
 from logitsieve.v1.rpcs import Reply
 
 CLOSE_S = 1.0

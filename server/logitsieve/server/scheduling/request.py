@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from logitsieve.decoding.local_decoder import Answering
-from logitsieve.utils.timings import Timings
+from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
 
 # Heads gain little by larger batches; cheap rows make larger ones, up to BATCH_US.
