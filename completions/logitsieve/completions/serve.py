@@ -17,7 +17,7 @@ from logitsieve.completions.engine import Engine, steady_sequences
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.logs import configure, event
 from logitsieve.server.rpc.ports import address, taken
-from logitsieve.server.security.secrets import Tokens, http_tls
+from logitsieve.server.security.secrets import Tokens, http_tls, keep_renewing
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,12 @@ class Endpoints:
         config = self.config
         tls = http_tls(config.tls_cert, config.tls_key)
         try:
-            port = await self._listener.start(config.host, config.port, tls)
+            port = await self._listener.start(config.host, config.port, tls and tls.value)
         except OSError as error:
             raise taken("port", config.host, config.port, error) from error
         self.address = f"http{'s' if tls else ''}://{address(config.host, port)}"
         self.engine.start()
-        if self._tokens is not None:
-            self._renewing = asyncio.create_task(self._tokens.keep_renewing())
+        self._renewing = asyncio.create_task(keep_renewing(self._tokens, tls))
 
     async def stop(self) -> None:
         """Take no new requests, give current ones `drain_s` seconds."""

@@ -24,6 +24,7 @@ from logitsieve.server.http.application import Console, ServerView, application,
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
+from logitsieve.server.memory import return_memory
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
@@ -35,7 +36,7 @@ from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
-from logitsieve.server.security.secrets import ADMIN, READ, Tokens, http_tls
+from logitsieve.server.security.secrets import ADMIN, READ, Tokens, http_tls, keep_renewing
 from logitsieve.utils.environment import is_loopback, require
 from logitsieve.utils.options import Progress, no_progress
 
@@ -104,8 +105,6 @@ class Server:
         if config.device != "cpu":
             gpu_device(config.device)
         ports = Ports(config, self.metrics)
-        if ports.tokens is not None:
-            self._renewing = asyncio.create_task(ports.tokens.keep_renewing())
         check_free("port", config.host, config.port)
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
@@ -163,8 +162,9 @@ class Server:
         pages = application(
             self.metrics.text, view.ready, lambda: self._stopping, self.console, local
         )
+        self._renewing = asyncio.create_task(keep_renewing(tokens, tls))
         self._http = Listener(pages)
-        return await self._http.start(config.host, config.metrics_port, tls)
+        return await self._http.start(config.host, config.metrics_port, tls and tls.value)
 
     def _lose(self, error: DeviceLost) -> None:
         if self.lost is None:
@@ -218,6 +218,7 @@ def serve(
     it yields a callback of (stage, done, total).
     """
     configure(config.log_format, config.log_level)
+    return_memory()
     uvloop.run(_serve(config, progress, repository))
 
 

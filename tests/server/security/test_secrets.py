@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import logging
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from cryptography import x509
 
 from logitsieve.api.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from logitsieve.server import ServeConfig
@@ -15,6 +18,7 @@ from logitsieve.server.security.secrets import (
     ReloadingFile,
     Tokens,
     certificates,
+    http_tls,
     read_pems,
     read_tokens,
 )
@@ -192,6 +196,35 @@ def test_a_file_that_others_may_read(
 @pytest.fixture(scope="module")
 def ca() -> Pair:
     return authority()
+
+
+def shown(listening: ssl.SSLContext) -> int:
+    """The serial number of the certificate that a handshake presents."""
+    asking = ssl.create_default_context()
+    asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = listening.wrap_bio(to_server, to_client, server_side=True)
+    client = asking.wrap_bio(to_client, to_server)
+    for side in (client, server, client):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    certificate = client.getpeercert(binary_form=True)
+    assert certificate is not None
+    return x509.load_der_x509_certificate(certificate).serial_number
+
+
+def test_a_handshake_of_http_presents_the_last_pair_and_reads_no_file(
+    tmp_path: Path, ca: Pair
+) -> None:
+    first, second = signed_by(ca), signed_by(ca)
+    tls = http_tls(*first.write(tmp_path))
+    assert tls is not None
+    listening = tls.value
+    second.write(tmp_path)
+    assert shown(listening) == first.serial
+    assert tls.renew()
+    assert shown(listening) == second.serial
+    assert http_tls(None, None) is None
 
 
 def test_without_a_certificate_there_is_no_tls() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as version_of
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as kserve
@@ -16,6 +15,7 @@ from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.version import __version__
 
 PLATFORM = "logitsieve"
 STATES = {
@@ -43,7 +43,7 @@ class KserveService:
 
     async def ServerMetadata(self, request: Any, context: Context, call: Call) -> Any:
         return kserve.ServerMetadataResponse(
-            name=PLATFORM, version=version_of(PLATFORM), extensions=["model_repository"]
+            name=PLATFORM, version=__version__, extensions=["model_repository"]
         )
 
     async def ModelReady(self, request: Any, context: Context, call: Call) -> Any:
@@ -72,7 +72,9 @@ class KserveService:
         model = _label(request.model_name, request.model_version)
         max_rows = self._decoder.config.max_rows
         method, ours, timeout_s, write = to_request(request, model, max_rows)
-        return await self._decoder.answer(method, ours, context, call, timeout_s, write)
+        answer = self._decoder.answer(method, ours, context, call, timeout_s, write)
+        del request, ours  # what they hold is copied
+        return await answer
 
     async def RepositoryIndex(self, request: Any, context: Context, call: Call) -> Any:
         _refuse_repository(request)

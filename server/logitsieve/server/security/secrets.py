@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
@@ -103,12 +103,6 @@ class Tokens:
         self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
         self.renew = self._file.renew
 
-    async def keep_renewing(self) -> None:
-        """Read a changed file again, off the event loop, until cancelled."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            await asyncio.to_thread(self.renew)
-
     def check(self, header: str, scope: str) -> None:
         """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file.
 
@@ -123,6 +117,15 @@ class Tokens:
             raise Unauthenticated(f"{HEADER}: no token of this server", HEADER)
         if not any(scope in scopes for scopes in matching):
             raise PermissionDenied(f"{HEADER}: this takes a token of scope {scope}", HEADER)
+
+
+async def keep_renewing(*files: ReloadingFile[Any] | Tokens | None) -> None:
+    """Read changed files again, off the event loop, until cancelled."""
+    while True:
+        await asyncio.sleep(RENEW_S)
+        for file in files:
+            if file is not None:
+                await asyncio.to_thread(file.renew)
 
 
 def read_tokens(path: Path) -> Granted:
@@ -168,8 +171,11 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
     return credentials
 
 
-def http_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return TLS for an HTTP port, None without a certificate; it renews itself."""
+def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContext] | None:
+    """Return TLS for an HTTP port, None without a certificate.
+
+    The first value presents the last: no handshake, on the event loop, reads a file.
+    """
     if cert is None or key is None:
         return None
 
@@ -181,13 +187,11 @@ def http_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
     pems = ReloadingFile("tls_cert", read, PEMS, key, cert)
 
-    def renewed(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        pems.renew()
+    def present(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         connection.context = pems.value
 
-    first = pems.value
-    first.sni_callback = renewed
-    return first
+    pems.value.sni_callback = present
+    return pems
 
 
 def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
