@@ -32,8 +32,9 @@ def markdown(results: dict[str, Any]) -> str:
     wrong = {code for run in over["runs"].values() for code in run["codes"]} - RIGHT
     codes = f"refused by other codes: {', '.join(sorted(wrong))}" if wrong else "all codes right"
     lines += ["", f"Goodput under overload: {over['share_of_peak']:.2f} of the peak; {codes}."]
-    lines += ["", f"| single rows, deadline and rate | {HEAD} |", "|---" * 7 + "|"]
-    lines += [f"| {name} | {cells(run)} |" for name, run in results["deadlines"]["runs"].items()]
+    for part, whose in (("deadlines", "ours"), ("others", "others")):
+        lines += ["", f"| single rows, clients like {whose} | {HEAD} |", "|---" * 7 + "|"]
+        lines += [f"| {name} | {cells(run)} |" for name, run in results[part]["runs"].items()]
     return "\n".join(lines) + "\n"
 
 
