@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 43_520,
+    "lines of source": 43_640,
     "lines of core/": 18_470,
-    "lines of tests/": 48_520,
+    "lines of tests/": 48_780,
     "lines of benchmarks/": 7_430,
 }
 LONGEST = 70  # lines of a function of the source

@@ -37,6 +37,7 @@ def test_binds_are_loopback_by_default() -> None:
         ("max_in_flight", 0),
         ("request_memory_mb", 0),
         ("max_connection_calls", 0),
+        ("max_streams", 0),
         ("drain_s", -0.1),
         ("drain_s", float("nan")),
         ("connection_age_s", -1),

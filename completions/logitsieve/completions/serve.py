@@ -60,7 +60,9 @@ class Endpoints:
         config = self.config
         tls = http_tls(config.tls_cert, config.tls_key)
         try:
-            port = await self._listener.start(config.host, config.port, tls and tls.value)
+            port = await self._listener.start(
+                config.host, config.port, None if tls is None else tls.value
+            )
         except OSError as error:
             raise taken("port", config.host, config.port, error) from error
         self.address = f"http{'s' if tls else ''}://{address(config.host, port)}"

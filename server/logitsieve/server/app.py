@@ -164,7 +164,8 @@ class Server:
         )
         self._renewing = asyncio.create_task(keep_renewing(tokens, tls))
         self._http = Listener(pages)
-        return await self._http.start(config.host, config.metrics_port, tls and tls.value)
+        context = None if tls is None else tls.value
+        return await self._http.start(config.host, config.metrics_port, context)
 
     def _lose(self, error: DeviceLost) -> None:
         if self.lost is None:

@@ -48,6 +48,9 @@ class ServeConfig:
     request_memory_mb: int = option(
         1024, "Most MiB of requests in memory; calls beyond it wait to be read.", 1
     )
+    max_streams: int = option(
+        100, "Most Decode streams open; each may bring one message more than that.", 1
+    )
     max_connection_calls: int = option(
         100, "Most calls and streams of a connection at a time; a client lets others wait.", 1
     )

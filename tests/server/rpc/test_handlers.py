@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NoReturn
 
+import grpc
 import pytest
 from grpc import StatusCode
 
@@ -18,7 +19,7 @@ from logitsieve.v1.rpcs import TRAILER
 REQUEST = pb.GetModelRequest(model="demo")
 
 
-class Aborted(Exception):
+class Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # the library is untyped
     pass
 
 

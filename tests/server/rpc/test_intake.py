@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.server.rpc.intake import Intake, has_read
+from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, Intake, has_read
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.messages import GOOD, TARGET, RawStream, asked
@@ -22,6 +22,12 @@ from tests.server.running import WAIT_S, Loop, config_for, running
 
 UNARY = grpc.unary_unary_rpc_method_handler(None)
 TOP_K, CHECK = "/logitsieve.v1.Decoder/TopK", "/grpc.health.v1.Health/Check"
+
+
+def itself() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 async def arrive(intake: Intake, method: str = TOP_K) -> Any:
@@ -33,7 +39,7 @@ async def arrive(intake: Intake, method: str = TOP_K) -> Any:
 
 def test_the_oldest_is_next_and_a_call_counts_as_what_it_has() -> None:
     async def scene() -> None:
-        intake, read = Intake(100, 60), asyncio.Event()
+        intake, read = Intake(COPIES * 100, 60), asyncio.Event()
         order: list[int] = []
 
         async def call(number: int) -> None:
@@ -58,33 +64,61 @@ def test_the_oldest_is_next_and_a_call_counts_as_what_it_has() -> None:
 
 def test_who_gives_up_holds_nothing() -> None:
     async def scene() -> None:
-        intake = Intake(100, 60)
+        intake = Intake(COPIES * 100, 60)
         await intake.enter(90)
         gives_up, granted, stays = (asyncio.create_task(intake.enter(60)) for _ in range(3))
         await asyncio.sleep(0)
         gives_up.cancel()
         await asyncio.sleep(0)
-        intake.leave(90)  # the turn of `granted`, who is cancelled before it can take it
+        intake.leave(itself())  # the turn of `granted`, who is cancelled before it can take it
         granted.cancel()
         await asyncio.wait_for(stays, WAIT_S)
         assert intake.bytes == 60
-        intake.leave(60)
-        assert intake.bytes == 0
+        intake.leave(stays)
+        assert (intake.bytes, intake.calls) == (0, 0)
 
     asyncio.run(scene())
 
 
 def test_a_message_that_is_larger_than_all_is_let_in_alone() -> None:
     async def scene() -> None:
-        intake = Intake(100, 60)
+        intake = Intake(COPIES * 100, 60)
         await intake.enter(1000)
         waits = asyncio.create_task(intake.enter(1))
         await asyncio.sleep(0)
         assert not waits.done()
-        intake.leave(1000)
+        intake.leave(itself())
         await asyncio.wait_for(waits, WAIT_S)
 
     asyncio.run(scene())
+
+
+def test_calls_that_wait_are_refused_beyond_a_number_of_them() -> None:
+    async def scene() -> None:
+        intake = Intake(COPIES * 100, 60)
+        await intake.enter(90)
+        calls = [asyncio.create_task(arrive(intake)) for _ in range(MOST_WAITING + 1)]
+        refused = await calls[-1]
+        assert refused.request_streaming  # so nothing of it is read
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert (intake.bytes, intake.calls) == (90, 1)
+
+    asyncio.run(scene())
+
+
+def test_streams_beyond_the_most_are_refused(loop: Loop, models: Path, kernel_cache: Path) -> None:
+    with running(loop, config_for(models, kernel_cache=kernel_cache, max_streams=2)) as run:
+        streams = [RawStream(run) for _ in range(2)]
+        for stream in streams:
+            assert stream.ask(asked("TopK", 1)).id == 1
+        with pytest.raises(grpc.RpcError, match="2 streams are open") as caught:
+            RawStream(run).ask(asked("TopK", 1))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        streams[0].half_close()
+        assert streams[0].rest() == []
+        assert RawStream(run).ask(asked("TopK", 1)).id == 1
 
 
 @pytest.mark.parametrize("streams", [False, True])

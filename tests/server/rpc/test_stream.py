@@ -252,6 +252,9 @@ class StuckContext:
         self.taken += 1
         return b"\xff"
 
+    async def send_initial_metadata(self, metadata: object) -> None:
+        pass
+
     async def write(self, message: bytes) -> None:
         await self.reads.wait()
         self.written += 1
@@ -264,7 +267,7 @@ async def never(*arguments: Any) -> bytes:
 def test_a_client_that_does_not_read_is_not_read_from() -> None:
     async def scene() -> None:
         context = StuckContext()
-        decode: Any = DecodeStreams(never, Metrics()).decode
+        decode: Any = DecodeStreams(never, Metrics(), 1).decode
         stream = asyncio.create_task(decode(None, context))
         for _ in range(10 * IN_FLIGHT):  # more turns of the loop than it could use
             await asyncio.sleep(0)
@@ -284,7 +287,7 @@ def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
             raise grpc.aio.InternalError("the connection is closed")
 
     async def scene() -> None:
-        decode: Any = DecodeStreams(never, Metrics()).decode
+        decode: Any = DecodeStreams(never, Metrics(), 1).decode
         stream = asyncio.create_task(decode(None, GoneContext()))
         with pytest.raises(asyncio.CancelledError):
             await stream

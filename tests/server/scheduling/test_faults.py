@@ -25,6 +25,7 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.scheduling import batcher, executor, request
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.scheduling.request import BATCH_ROWS, INLINE_US, Pace, PreparedRequest
+from tests.server.faults import Fault, Walk
 from tests.server.running import WAIT_S
 
 # Entered by a thread or an event loop, which ends with it or loses it.
@@ -33,33 +34,9 @@ WALKED = {module.__file__ for module in (batcher, executor, request)}
 LARGE_US = 100 * INLINE_US
 
 
-class Fault(MemoryError):
-    """Raised where a test says."""
-
-
-class Walk:
-    """Raises a Fault at the `number`-th entry or resumption of a function of WALKED."""
-
-    def __init__(self, number: int) -> None:
-        self._left, self._lock = number, threading.Lock()
-        self.at = ""
-
-    def end(self) -> None:
-        """Let threads that are still traced go on."""
-        with self._lock:
-            self._left = 0
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        if event != "call" or frame.f_code.co_filename not in WALKED:
-            return
-        if frame.f_code.co_name in CALLED_BY_PYTHON:
-            return
-        with self._lock:
-            self._left -= 1
-            if self._left:  # below 0: it has struck, or the scene is over
-                return
-        self.at = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-        raise Fault(self.at)
+def walked(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_filename in WALKED and code.co_name not in CALLED_BY_PYTHON
 
 
 @contextmanager
@@ -139,7 +116,7 @@ def test_a_fault_anywhere_fails_requests_and_nothing_else(
         return await asyncio.wait_for(ask(work, 2, LARGE_US), WAIT_S)
 
     for number in count(1):
-        walk = Walk(number)
+        walk = Walk(number, walked)
         with walking(walk):
             work = None
             try:

@@ -11,8 +11,8 @@ import grpc
 
 from logitsieve.api.errors import ServiceError
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
-from logitsieve.server.rpc.handlers import Context, abort, settle
-from logitsieve.server.rpc.status import CallStatus
+from logitsieve.server.rpc.handlers import Context, settle
+from logitsieve.server.rpc.status import CallStatus, abort, guarded
 from logitsieve.server.security.secrets import HEADER, Tokens
 
 # For load balancers and kubelets, which hold no token.
@@ -59,6 +59,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         return handler
 
     def _checked(self, stream: Stream, check: Check) -> grpc.RpcMethodHandler:
+        @guarded
         async def checked(messages: object, context: Context) -> None:
             checked_context = _CheckedContext(context, check)
             running = asyncio.ensure_future(stream(messages, checked_context))
@@ -75,6 +76,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
         return grpc.stream_stream_rpc_method_handler(checked)
 
+    @guarded
     async def _end(self, error: ServiceError, rpc: str, messages: object, context: Context) -> None:
         async def refused() -> NoReturn:
             raise error

@@ -35,7 +35,7 @@ class DecoderService:
     shadow: Shadow
 
     def __post_init__(self) -> None:
-        self.streams = DecodeStreams(self.answer, self.metrics)
+        self.streams = DecodeStreams(self.answer, self.metrics, self.config.max_streams)
 
     def handler(self) -> grpc.GenericRpcHandler:
         handlers = {
@@ -71,6 +71,7 @@ class DecoderService:
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
             asked = to_point_request(target, method.normalizer)
+            del request, target  # their bytes have been copied
             if prepared.draws:
                 asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -20,7 +20,7 @@ from logitsieve.server.logs import FAILED, REQUEST_ID, event
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.intake import has_read
 from logitsieve.server.rpc.metadata import told, waited_ns
-from logitsieve.server.rpc.status import CallStatus, to_status
+from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ def unary(
         response = await behaviour(parse(kind, message), context, call)
         return response if isinstance(response, bytes) else response.SerializeToString()
 
+    @guarded
     async def handler(message: bytes, context: Context) -> bytes:
         has_read(len(message))
         request_id, trace, timeout_ms = told(context.invocation_metadata())
@@ -58,7 +59,7 @@ def unary(
         if timeout_ms:
             call.arrived_ns -= waited_ns(timeout_ms, context.time_remaining())
         outcome = await settle(answer(message, context, call), call, metrics)
-        del message  # gRPC's error holds this frame, and the frame the error, until a collection
+        del message  # as `guarded` does
         if isinstance(outcome, CallStatus):
             await abort(outcome, context, call.request_id)
         if call.request_id:
@@ -102,12 +103,6 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
 def peer_of(context: Context) -> str:
     """Return the address of a call's client at level debug, or ""."""
     return str(context.peer()) if log.isEnabledFor(logging.DEBUG) else ""
-
-
-async def abort(status: CallStatus, context: Context, request_id: str = "") -> NoReturn:
-    trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
-    await context.abort(status.code, status.error.message, trailer)
-    raise AssertionError("abort raises")
 
 
 def _log_failure(call: Call, status: CallStatus) -> None:

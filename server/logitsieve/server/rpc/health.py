@@ -10,6 +10,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer
 
 from logitsieve.server.models.routes import Routes
+from logitsieve.server.rpc.status import guarded
 
 
 class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
@@ -23,12 +24,14 @@ class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
         self._changed = asyncio.Event()
         self._final = False
 
+    @guarded
     async def Check(self, request: Any, context: Any) -> HealthCheckResponse:
         state = self._states.get(request.service)
         if state is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return HealthCheckResponse(status=state)
 
+    @guarded
     async def Watch(self, request: Any, context: Any) -> None:
         """Stream the states of a service, including its last one."""
         last = None

@@ -10,6 +10,13 @@ from typing import Any
 
 import grpc
 
+from logitsieve.api.errors import Overloaded
+from logitsieve.server.rpc.status import ending
+
+# A message is in memory as gRPC's bytes, as arrays, and once more or twice as float32.
+COPIES = 4
+MOST_WAITING = 1000  # calls that wait to be read; gRPC has the first 64 KiB or so of each
+RETRY_S = 0.1
 HEALTH = "/grpc.health.v1.Health/"
 
 
@@ -17,12 +24,13 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
     """Lets calls be read while the messages in memory, and those to come, fit `most` bytes.
 
     A unary call counts as the `longest` message until it has been read; the oldest of those that
-    wait is the next. A message of a stream counts once it has been read. One always fits.
+    wait is the next. A message of a stream counts once it has been read. One always fits. Each
+    byte counts as COPIES.
     """
 
     def __init__(self, most: int, longest: int) -> None:
-        self._most, self._longest = most, longest
-        self._of_calls: dict[asyncio.Task[Any], int] = {}
+        self._most, self._longest = most // COPIES, longest
+        self._held: dict[asyncio.Task[Any], int] = {}
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.bytes = 0
         self.calls = 0  # and messages of streams, that wait here or have been let in
@@ -30,38 +38,47 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> grpc.RpcMethodHandler | None:
-        handler: grpc.RpcMethodHandler | None = await continuation(details)
-        if handler is None or details.method.startswith(HEALTH):
-            return handler
-        CURRENT.set(self)
-        if not handler.request_streaming:
-            await self.enter(self._longest)
-            call = _call()  # gRPC makes a task of each, which ends with it
-            self._of_calls[call] = self._longest
-            call.add_done_callback(lambda call: self.leave(self._of_calls.pop(call)))
+        try:
+            handler: grpc.RpcMethodHandler | None = await continuation(details)
+            if handler is None or details.method.startswith(HEALTH):
+                return handler
+            CURRENT.set(self)
+            if not handler.request_streaming:
+                if len(self._waiting) >= MOST_WAITING:
+                    raise Overloaded(f"{MOST_WAITING} calls wait to be read", RETRY_S)
+                call = _call()  # gRPC makes a task of each, which ends with it
+                await self.enter(self._longest)
+                call.add_done_callback(self.leave)
+        except Exception as error:  # in an interceptor behind it, too
+            return ending(error)
         return handler
 
     async def enter(self, size: int) -> None:
-        """Wait until a message of `size` bytes fits, then count it until it `leave`s."""
+        """Wait until a message of `size` bytes fits, then count it until this task `leave`s."""
+        call = _call()
+        fits = not self._waiting and self._fits(size)
         self.calls += 1
-        if not self._waiting and self._fits(size):
+        if fits:
             self.bytes += size
+            self._held[call] = size
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
         try:
             await turn  # `leave` has counted it by then
-        except asyncio.CancelledError:
-            self.leave(0 if turn.cancelled() else size)
+        except BaseException:
+            self.calls -= 1
+            self._free(0 if turn.cancelled() else size)
             raise
+        self._held[call] = size
 
-    def leave(self, size: int) -> None:
+    def leave(self, call: asyncio.Task[Any]) -> None:
         self.calls -= 1
-        self._free(size)
+        self._free(self._held.pop(call))
 
     def has_read(self, size: int) -> None:
         call = _call()
-        rest, self._of_calls[call] = self._of_calls[call] - size, size
+        rest, self._held[call] = self._held[call] - size, size
         self._free(rest)
 
     def _free(self, size: int) -> None:

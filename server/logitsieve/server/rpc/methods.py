@@ -118,7 +118,7 @@ def read_beam_step(
     options: BeamOptions = {
         "lengths": vector_if_set(request, "lengths", DType.INT32),
         "finished": vector_if_set(request, "finished", DType.BOOL),
-        "eos_ids": request.eos_ids,
+        "eos_ids": list(request.eos_ids),
         "length_alpha": request.length_alpha,
     }
 

@@ -1,17 +1,23 @@
-"""Exceptions -> gRPC status codes in one table, and the trailer with the rest."""
+"""Exceptions -> gRPC status codes in one table, the trailer with the rest, and calls that fail."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
+import grpc
 from grpc import StatusCode
 
 from logitsieve.api import errors
-from logitsieve.server.logs import INCIDENT
+from logitsieve.server.logs import INCIDENT, REQUEST_ID
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TRAILER
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +86,41 @@ def to_status(error: Exception) -> CallStatus:
     elif isinstance(error, errors.DeviceExhausted):
         reply.retry_after_ms = EXHAUSTED_RETRY_MS
     return CallStatus(code, reply)
+
+
+async def abort(status: CallStatus, context: Any, request_id: str = "") -> NoReturn:
+    trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
+    await context.abort(status.code, status.error.message, trailer)
+    raise AssertionError("abort raises")
+
+
+def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let any failure of a handler end its call like others; gRPC would send its text to clients.
+
+    The last argument is the context of the call.
+    """
+
+    @wraps(handler)
+    async def safe(*called: P.args, **named: P.kwargs) -> T:
+        reply, context = handler(*called, **named), called[-1]
+        del called  # gRPC's error holds this frame, and the frame the error, until a collection
+        try:
+            return await reply
+        except grpc.aio.BaseError:  # an abort, or the client has gone away
+            raise
+        except Exception as error:
+            await abort(to_status(error), context)
+
+    return safe
+
+
+def ending(error: Exception) -> grpc.RpcMethodHandler:
+    """Return the handler of a call that `error` ends; a stream's, so that it reads no request."""
+
+    async def end(messages: object, context: Any) -> None:
+        await abort(to_status(error), context)
+
+    return grpc.stream_stream_rpc_method_handler(end)
 
 
 def _short(text: str) -> str:

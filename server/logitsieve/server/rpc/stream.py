@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import cast
 
 import grpc
 
-from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.api.errors import InvalidRequest, Overloaded, Unavailable
 from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
-from logitsieve.server.rpc.handlers import Context, abort, parse, peer_of, settle
-from logitsieve.server.rpc.intake import CURRENT, Intake
+from logitsieve.server.rpc.handlers import Context, parse, peer_of, settle
+from logitsieve.server.rpc.intake import CURRENT, RETRY_S, Intake
 from logitsieve.server.rpc.metadata import told
 from logitsieve.server.rpc.methods import METHODS, Method
-from logitsieve.server.rpc.status import CallStatus, to_status
+from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
 # Messages of one stream that the server holds: enough to compute while others travel.
@@ -31,8 +32,8 @@ Answer = Callable[[Method, object, Context, Call, float], Awaitable[bytes]]
 
 
 class DecodeStreams:
-    def __init__(self, answer: Answer, metrics: Metrics) -> None:
-        self._answer, self._metrics = answer, metrics
+    def __init__(self, answer: Answer, metrics: Metrics, most: int) -> None:
+        self._answer, self._metrics, self._most = answer, metrics, most
         self._open: set[_Stream] = set()
         self._draining = False
 
@@ -42,10 +43,13 @@ class DecodeStreams:
         for stream in self._open:
             stream.end()
 
+    @guarded
     async def decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
         of_stream, trace, _ = told(context.invocation_metadata())
         if of_stream:
             context.set_trailing_metadata(((REQUEST_ID, of_stream),))
+        if len(self._open) >= self._most:
+            raise Overloaded(f"{self._most} streams are open, the most allowed", RETRY_S)
         stream = _Stream(context, partial(self._reply, of_stream, trace))
         self._open.add(stream)
         try:
@@ -74,8 +78,9 @@ class DecodeStreams:
         method = METHODS[field]
         call.rpc = method.rpc.name
         timeout_s = request.timeout_ms / 1000
-        response = await self._answer(method, getattr(request, field), context, call, timeout_s)
-        return to_decode_response(call.id, field, response)
+        answer = self._answer(method, getattr(request, field), context, call, timeout_s)
+        del request  # what it holds has been copied
+        return to_decode_response(call.id, field, await answer)
 
 
 class _Stream:
@@ -92,6 +97,8 @@ class _Stream:
         CancelledError if the client goes away before.
         """
         self._handler = asyncio.current_task()
+        # An abort sends it again after a first reply that was cancelled, and then loses its status.
+        await asyncio.gather(self._context.send_initial_metadata(()), return_exceptions=True)
         async with asyncio.TaskGroup() as workers:
             for _ in range(IN_FLIGHT):
                 workers.create_task(self._work())
@@ -102,7 +109,7 @@ class _Stream:
             self._reader.cancel()
 
     async def _work(self) -> None:
-        intake = CURRENT.get()
+        intake, worker = CURRENT.get(), cast("asyncio.Task[None]", asyncio.current_task())
         while (message := await self._next(intake)) is not None:
             try:
                 reply = await self._reply(message, self._context)
@@ -114,7 +121,7 @@ class _Stream:
                 return
             finally:
                 if intake is not None:
-                    intake.leave(len(message))
+                    intake.leave(worker)
 
     async def _next(self, intake: Intake | None) -> bytes | None:
         async with self._reading:
