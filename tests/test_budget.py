@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 43_640,
     "lines of core/": 18_470,
     "lines of tests/": 48_780,
-    "lines of benchmarks/": 7_430,
+    "lines of benchmarks/": 8_330,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, huggingface, llamacpp, published, races, service
+from benchmarks.tables import draws, huggingface, llamacpp, papers, published, races, service
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.page import render
 from benchmarks.tables.results import GROWTH, load
@@ -35,6 +35,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
     "race/": "`python -m benchmarks.race {name}{options}`",
+    "papers/": "`{command}`",
 }
 SEVERAL = (
     GROWTH,
@@ -78,7 +79,8 @@ def index() -> str:
 def command(name: str, found: Mapping[str, Any]) -> str:
     first = next(text for start, text in COMMANDS.items() if name.startswith(start))
     options = " --cold" * (found.get("cleared_bytes", 0) > 0)
-    return first.format(name=name.rpartition("/")[2], options=options)
+    own = found.get("command", "")
+    return first.format(name=name.rpartition("/")[2], options=options, command=own)
 
 
 TABLES: dict[str, Callable[[], str]] = (
@@ -88,5 +90,6 @@ TABLES: dict[str, Callable[[], str]] = (
     | draws.TABLES
     | llamacpp.TABLES
     | huggingface.TABLES
+    | papers.TABLES
     | {"index": index}
 )

@@ -1,0 +1,1 @@
+"""The five papers' tables and figures by what is shipped: `python -m benchmarks.papers`."""

@@ -1,0 +1,81 @@
+"""Repeat a table or figure of a paper: `python -m benchmarks.papers 001 --table 2`.
+
+Raw results go to benchmarks/results/papers; `make tables` fills docs/papers.md from them. Without a
+table or figure, list the ones that a paper has here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from benchmarks import raw
+from benchmarks.machine import describe
+from benchmarks.papers import kmeans_softmax, learning_to_screen, lns, lsh_softmax, rf_softmax
+from benchmarks.papers.runs import Options, Run
+from benchmarks.race.methods import hold_threads
+from benchmarks.race.prepare import CACHE, SHARED
+
+PAPERS: dict[str, dict[str, Run]] = {
+    "000": lsh_softmax.RUNS,
+    "001": learning_to_screen.RUNS,
+    "002": rf_softmax.RUNS,
+    "003": lns.RUNS,
+    "004": kmeans_softmax.RUNS,
+}
+OUT = raw.RESULTS / "papers"
+
+
+def main() -> None:
+    """Run one and write what it found."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
+    parser.add_argument("paper", choices=PAPERS, help="as docs/papers.md numbers them")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--table", help="its number")
+    which.add_argument("--figure", help="its number")
+    which.add_argument(
+        "--ablation", action="store_true", help="hashing apart from in-batch targets"
+    )
+    parser.add_argument("--words", type=int, default=300_000, help="that a language model reads")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each setting")
+    parser.add_argument("--seconds", type=float, default=60, help="of a classifier's training")
+    parser.add_argument(
+        "--data", default="demo", help="softmax of the race, for those that use one"
+    )
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the raw results")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
+    options = parser.parse_args()
+    runs = PAPERS[options.paper]
+    kinds = {"table": options.table, "figure": options.figure}
+    name = next((f"{kind} {number}" for kind, number in kinds.items() if number), "")
+    name = "ablation" if options.ablation else name
+    if name not in runs:
+        raise SystemExit(f"{options.paper} has: {', '.join(runs)}")
+    hold_threads(1)
+    size = Options(
+        options.words, options.seeds, options.seconds, options.data, options.shared, options.cache
+    )
+    start = time.monotonic()
+    rows = runs[name](size)
+    results = {
+        "machine": describe(),
+        "command": command(options, parser, name),
+        "minutes": round((time.monotonic() - start) / 60, 1),
+        "rows": rows,
+    }
+    raw.write(options.out / f"{options.paper}-{name.replace(' ', '-')}.json.gz", results)
+    for row in rows:
+        print(row)
+
+
+def command(options: argparse.Namespace, defaults: argparse.ArgumentParser, name: str) -> str:
+    """The command, with the options that are not as usual."""
+    sizes = ((size, getattr(options, size)) for size in ("words", "seeds", "seconds", "data"))
+    said = [f" --{size} {value}" for size, value in sizes if value != defaults.get_default(size)]
+    return f"python -m benchmarks.papers {options.paper} --{name}{''.join(said)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks."""
+
+from __future__ import annotations
+
+from benchmarks.papers.runs import Options, Rows, Run, classifiers
+
+LABELS, BATCH = 5000, 300
+SIZES = {"full": "full", "K = 1": "kmeans:k=71;n_uniform=354", "K = 10": "kmeans:k=707"}
+PERIODS = (1, 5, 10)
+
+
+def table_1(options: Options) -> Rows:
+    """Steps in the same seconds, and P@1, for each K and period of the clusters."""
+    found = classifiers([SIZES["full"]], LABELS, BATCH, options)
+    for every in PERIODS:
+        found += classifiers([SIZES["K = 1"], SIZES["K = 10"]], LABELS, BATCH, options, every)
+    return found
+
+
+RUNS: dict[str, Run] = {"table 1": table_1}

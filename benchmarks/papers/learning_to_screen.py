@@ -1,0 +1,176 @@
+"""Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen; `benchmarks.race` has its Table 2."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.papers.runs import Options, Rows, Run
+from benchmarks.race.datasets import DEMO_MODEL, Dataset, load
+from benchmarks.race.nmt_contexts import SENTENCES, load_model_file, read_pairs
+from logitsieve.api.decoder import Target
+from logitsieve.api.results import BeamStepReply, Float32, Int32
+from logitsieve.client.beam_search import beam_search
+from logitsieve.decoding import LocalDecoder
+from logitsieve.evaluation import evaluate, us_per_row
+from logitsieve.index import Index
+from logitsieve.index.reader import read_contents
+from logitsieve.index_builder import BuildConfig, build
+
+CLUSTERS, BUDGET = (50, 100, 200, 250), 60.0
+PLAIN, TRAINED = 0, BuildConfig().rounds
+JUDGED_AT_ONCE, TIMED = 256, 2048
+BEAMS, LONGEST = (1, 5), 80
+POINTS: dict[str, Target] = {
+    "exact": {"head": "exact", "normalizer": "exact"},
+    "graph": {"head": "graph", "normalizer": "candidates"},
+    "screen": {"head": "screen", "normalizer": "candidates"},
+}
+SHOWN = (1, 10, 50)  # places by size of the clusters that are printed
+WORDS_SHOWN = 24
+
+
+def table_3(options: Options) -> Rows:
+    """BLEU by head and beams, and the time of the softmax alone over the exact head's."""
+    folder = options.shared / "data" / "nmt-de-en"
+    module = load_model_file(folder / "nmt_model.py")
+    model = module.Translator.load(folder)
+    pairs = read_pairs(folder / "test.tsv")
+    data = load("nmt-captions", options.shared, options.cache)
+    found = []
+    with TemporaryDirectory() as scratch:
+        decoder = LocalDecoder(fitted(data, Path(scratch), ("exact", "graph", "screen")))
+        for beams, name in product(BEAMS, POINTS):
+            clocked = Clocked(decoder, POINTS[name])
+            lines = translated(module, model, [source for source, _ in pairs], clocked, beams)
+            score = bleu(lines, [target for _, target in pairs])
+            us = 1e6 * clocked.seconds / clocked.rows
+            found.append({"head": name, "beams": beams, "bleu": score, "us_per_row": us})
+            print(found[-1], flush=True)
+    return [{**row, "sentences": len(pairs), "data": data.name} for row in found]
+
+
+class Clocked:
+    """Steps of a decoder at one point, timed."""
+
+    def __init__(self, decoder: LocalDecoder, target: Target) -> None:
+        self._decoder, self._target = decoder, target
+        self.seconds, self.rows = 0.0, 0
+
+    def beam_step(self, hidden: Float32, scores: Float32, **options: Any) -> BeamStepReply:
+        start = perf_counter()
+        reply = self._decoder.beam_step(hidden, scores, **{**options, **self._target})
+        self.seconds, self.rows = self.seconds + perf_counter() - start, self.rows + len(hidden)
+        return reply
+
+
+@torch.inference_mode()
+def translated(
+    module: Any, model: Any, sources: list[list[str]], decoder: Any, beams: int
+) -> list[list[str]]:
+    """Translate by beam search; each step reads all words of each prefix again."""
+    lines = []
+    for start in range(0, len(sources), SENTENCES):
+        memory, padded = model.encode(model.batch(sources[start : start + SENTENCES]))
+        prefix = torch.full((len(memory), 1), module.START)
+        state = [memory, padded, prefix]
+
+        def step(parents: Int32, tokens: Int32, state: list[torch.Tensor] = state) -> Float32:
+            rows = torch.from_numpy(parents).long()
+            state[:] = [each[rows] for each in state]
+            state[2] = torch.cat([state[2], torch.from_numpy(tokens).long()[:, None]], 1)
+            return contexts(model, state)
+
+        options: dict[str, Any] = {"beams": beams, "eos_ids": [module.END], "max_tokens": LONGEST}
+        best = beam_search(decoder, contexts(model, state), step, **options)
+        for hypothesis, *_ in best.hypotheses:
+            lines.append([model.target_words[word] for word in hypothesis.tokens if word > 2])
+    return lines
+
+
+def bleu(lines: list[list[str]], references: list[list[str]]) -> float:
+    """BLEU of tokenised lines, each with one reference (Papineni et al. 2002)."""
+    hits, total = np.zeros(4), np.zeros(4)
+    for words, reference in zip(lines, references, strict=True):
+        for n in range(1, 5):
+            own, theirs = (
+                Counter(zip(*(each[i:] for i in range(n)), strict=False))
+                for each in (words, reference)
+            )
+            hits[n - 1] += (own & theirs).total()
+            total[n - 1] += own.total()
+    shorter = sum(map(len, references)) / max(sum(map(len, lines)), 1)
+    precise = np.log(np.maximum(hits, 1e-9) / np.maximum(total, 1)).mean()
+    return float(100 * np.exp(precise + min(0.0, 1 - shorter)))
+
+
+def contexts(model: Any, state: list[torch.Tensor]) -> Float32:
+    memory, padded, prefix = state
+    hidden: Float32 = model.hidden(prefix, memory, padded)[:, -1].numpy()
+    return hidden
+
+
+def fitted(data: Dataset, folder: Path, heads: tuple[str, ...], **config: Any) -> Index:
+    """Build an index; without options of the screen, one for P@1 0.998 and P@5 0.99."""
+    target = None if config else {"p1": 0.998, "p5": 0.99}
+    return build(
+        data.weight,
+        data.bias,
+        data.fit,
+        folder / "screens" / str(1 + len(list(folder.glob("screens/*")))),
+        heads=heads,
+        target_precision=target,
+        config=BuildConfig(**config),
+        heldout=data.heldout,
+        best_effort=target is not None,
+    )
+
+
+def screens(options: Options) -> Iterator[tuple[dict[str, Any], Index, Dataset]]:
+    """Fit plain and trained clusters of each number with the same budget of candidates."""
+    data = load(options.data, options.shared, options.cache)
+    for seed, clusters, rounds in product(range(options.seeds), CLUSTERS, (PLAIN, TRAINED)):
+        about = {"seed": seed, "clusters": clusters, "rounds": rounds, "data": data.name}
+        with TemporaryDirectory() as scratch:
+            budget = {"clusters": clusters, "budget": BUDGET, "rounds": rounds, "seed": seed}
+            yield about, fitted(data, Path(scratch), ("exact", "screen"), **budget), data
+
+
+def table_5(options: Options) -> Rows:
+    """Tables 4 and 5: precision, candidates and time by clusters, plain and trained."""
+    found = []
+    for about, index, data in screens(options):
+        head, exact = index.head("screen"), index.head("exact")
+        blocks = np.array_split(data.test, len(data.test) // JUDGED_AT_ONCE)
+        score = evaluate(head, exact, blocks, (1, 5))
+        row = {f"p{k}": score.precision[k].mean for k in (1, 5)}
+        us = us_per_row(head, data.test[:TIMED], 5, 1)
+        shape = {"vocab_size": index.vocab_size, "dim": index.dim}
+        found.append({**about, **row, "candidates": score.scanned[5], "us_per_row": us, **shape})
+        print(found[-1], flush=True)
+    return found
+
+
+def table_7(options: Options) -> Rows:
+    """Words of the trained clusters of the demo, the shortest lists first, without common ones."""
+    words = (DEMO_MODEL / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    data = load("demo", options.shared, options.cache)
+    with TemporaryDirectory() as scratch:
+        index = fitted(data, Path(scratch), ("exact", "screen"), clusters=100, budget=BUDGET)
+        part = read_contents(index.path).parts["screen"]
+        lists = np.split(part["ids"], part["offsets"][1:-1])
+        common = np.bincount(part["ids"], minlength=len(words))
+        lists.sort(key=len)
+        shown = [[words[word] for word in lists[place] if common[word] < 20] for place in SHOWN]
+        return [{"words": found[:WORDS_SHOWN], "candidates": len(found)} for found in shown]
+
+
+RUNS: dict[str, Run] = {"table 3": table_3, "table 5": table_5, "table 7": table_7}

@@ -1,0 +1,32 @@
+"""Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling."""
+
+from __future__ import annotations
+
+from benchmarks.papers.runs import Options, Rows, Run, classifiers
+
+LABELS, BATCH = 100_000, 256
+FEW = "cap=150;n_uniform=50"
+SIMHASH = f"lns:{FEW};hashes=12;tables=20"
+DWTA = f"lns:{FEW};hashing=dwta;hashes=5;tables=350"  # K and L of WikiLSHTC-325K
+METHODS = [
+    "full",
+    f"{SIMHASH};query=label",
+    f"{SIMHASH};query=embedding",
+    f"{SIMHASH};query=embedding;in_batch=true",
+    f"{DWTA};query=embedding",
+    f"{SIMHASH};query=label;corrected=false",
+    "lsh",
+    "log-uniform:n_sampled=1000",
+    "log-uniform:n_sampled=1000;in_batch=true",
+    "unigram:n_sampled=1000",
+    "nce:n_sampled=1000",
+    "d-softmax",
+]
+
+
+def figure_4(options: Options) -> Rows:
+    """P@1 on labels with confusable others, after the same seconds; steps beside it."""
+    return classifiers(METHODS, LABELS, BATCH, options)
+
+
+RUNS: dict[str, Run] = {"figure 4": figure_4}

@@ -1,0 +1,111 @@
+"""Levy, Chen, Ermon 2018, LSH Softmax."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.papers.runs import Options, Rows, Run, classes_scored, language_models, make, steps
+from benchmarks.race.datasets import load
+from logitsieve.training import SampledSoftmax
+
+K, L = 1000, 100  # 10 sqrt V and sqrt V at V = 10,000
+PER_ROW = f"lsh:k={K};n_uniform={L};per_row=true"
+BATCH = f"lsh:k={K};n_uniform={L}"
+SAMPLED = f"n_sampled={K + L}"
+METHODS = [
+    "full",
+    BATCH,
+    PER_ROW,
+    f"uniform:{SAMPLED}",
+    f"uniform:{SAMPLED};in_batch=true",
+    f"unigram:{SAMPLED}",
+    f"unigram:{SAMPLED};in_batch=true",
+    f"log-uniform:{SAMPLED}",
+    f"log-uniform:{SAMPLED};in_batch=true",
+    "lns:cap=917;n_uniform=183;query=embedding",
+    "lns:cap=917;n_uniform=183;query=embedding;in_batch=true",
+    f"importance:{SAMPLED}",
+    f"nce:{SAMPLED}",
+]
+RATES = [0.2, 0.4]
+ABLATED = [method for method in METHODS[1:9] if not method.startswith("unigram")]  # no counts
+SHAPES = ((10_000, 650), (33_000, 650), (44_000, 650))
+COMPARED = ["full", "uniform", "lsh"]
+BATCHES, DRAWS = (16, 64, 280), 6
+
+
+def table_1(options: Options) -> Rows:
+    """Perplexities by loss, and the classes that each scores."""
+    return language_models(METHODS, RATES, options)
+
+
+def table_2(options: Options) -> Rows:
+    """Milliseconds of a step of one row."""
+    return [row for shape in SHAPES for row in steps(COMPARED, *shape, 1)]
+
+
+def ablation(options: Options) -> Rows:
+    """Error of the gradient in W, for targets drawn from a trained softmax.
+
+    In-batch targets apart from hashing: the tables' set for the batch has all its targets, uniform
+    negatives with in_batch have the same ones and no tables, per_row has tables and no such ones.
+    """
+    data = load(options.data, options.shared, options.cache)
+    weight, bias = torch.from_numpy(data.weight), torch.from_numpy(data.bias)
+    contexts = torch.from_numpy(data.test)
+    found = []
+    for method, rows in product(ABLATED, BATCHES):
+        criterion = make(method, weight.shape[1], len(weight), torch.ones(len(weight)))
+        assert isinstance(criterion, SampledSoftmax)
+        with torch.no_grad():
+            criterion.classes.weight.copy_(weight)
+            if criterion.classes.bias is not None:
+                criterion.classes.bias.copy_(bias.view_as(criterion.classes.bias))
+        criterion.rebuild()
+        errors = [error_of(criterion, contexts, rows, seed) for seed in range(DRAWS)]
+        hidden, target = drawn(contexts, weight, bias, rows, 0)[:2]
+        scored = classes_scored(criterion, hidden, target)
+        found.append(
+            {
+                "method": method,
+                "rows": rows,
+                "error": float(np.mean(errors)),
+                "classes_of_a_row": scored[0],
+                "classes_of_a_step": scored[1],
+                "data": data.name,
+                "vocab_size": len(weight),
+                "dim": weight.shape[1],
+            }
+        )
+        print(found[-1], flush=True)
+    return found
+
+
+def error_of(criterion: SampledSoftmax, contexts: torch.Tensor, rows: int, seed: int) -> float:
+    """Return |gradient - the full softmax's| / |the full softmax's|, in W."""
+    weight, bias = (each.detach() for each in criterion.full_classes() if each is not None)
+    hidden, target, true = drawn(contexts, weight, bias, rows, seed)
+    criterion.zero_grad()
+    criterion(hidden, target).backward()
+    got: Any = criterion.classes.weight.grad
+    got = got.to_dense() if got.is_sparse else got
+    return float((got - true).norm() / true.norm())
+
+
+def drawn(
+    contexts: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, rows: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rows of contexts, targets drawn from the softmax, and the full gradient in W."""
+    random = torch.Generator().manual_seed(seed)
+    hidden = contexts[torch.randperm(len(contexts), generator=random)[:rows]]
+    share = torch.softmax(hidden @ weight.T + bias.view(-1), 1)
+    target = torch.multinomial(share, 1, generator=random)[:, 0]
+    share[torch.arange(rows), target] -= 1
+    return hidden, target, share.T @ hidden / rows
+
+
+RUNS: dict[str, Run] = {"table 1": table_1, "table 2": table_2, "ablation": ablation}

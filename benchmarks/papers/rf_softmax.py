@@ -1,0 +1,96 @@
+"""Rawat, Chen, Yu, Suresh, Kumar 2019, Sampled Softmax with Random Fourier Features."""
+
+from __future__ import annotations
+
+from math import e
+
+import numpy as np
+
+from benchmarks.papers.runs import Options, Rows, Run, language_models, steps
+from benchmarks.race.datasets import load
+from logitsieve.training.proposals.kernel import RF_SCALE
+
+M, SCALE = "n_sampled=100", f"scale={RF_SCALE:.3f}"
+RATES = [0.2, 0.4, 0.8, 1.6]
+BASELINES = [
+    f"full:{SCALE}",
+    f"exp:{M};{SCALE}",
+    f"quadratic:{M};{SCALE}",
+    f"uniform:{M};{SCALE}",
+    f"uniform:{M};{SCALE};in_batch=true",
+    f"rf:{M};n_features=1024",
+    f"rf:{M};n_features=1024;in_batch=true",
+]
+NUS = [f"rf:{M};n_features=1024;nu={nu}" for nu in (1.56, 2.78, 4.0, 6.25, 11.1)]
+WIDTHS = [f"rf:{M};n_features={count}" for count in (128, 256, 512, 1024)]
+TIMED = ["exp:n_sampled=10", f"quadratic:n_sampled=10;{SCALE}"]
+TIMED += [f"rf:n_sampled=10;n_features={count}" for count in (50, 200, 500, 1000)]
+PAIRS = 2000
+
+
+def table_1(options: Options) -> Rows:
+    """Mean squared error of maps of exp(h.c), between rows of the demo's W of length 1."""
+    rows = load("demo", options.shared, options.cache).weight[::7]
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    random = np.random.default_rng(0)
+    h, c = (unit[random.integers(len(unit), size=PAIRS)] for _ in range(2))
+    cosine = np.einsum("nd,nd->n", h, c)
+    true, dim = np.exp(cosine), unit.shape[1]
+    design = np.stack([cosine**2, np.ones(PAIRS)], axis=1)
+    fitted = design @ np.linalg.lstsq(design, true, rcond=None)[0]
+    found = [{"method": "quadratic, fitted", "features": dim**2, "mse": mse(fitted, true)}]
+    for count in (100, 1000, dim**2):
+        angles = (h - c) @ random.standard_normal((dim, count)).astype(np.float32)
+        made = e * np.cos(angles).mean(axis=1)
+        found.append({"method": "random Fourier", "features": count, "mse": mse(made, true)})
+    made = maclaurin(h, c, dim**2, random)
+    found.append({"method": "random Maclaurin", "features": dim**2, "mse": mse(made, true)})
+    return [{**row, "dim": dim, "pairs": PAIRS} for row in found]
+
+
+def mse(made: np.ndarray, true: np.ndarray) -> float:
+    return float(((made - true) ** 2).mean())
+
+
+def maclaurin(h: np.ndarray, c: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """Estimate exp(h.c) by products of random signs (Kar and Karnick 2012), [N]."""
+    degrees = np.bincount(random.geometric(0.5, count) - 1)
+    total, factorial = np.zeros(len(h)), 1.0
+    for degree, features in enumerate(degrees):
+        factorial *= max(degree, 1)
+        product = np.ones((len(h), features), np.float32)
+        for _ in range(degree):
+            signs = random.choice(np.array([-1, 1], np.float32), (h.shape[1], features))
+            product *= (h @ signs) * (c @ signs)
+        total += 2.0 ** (degree + 1) / factorial * product.sum(axis=1)
+    return total / count
+
+
+def table_2(options: Options) -> Rows:
+    """Milliseconds to compute the loss of ten rows, with ten draws each."""
+    sizes = (10_000, 500_000)
+    return [row for size in sizes for row in steps(TIMED, size, 64, 10, forward=True)]
+
+
+def figure_1(options: Options) -> Rows:
+    """Perplexity by nu."""
+    return language_models(NUS, RATES[1:3], options)
+
+
+def figure_2(options: Options) -> Rows:
+    """Perplexity by the number of features."""
+    return language_models(WIDTHS, RATES[1:3], options)
+
+
+def figure_3(options: Options) -> Rows:
+    """Perplexity of all proposals on normalised logits; quadratic with the absolute softmax."""
+    return language_models(BASELINES, RATES, options)
+
+
+RUNS: dict[str, Run] = {
+    "table 1": table_1,
+    "table 2": table_2,
+    "figure 1": figure_1,
+    "figure 2": figure_2,
+    "figure 3": figure_3,
+}

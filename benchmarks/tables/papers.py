@@ -1,0 +1,146 @@
+"""docs/papers.md: what `python -m benchmarks.papers` and the race measured of the five papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.papers.__main__ import PAPERS
+from benchmarks.tables.figures import UNMEASURED, digits, markdown, ratio
+from benchmarks.tables.results import LOW, Race, load, present, race
+
+# Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
+# for each method here, the first that took part.
+TABLE_2: dict[tuple[str, ...], tuple[str, str, str]] = {
+    ("logitsieve screen",): (
+        "L2S 10.6x 0.998 / 0.990",
+        "45.3x 0.996 / 0.982",
+        "20.4x 0.989 / 0.993",
+    ),
+    ("FGD", "hnswlib l2"): ("FGD 1.3x 0.980 / 0.989", "6.9x 0.975 / 0.979", "6.7x 0.987 / 0.981"),
+    ("logitsieve svd",): (
+        "SVD-softmax 0.8x 0.987 / 0.99",
+        "2.3x 0.988 / 0.981",
+        "3.4x 0.98 / 0.985",
+    ),
+    ("adaptive softmax",): (
+        "Adaptive-softmax 1.9x 0.972 / 0.981",
+        "4.2x 0.974 / 0.937",
+        "3.2x 0.982 / 0.984",
+    ),
+    ("greedy-MIPS",): (
+        "Greedy-MIPS 0.5x 0.998 / 0.972",
+        "1.8x 0.945 / 0.903",
+        "2.6x 0.911 / 0.887",
+    ),
+    ("PCA-tree MIPS",): (
+        "PCA-MIPS 0.14x 0.322 / 0.341",
+        "0.5x 0.361 / 0.326",
+        "1.3x 0.379 / 0.320",
+    ),
+    ("LSH-MIPS", "logitsieve lsh"): (
+        "LSH-MIPS 1.3x 0.165 / 0.33",
+        "2.2x 0.353 / 0.31",
+        "1.6x 0.131 / 0.137",
+    ),
+    ("logitsieve frequency",): ("", "", ""),
+    ("logitsieve certified",): ("", "", ""),
+}
+SHAPES = ("lm-docs", "lstm-1500", "nmt-captions")
+COLUMNS = {
+    "method": "loss",
+    "head": "head",
+    "beams": "beams",
+    "bleu": "BLEU",
+    "clusters": "clusters",
+    "rounds": "rounds of training",
+    "rows": "B",
+    "vocab_size": "V",
+    "dim": "D",
+    "classes_of_a_row": "classes scored: a row",
+    "classes_of_a_step": "a step",
+    "error": "error of the gradient in W",
+    "rate": "rate",
+    "perplexity": "perplexity",
+    "features": "features",
+    "mse": "mean squared error",
+    "every": "clustered every",
+    "steps": "steps",
+    "p1": "P@1",
+    "p5": "P@5",
+    "candidates": "candidates",
+    "us_per_row": "µs a row",
+    "ms": "ms a step",
+    "seconds": "seconds",
+}
+
+
+def table_2() -> str:
+    """Table 2 of Chen et al. beside the races of like shapes."""
+    races = [race(name) for name in SHAPES]
+    rows = []
+    for methods, theirs in TABLE_2.items():
+        cells = [methods[0].removeprefix("logitsieve ")]
+        for paper, each in zip(theirs, races, strict=True):
+            cells += [paper, fastest(each, methods)]
+        rows.append(cells)
+    head = [""]
+    for paper, each in zip(("PTB-Small", "PTB-Large", "DE-EN"), races, strict=True):
+        head += [f"paper, {paper}", f"here, V = {each.vocab_size:,}, D = {each.dim:,}"]
+    return markdown(head, rows)
+
+
+def fastest(each: Race, methods: tuple[str, ...]) -> str:
+    """Render the fastest setting with P@1 >= 0.98, over the best float32; or the most precise."""
+    exact = each.exact()
+    raced = {point["method"] for point in each.results["points"]}
+    method = next((name for name in methods if name in raced), None)
+    if exact is None or method is None:
+        return "not raced"
+    found = each.fastest(method.__eq__, LOW)
+    if found is None:
+        own = (point for point in each.results["points"] if point["method"] == method)
+        best = max(own, key=lambda point: float(point["p1"]))
+        return f"at most {best['p1']:.3f}"
+    shown = "" if method == methods[0] else f"{method.removeprefix('logitsieve ')} "
+    return f"{shown}{ratio(exact.us / found.us)} {found.p1:.3f} / {found.p5:.3f}"
+
+
+def measured(paper: str, run: str) -> str:
+    """All rows of one raw file, if it is there."""
+    name = f"papers/{paper}-{run.replace(' ', '-')}"
+    return table(load(name)) if present(name) else UNMEASURED
+
+
+def table(results: dict[str, Any]) -> str:
+    """All that was measured, and how."""
+    rows: list[Mapping[str, Any]] = results["rows"]
+    shown = [key for key in COLUMNS if key in rows[0]]
+    text = markdown(
+        [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in rows]
+    )
+    return f"{text}\n`{results['command']}`, {results['minutes']:g} minutes.\n"
+
+
+def cell(key: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return f"`{value}`"
+    if value == math.inf:
+        return "diverged"
+    if key in ("p1", "p5", "rate"):
+        return f"{value:.4g}"
+    if key == "mse":
+        return f"{value:.1e}"
+    return f"{value:,}" if isinstance(value, int) else digits(value)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "papers, 001, table 2": table_2,
+    **{
+        f"papers, {paper}, {run}": partial(measured, paper, run)
+        for paper, runs in PAPERS.items()
+        for run in runs
+    },
+}

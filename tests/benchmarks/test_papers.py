@@ -1,0 +1,93 @@
+"""The papers' experiments: classes that a loss scores, their commands, their tables."""
+
+from math import exp
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import raw
+from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
+from benchmarks.papers.__main__ import PAPERS
+from benchmarks.papers.runs import Options, classes_scored, classifiers, make, steps
+from benchmarks.tables import documents, papers
+from benchmarks.tables.figures import UNMEASURED
+from logitsieve.training import SampledSoftmax
+from tests.training.loss_kit import doubles
+
+SMALL = Options(words=300, seeds=1, seconds=0.01, data="demo", shared=Path(), cache=Path())
+TARGET = torch.arange(20)
+
+
+@pytest.mark.parametrize(
+    ("method", "row", "step"),
+    [
+        ("full", 60, 60),
+        ("uniform:n_sampled=1;in_batch=true", 20, 21),
+        ("lsh:k=5;n_uniform=7", 32, 32),
+        ("lsh:k=5;n_uniform=7;per_row=true", 13, 60),
+        ("exp:n_sampled=1", 2, 60),
+    ],
+)
+def test_classes_are_counted_with_the_targets(method: str, row: int, step: int) -> None:
+    found = classes_scored(make(method, 8, 60), doubles(20, 8).float(), TARGET)
+    assert row - 1 <= found[0] <= row + 1
+    assert found[1] <= step
+
+
+def test_full_targets_have_the_full_gradient() -> None:
+    weight, bias = doubles(30, 8).float(), doubles(30, seed=2).float()
+    criterion = make("uniform:n_sampled=400000", 8, 30)
+    assert isinstance(criterion, SampledSoftmax)
+    with torch.no_grad():
+        criterion.classes.weight.copy_(weight)
+        assert criterion.classes.bias is not None
+        criterion.classes.bias.copy_(bias[:, None])
+    assert lsh_softmax.error_of(criterion, doubles(50, 8, seed=3).float(), 9, 0) < 0.05
+
+
+def test_every_loss_of_every_experiment_can_be_made() -> None:
+    counts = torch.ones(600)
+    for method in lsh_softmax.METHODS:
+        make(method.replace("1000", "100").replace("917", "91"), 16, 600, counts)
+    for method in (*rf_softmax.BASELINES, *rf_softmax.NUS):
+        make(method, 16, 600, counts)
+
+
+def test_steps_and_classifiers_are_timed() -> None:
+    [row] = steps(["uniform"], 50, 8, 2)
+    assert row["ms"] > 0
+    [row] = classifiers(["lsh:k=5"], 50, 8, SMALL)
+    assert 0 <= row["p1"] <= 1
+    assert row["steps"] >= 1
+
+
+def test_bleu_is_of_four_grams_with_a_penalty_for_short_lines() -> None:
+    line = ["a", "b", "c", "d", "e"]
+    assert learning_to_screen.bleu([line], [line]) == pytest.approx(100)
+    assert learning_to_screen.bleu([line[:4]], [line]) == pytest.approx(100 * exp(1 - 5 / 4))
+    precise = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
+    assert learning_to_screen.bleu([[*line[:4], "x"]], [line]) == pytest.approx(100 * precise)
+
+
+def test_a_raw_file_fills_its_table() -> None:
+    rows = [{"method": "exp", "vocab_size": 10_000, "ms": 1.234}]
+    text = papers.table({"command": "measure", "minutes": 0.5, "rows": rows})
+    assert text.splitlines() == [
+        "| loss | V | ms a step |",
+        "|---|---|---|",
+        "| `exp` | 10,000 | 1.23 |",
+        "",
+        "`measure`, 0.5 minutes.",
+    ]
+    assert papers.measured("002", "never") == UNMEASURED
+
+
+def test_the_page_has_every_experiment() -> None:
+    page = (documents.ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    for paper, runs in PAPERS.items():
+        for name in runs:
+            command = f"{paper} --{name}"
+            assert command in page, f"docs/papers.md does not name {command}"
+    for path in (raw.RESULTS / "papers").glob("*.json.gz"):
+        assert f"papers, {path.name[:3]}" in page
