@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 43_640,
     "lines of core/": 18_470,
-    "lines of tests/": 48_780,
+    "lines of tests/": 48_890,
     "lines of benchmarks/": 8_330,
 }
 LONGEST = 70  # lines of a function of the source
