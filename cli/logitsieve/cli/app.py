@@ -51,6 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
+    "compare": Entry("Look", "Measure the divergence of a GGUF model from another.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),

@@ -1,0 +1,133 @@
+"""`logitsieve compare`: how far a GGUF model's next tokens are from another's."""
+
+from __future__ import annotations
+
+import csv
+import math
+from contextlib import ExitStack
+from dataclasses import MISSING, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.cli.options import AsJson, flag, idle_cores
+from logitsieve.cli.output import bars, print_json, print_table
+from logitsieve.evaluation.precision import block_means
+from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
+
+if TYPE_CHECKING:
+    from logitsieve.api.results import Float64
+    from logitsieve.llamacpp.divergence import Divergence
+
+COLUMNS = ("token", "kl", "best_first", "best_second", "log_prob_first", "log_prob_second")
+QUANTILES = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999, "largest": 1.0}
+
+First = Annotated[Path, typer.Argument(help="The model to compare with, GGUF.")]
+Second = Annotated[Path, typer.Argument(help="Another with the same vocabulary, GGUF.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    text: Path = flag(MISSING, "Text that both read: UTF-8, plain or gzipped.")
+    window: int = flag(
+        WINDOW,
+        "Tokens read at a stretch; positions in its second half count.",
+        min=4,
+        max=LONGEST_WINDOW,
+    )
+    threads: int | None = flag(
+        None, "CPU threads; by default one for each idle core.", "--threads", "-t", min=1, max=1024
+    )
+    csv: Path | None = flag(None, "A file to write with one line for each position.")
+
+    def check(self) -> None:
+        if not self.text.is_file():
+            raise InvalidRequest("text", self.text, "a text file")
+        if self.csv is not None and not self.csv.absolute().parent.is_dir():
+            raise InvalidRequest("csv", self.csv, "a file in a folder that exists")
+
+
+def command(first: First, second: Second, options: CompareOptions, as_json: AsJson = False) -> None:
+    """Measure the KL divergence of a model's next tokens from another's, exactly.
+
+    For a model and its quantisation, say: the divergence at each position, in nats, how often the
+    best tokens are the same, and perplexities. All logits of both count, in float64; memory does
+    not grow with the text. Means have a standard error, over contiguous stretches of the text.
+
+    Example: logitsieve compare model-f16.gguf model-q4.gguf --text wiki.txt
+    """
+    options.check()
+    found = _compared(first, second, options)
+    if options.csv is not None:
+        _write(options.csv, found)
+    facts = summary(found)
+    if as_json:
+        print_json({"first": str(first), "second": str(second), **facts})
+        return
+    kl, agree, ratio = (facts[name] for name in ("kl", "same_best", "log_perplexity_ratio"))
+    print_table(
+        f"{second} compared with {first}, {facts['positions']:,} positions",
+        ["", "mean", "standard error", *QUANTILES],
+        [
+            ["KL divergence, nats", kl["mean"], kl["error"], *(kl[name] for name in QUANTILES)],
+            ["same best token", agree["mean"], agree["error"], *[None] * len(QUANTILES)],
+            ["log perplexity, less the first's", ratio["mean"], ratio["error"], *[None] * 5],
+        ],
+    )
+    print("Perplexities: {:.4f} and {:.4f}".format(*facts["perplexity"]))
+
+
+def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
+    from logitsieve.index_builder.capture.text_chunks import CountedText, token_windows
+    from logitsieve.llamacpp import LlamaContext
+    from logitsieve.llamacpp.divergence import compare
+
+    threads = options.threads or idle_cores()
+    with ExitStack() as stack:
+        progress = stack.enter_context(bars("compare"))
+        one, other = (
+            stack.enter_context(LlamaContext(path, positions=options.window, threads=threads))
+            for path in (first, second)
+        )
+        window = min(options.window, one.trained_positions, other.trained_positions)
+        tokenize = partial(one.tokenize, begin=False, special=False)
+        counted = CountedText(options.text, tokenize)
+        windows = token_windows(options.text, counted.tokenize, one.begin, window)
+        return compare(
+            one,
+            other,
+            windows,
+            lambda stage, seen, _: progress(stage, seen, max(seen, counted.tokens)),
+        )
+
+
+def summary(found: Divergence) -> dict[str, Any]:
+    """Return the numbers that are printed, by name."""
+    later = -found.log_probs
+    return {
+        "positions": len(found.kl),
+        "kl": _mean(found.kl)
+        | {name: float(np.quantile(found.kl, share)) for name, share in QUANTILES.items()},
+        "same_best": _mean(found.agree),
+        "perplexity": [math.exp(min(one.mean(), 700.0)) for one in later],
+        "log_perplexity_ratio": _mean(later[1] - later[0]),
+    }
+
+
+def _mean(values: Float64) -> dict[str, float]:
+    """Return the mean and its standard error over blocks; with few positions that is 0."""
+    blocks = block_means(values)
+    error = float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else 0.0
+    return {"mean": float(values.mean()), "error": error}
+
+
+def _write(path: Path, found: Divergence) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        columns = found.tokens, found.kl, *found.best, *found.log_probs
+        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))

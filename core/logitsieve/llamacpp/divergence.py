@@ -1,0 +1,118 @@
+"""KL divergence of two GGUF models over a text, from all their logits in float64.
+
+Both read the text in llama.cpp. Their logits are computed in slices of W's rows and summed up at
+once, so memory grows with neither the text nor V. With p, q the softmaxes of the logits a, b:
+
+    KL(p, q) = sum p (a - b) - log Z_a + log Z_b.
+
+Shape letters: N positions, S rows of a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.llamacpp.context import LlamaContext
+from logitsieve.llamacpp.model_file import GgufModel
+from logitsieve.utils.options import Progress, no_progress
+
+SLICE_ROWS = 8192
+
+
+class Divergence(NamedTuple):
+    """Two models at N positions; the first axis of [2, N] is the model."""
+
+    tokens: Int64  # [N] the token that follows
+    kl: Float64  # [N] nats, of the second from the first
+    best: Int64  # [2, N] the likeliest token, the lowest id of equals
+    log_probs: Float64  # [2, N] of the token that follows, nats
+
+    @property
+    def agree(self) -> Float64:
+        """[N] 1 if both models have the same best token, else 0."""
+        return np.asarray(self.best[0] == self.best[1], np.float64)
+
+
+def compare(
+    first: LlamaContext,
+    second: LlamaContext,
+    windows: Iterable[list[int]],
+    progress: Progress = no_progress,
+) -> Divergence:
+    """Compare both models at the positions of each window's second half, as llama-perplexity does.
+
+    `windows` are token ids of both. `progress` gets ("compare", tokens read, 0). InvalidRequest
+    names `second` if its vocabulary is another, and `text` if no window has two tokens.
+    """
+    for name in ("vocab_size", "vocabulary"):
+        if getattr(first.gguf, name) != getattr(second.gguf, name):
+            raise InvalidRequest(
+                "second", f"{second.gguf.path}, of another {name}", f"the {name} of the first model"
+            )
+    parts, seen = [], 0
+    for tokens in windows:
+        start = len(tokens) // 2
+        if start + 1 < len(tokens):
+            hidden = _hidden(first, tokens)[start:-1], _hidden(second, tokens)[start:-1]
+            parts.append(
+                divergence(first.gguf, second.gguf, *hidden, np.array(tokens[start + 1 :]))
+            )
+        seen += len(tokens)
+        progress("compare", seen, 0)
+    if not parts:
+        raise InvalidRequest("text", "less than two tokens", "text of two tokens or more")
+    return Divergence(*(np.concatenate(one, axis=-1) for one in zip(*parts, strict=True)))
+
+
+def divergence(
+    first: GgufModel,
+    second: GgufModel,
+    hidden_first: Float32,
+    hidden_second: Float32,
+    tokens: Int64,
+    slice_rows: int = SLICE_ROWS,
+) -> Divergence:
+    """Compare output layers with inputs [N, D] of each; `tokens` [N] follow, in the text."""
+    count = len(tokens)
+    top, total, mean = np.full((2, count), -np.inf), np.zeros((2, count)), np.zeros(count)
+    best, own = np.zeros((2, count), np.int64), np.zeros((2, count))
+    layers = (first, hidden_first.astype(np.float64)), (second, hidden_second.astype(np.float64))
+    for start in range(0, first.vocab_size, slice_rows):
+        rows = slice(start, min(start + slice_rows, first.vocab_size))
+        logits = [_logits(model, hidden, rows) for model, hidden in layers]
+        here = np.flatnonzero((tokens >= rows.start) & (tokens < rows.stop))
+        for i, logits_NS in enumerate(logits):
+            likeliest, before = logits_NS.argmax(axis=1), top[i].copy()
+            largest = logits_NS[np.arange(count), likeliest]
+            best[i] = np.where(largest > before, start + likeliest, best[i])
+            top[i] = np.maximum(before, largest)
+            own[i, here] = logits_NS[here, tokens[here] - start]
+            terms_NS, fade = np.exp(logits_NS - top[i][:, None]), np.exp(before - top[i])
+            total[i] = total[i] * fade + terms_NS.sum(axis=1)
+            if i == 0:
+                mean = mean * fade + (terms_NS * (logits[0] - logits[1])).sum(axis=1)
+    log_z = top + np.log(total)
+    kl = np.maximum(mean / total[0] - log_z[0] + log_z[1], 0.0)
+    return Divergence(tokens, kl, best, own - log_z)
+
+
+def _logits(model: GgufModel, hidden_ND: Float64, rows: slice) -> Float64:
+    logits_NS = hidden_ND @ model.matrix.rows(rows).astype(np.float64).T
+    if model.bias is not None:
+        logits_NS += model.bias[rows]
+    if model.softcap:
+        logits_NS = model.softcap * np.tanh(logits_NS / model.softcap)
+    return np.asarray(logits_NS, np.float64)
+
+
+def _hidden(context: LlamaContext, tokens: list[int]) -> Float32:
+    before, context.headless = context.headless, True
+    context.forget()
+    rows = context.read(tokens, every=True)
+    context.headless = before
+    return rows
