@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 326,
-    "lines of source": 43_640,
-    "lines of core/": 18_470,
-    "lines of tests/": 48_890,
+    "files of source": 328,
+    "lines of source": 43_890,
+    "lines of core/": 18_590,
+    "lines of tests/": 49_030,
     "lines of benchmarks/": 8_330,
 }
 LONGEST = 70  # lines of a function of the source
