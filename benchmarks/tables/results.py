@@ -43,6 +43,10 @@ class Race:
         self.vocab_size: int = results["vocab_size"]
         self.dim: int = results["dim"]
 
+    @property
+    def methods(self) -> set[str]:
+        return {point["method"] for point in self.results["points"]}
+
     def fastest(
         self,
         methods: Callable[[str], bool],
