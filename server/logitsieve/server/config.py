@@ -46,7 +46,7 @@ class ServeConfig:
         1 << 20, "Most ids in all constraints of a request together.", 0
     )
     request_memory_mb: int = option(
-        1024, "Most MiB of requests in memory; calls beyond it wait to be read.", 1
+        1024, "Most MiB of requests and replies in memory; calls beyond it wait to be read.", 1
     )
     max_streams: int = option(
         100, "Most Decode streams open; each may bring one message more than that.", 1
@@ -135,6 +135,11 @@ class ServeConfig:
     @property
     def serves_console(self) -> bool:
         return is_loopback(self.host) if self.console is None else self.console
+
+    @property
+    def max_reply_bytes(self) -> int:
+        """Size of the largest reply: an id and a number for each answer or draw."""
+        return 8 * self.max_rows * max(self.max_k, self.max_samples) + MESSAGE_OVERHEAD
 
     def max_message_bytes(self, dim: int) -> int:
         """Return the size of the largest request for a model of hidden size `dim`."""

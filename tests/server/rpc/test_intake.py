@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, Intake, has_read
+from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, Intake, expect, has_read
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.messages import GOOD, TARGET, RawStream, asked
@@ -89,6 +89,26 @@ def test_a_message_that_is_larger_than_all_is_let_in_alone() -> None:
         assert not waits.done()
         intake.leave(itself())
         await asyncio.wait_for(waits, WAIT_S)
+
+    asyncio.run(scene())
+
+
+def test_a_call_counts_with_the_largest_reply_until_its_own_is_known() -> None:
+    async def scene() -> None:
+        intake = Intake(COPIES * 100, 20, reply=30)
+
+        async def call(reply: int, counted: int) -> None:
+            await arrive(intake)
+            assert intake.bytes == 50
+            has_read(10)
+            assert intake.bytes == 40
+            expect(reply)
+            assert intake.bytes == counted
+
+        for reply, counted in ((5, 15), (30, 40), (1000, 40)):
+            await asyncio.create_task(call(reply, counted))
+            await asyncio.sleep(0)
+            assert (intake.bytes, intake.calls) == (0, 0)
 
     asyncio.run(scene())
 

@@ -18,6 +18,7 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
 from logitsieve.server.rpc.handlers import Context, unary
+from logitsieve.server.rpc.intake import expect
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
@@ -72,6 +73,7 @@ class DecoderService:
             call.admitted_ns = perf_counter_ns()
             asked = to_point_request(target, method.normalizer)
             del request, target  # their bytes have been copied
+            expect(8 * (prepared.rows * prepared.k + prepared.logits + prepared.draws))
             if prepared.draws:
                 asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)

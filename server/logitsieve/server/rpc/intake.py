@@ -1,4 +1,4 @@
-"""The bytes of requests in memory: calls beyond a number of them wait, unread."""
+"""The bytes of requests and replies in memory: calls beyond a number of them wait, unread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import grpc
 from logitsieve.api.errors import Overloaded
 from logitsieve.server.rpc.status import ending
 
-# A message is in memory as gRPC's bytes, as arrays, and once more or twice as float32.
-COPIES = 4
+COPIES = 2  # of a message: gRPC's bytes and ours, or arrays
 MOST_WAITING = 1000  # calls that wait to be read; gRPC has the first 64 KiB or so of each
 RETRY_S = 0.1
 HEALTH = "/grpc.health.v1.Health/"
@@ -24,12 +23,12 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
     """Lets calls be read while the messages in memory, and those to come, fit `most` bytes.
 
     A unary call counts as the `longest` message until it has been read; the oldest of those that
-    wait is the next. A message of a stream counts once it has been read. One always fits. Each
-    byte counts as COPIES.
+    wait is the next. A message of a stream counts once it has been read. One always fits. With
+    each counts the largest `reply`, until it is known. A byte counts as COPIES.
     """
 
-    def __init__(self, most: int, longest: int) -> None:
-        self._most, self._longest = most // COPIES, longest
+    def __init__(self, most: int, longest: int, reply: int = 0) -> None:
+        self._most, self._longest, self._reply = most // COPIES, longest, reply
         self._held: dict[asyncio.Task[Any], int] = {}
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.bytes = 0
@@ -55,7 +54,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
     async def enter(self, size: int) -> None:
         """Wait until a message of `size` bytes fits, then count it until this task `leave`s."""
-        call = _call()
+        call, size = _call(), size + self._reply
         fits = not self._waiting and self._fits(size)
         self.calls += 1
         if fits:
@@ -77,6 +76,12 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         self._free(self._held.pop(call))
 
     def has_read(self, size: int) -> None:
+        self._count(size + self._reply)
+
+    def expect(self, reply: int) -> None:
+        self._count(self._held[_call()] - self._reply + min(reply, self._reply))
+
+    def _count(self, size: int) -> None:
         call = _call()
         rest, self._held[call] = self._held[call] - size, size
         self._free(rest)
@@ -100,6 +105,12 @@ def has_read(size: int) -> None:
     """Count this unary call as the message of `size` bytes that it has."""
     if (intake := CURRENT.get()) is not None:
         intake.has_read(size)
+
+
+def expect(reply: int) -> None:
+    """Count this task's call with a reply of `reply` bytes."""
+    if (intake := CURRENT.get()) is not None:
+        intake.expect(reply)
 
 
 def _call() -> asyncio.Task[Any]:

@@ -162,15 +162,15 @@ def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constrain
 def _parts(
     hidden: np.ndarray, index: AnyIndex, constraints: Constraints | None
 ) -> Callable[[slice], tuple[Float32, Constraints | None]]:
-    """Return a function of rows, which checks all of them once."""
-    ready = cache(lambda: as_hidden(hidden, index.dim))
+    """Return a function of rows, which checks the constraints of all of them once."""
     sets = cache(lambda: constraints and constraints.for_rows(len(hidden)))
 
     def part(rows: slice) -> tuple[Float32, Constraints | None]:
+        ready = as_hidden(hidden[rows], index.dim)
         if rows is ALL or constraints is None:
-            return ready()[rows], constraints
+            return ready, constraints
         checked = sets()
-        return ready()[rows], checked and checked.take(np.arange(len(hidden))[rows])
+        return ready, checked and checked.take(np.arange(len(hidden))[rows])
 
     return part
 

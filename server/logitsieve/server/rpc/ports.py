@@ -16,7 +16,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.intake import Intake
-from logitsieve.server.security.secrets import Tokens, certificates
+from logitsieve.server.security.secrets import READ, Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class Ports:
     ) -> grpc.aio.Server:
         """Make an unbound server; with tokens, calls need one of this scope."""
         config = self._config
-        intake = Intake(config.request_memory_mb << 20, max_message_bytes)
+        reply = config.max_reply_bytes if scope == READ else 0
+        intake = Intake(config.request_memory_mb << 20, max_message_bytes, reply)
         self._intakes.append(intake)
         interceptors: list[Any] = [intake]
         if self.tokens is not None:  # behind it, so that a call without a token does not wait
@@ -54,6 +55,8 @@ class Ports:
                 ("grpc.max_send_message_length", -1),
                 # None: gRPC inflates a message before it applies the limit on its length.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
+                # Or gRPC takes megabytes of each call that waits to be read, for long fat networks.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),

@@ -1,0 +1,95 @@
+"""Peak memory of a server under callers that all are at every limit at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Barrier
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from logitsieve.index import HeadEntry, write_index
+from logitsieve.server import ServeConfig
+from logitsieve.utils.wire_tensors import put
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.running import WAIT_S, started
+from tests.synthetic import make_hidden, make_softmax
+
+pytestmark = pytest.mark.system
+
+CALLERS = 60
+D = 1024
+SMALL: dict[str, Any] = {
+    "max_k": 1,
+    "max_samples": 1,
+    "max_constraint_ids": 0,
+}  # so that rows make it long
+OPTIONS: dict[str, Any] = {"request_memory_mb": 256, "max_streams": CALLERS, **SMALL}
+OWN_MB = 200  # of connections, and of what gRPC and the C library keep
+
+
+def memory_mb(process: int) -> dict[str, float]:
+    """VmRSS and VmHWM, the peak."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return {name: int(rest.split()[0]) / 1024 for name, _, rest in (x.partition(":") for x in lines)
+            if name in ("VmRSS", "VmHWM")}  # fmt: skip
+
+
+def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, kernel_cache: Path) -> None:
+    softmax = make_softmax(dim=D)
+    write_index(
+        tmp_path / "models" / "demo" / "1", softmax=softmax, parts={}, heads={"exact": HeadEntry()},
+        default_head="exact",
+    )  # fmt: skip
+    limits = ServeConfig(max_k=1, max_samples=1, max_constraint_ids=0)
+    longest = limits.max_message_bytes(D)
+    hidden = make_hidden(limits.max_rows, D)
+    good = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=1)
+    spoiled = pb.TopKRequest(hidden=put(pb.Tensor(), np.full_like(hidden, np.nan)), k=1)
+    longest_garbage = b"\xff" * longest
+    sent = [good.SerializeToString(), spoiled.SerializeToString(), longest_garbage]
+    assert len(sent[0]) > 0.9 * longest
+    together = Barrier(CALLERS)
+
+    with (
+        started(tmp_path / "models", kernel_cache, **OPTIONS) as server,
+        ExitStack() as stack,
+        ThreadPoolExecutor(CALLERS) as pool,
+    ):
+
+        def call(number: int) -> list[str]:
+            options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+            options.append(("grpc.max_receive_message_length", -1))
+            channel = stack.enter_context(grpc.insecure_channel(server.address, options))
+            outbox: SimpleQueue[bytes | None] = SimpleQueue()
+            message = pb.DecodeRequest(id=1, top_k=good).SerializeToString()
+            outbox.put(message)
+            together.wait(WAIT_S)
+            decode = channel.stream_stream("/logitsieve.v1.Decoder/Decode")
+            stream: Iterator[Any] = decode(iter(outbox.get, None), timeout=WAIT_S)
+            codes = []
+            for turn in range(len(sent)):
+                request = sent[(number + turn) % len(sent)]
+                top_k: Any = channel.unary_unary("/logitsieve.v1.Decoder/TopK")
+                codes.append(top_k.future(request, timeout=WAIT_S).code().name)
+            reply = pb.DecodeResponse.FromString(next(stream))
+            codes.append("stream " + (reply.error.message[:9] or "OK"))
+            outbox.put(None)
+            return codes
+
+        before = memory_mb(server.process.pid)
+        codes = Counter(code for each in pool.map(call, range(CALLERS)) for code in each)
+        after = memory_mb(server.process.pid)
+    most = before["VmRSS"] + OPTIONS["request_memory_mb"] + CALLERS * longest / 2**20 + OWN_MB
+    print(f"\n{before} -> {after}, at most {most:.0f}; {codes}")
+    assert codes["INVALID_ARGUMENT"] >= CALLERS
+    assert codes["OK"]
+    assert codes["stream OK"]
+    assert after["VmHWM"] <= most
