@@ -137,9 +137,7 @@ def test_the_client_loads_neither_torch_nor_a_head() -> None:
     assert not loaded & {"torch", "numba", "faiss", "logitsieve.heads", "logitsieve.index"}
 
 
-def test_help_loads_no_package_and_wrong_arguments_are_refused_before_torch_is_loaded(
-    tmp_path: Path,
-) -> None:
+def test_help_and_refusals_load_no_large_package(tmp_path: Path) -> None:
     np.save(tmp_path / "W.npy", np.ones((8, 4), np.float32))
     build = ["build", "--weight", f"{tmp_path}/W.npy", "--contexts", "none.npy", "--out"]
     capture = ["capture", "--out", f"{tmp_path}/out", "--text", f"{tmp_path}/W.npy"]

@@ -117,9 +117,7 @@ def test_clusters_are_balanced_and_complete() -> None:
     )
 
 
-def test_all_centroids_are_exact_and_precision_grows_with_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_centroids_are_as_precise_and_all_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(centroid_head, "WORDS", 50)
     method = CentroidHead(SOFTMAX)
     found = []

@@ -29,9 +29,7 @@ def test_other_work_is_not_part_of_a_cold_call(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_every_contender_of_a_race_gets_the_same_batches(
-    cold: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contenders_get_the_same_batches(cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     cleared: list[int] = []
     monkeypatch.setattr(timing, "clear_cache", lambda: cleared.append(1))
     monkeypatch.setattr(timing, "ROUND_NS", 100_000)

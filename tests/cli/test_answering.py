@@ -68,9 +68,7 @@ def test_an_index_answers_once_it_is_made(
     assert capsys.readouterr().err == said
 
 
-def test_an_index_that_fails_leaves_llama_cpp_to_answer(
-    make_gguf: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_llama_cpp_answers_without(make_gguf: Make, capsys: pytest.CaptureFixture[str]) -> None:
     with LlamaContext(make_gguf()) as context:
         _, handover, cost = generated(context, Making(error="out of luck"))
     assert handover.head == DENSE

@@ -79,9 +79,7 @@ def test_a_half_type_is_shown_by_what_reads_the_index(run: Run, inputs: dict[str
     assert "BF16" in run("verify", path).stdout
 
 
-def test_a_target_that_cannot_be_shown_writes_nothing(
-    run: Run, inputs: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_target_beyond_proof(run: Run, inputs: dict[str, Any], tmp_path: Path) -> None:
     options = (*QUICK, "--clusters-tried", 2, "--target-precision", "p1=1,p5=1")
     result = run("build", *flat(inputs), *options)
     assert result.exit_code == 2

@@ -143,9 +143,7 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("llama_wheel")
-def test_a_gguf_model_without_a_text_reads_the_primer(
-    run: Run, make_gguf: Make, tmp_path: Path
-) -> None:
+def test_a_gguf_model_reads_the_primer(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run("capture", "--gguf", make_gguf(), "--out", out)
     assert result.exit_code == 0

@@ -71,9 +71,7 @@ def test_inspect_shows_points_and_what_auto_takes(run: Run, tuned: Path) -> None
 
 
 @pytest.mark.parametrize("options", [["--exact"], ["--min-precision", 1]])
-def test_inspect_shows_what_auto_takes_for_a_proof(
-    run: Run, tuned: Path, options: list[Any]
-) -> None:
+def test_auto_takes_a_proof_if_asked(run: Run, tuned: Path, options: list[Any]) -> None:
     assert "AUTO, asked for a proof" in run("inspect", tuned, *options).stdout
     facts = json.loads(run("inspect", tuned, *options, "-k", 7, "--json").stdout)
     assert [choice["k"] for choice in facts["auto"]["choices"]] == ["6-10"] * 3

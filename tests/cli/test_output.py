@@ -45,9 +45,7 @@ def test_tables_show_everything_as_text(capsys: pytest.CaptureFixture[str]) -> N
     assert "word" in capsys.readouterr().out
 
 
-def test_json_goes_to_stdout_and_bars_nowhere_without_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_output_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [1]})
     captured = capsys.readouterr()
     assert captured.out == '{\n  "a": [\n    1\n  ]\n}\n'

@@ -40,9 +40,7 @@ def make(path: Path, low: float) -> Index:
     return open_index(path)
 
 
-def test_points_are_shown_by_time_bound_and_contexts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_points_are_shown_by_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_points(make(tmp_path / "m" / "2", 0.9978), bounds=True)
     printed = capsys.readouterr().out
     assert "0.9986 (0.9978)" in printed

@@ -1,7 +1,5 @@
 """A Decoder of plain numpy over all V logits: the reference of what is built on decoders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Unpack
 

@@ -1,7 +1,5 @@
 """What the server raises is what the client raises: status.py and errors.py are inverse."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

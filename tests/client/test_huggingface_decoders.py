@@ -1,7 +1,5 @@
 """Hugging Face models and beam search with indexes: in process, and over a real channel."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -19,25 +17,28 @@ DRAWS = 8_000
 DRAWING = {"do_sample": True, "top_k": 0}
 # Any law is kept: filters by the decoder's own, edits by constraints, and lists by their warpers.
 LAWS: list[dict[str, Any]] = [
+    {"temperature": 1.4, "top_p": 0.8, "min_p": 0.1, "renormalize_logits": True},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.05},
+    {"top_k": 40, "typical_p": 0.6},
+    {"top_h": 0.5},
+    {"repetition_penalty": 0.6, "top_p": 0.9, "bad_words_ids": [[7], [9, 12]]},
+    {"sequence_bias": [[[200], 4.5], [[5], -1.0]], "min_p": 0.01},
+    {"exponential_decay_length_penalty": (-1, 1.5), "encoder_repetition_penalty": 1.4},
+    {"prefix_allowed_tokens_fn": lambda _, ids: [EOS, *range(20, 90)], "repetition_penalty": 1.3},
+]
+MORE: list[dict[str, Any]] = [
     {},
     {"temperature": 0.7},
     {"temperature": 1.5},
     {"top_p": 0.9},
     {"min_p": 0.05},
-    {"temperature": 1.4, "top_p": 0.8, "min_p": 0.1, "renormalize_logits": True},
     {"top_k": 12},
-    {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.05},
-    {"top_k": 40, "typical_p": 0.6},
-    {"top_h": 0.5},
     {"repetition_penalty": 1.8},
-    {"repetition_penalty": 0.6, "top_p": 0.9, "bad_words_ids": [[7], [9, 12]]},
     {"bad_words_ids": [[each] for each in range(2, 390)], "min_new_tokens": 1},
-    {"sequence_bias": [[[200], 4.5], [[5], -1.0]], "min_p": 0.01},
     {"sequence_bias": [[[token], 3.0] for token in range(2, 300)], "repetition_penalty": 1.5},
-    {"exponential_decay_length_penalty": (-1, 1.5), "encoder_repetition_penalty": 1.4},
-    {"prefix_allowed_tokens_fn": lambda _, ids: [EOS, *range(20, 90)], "repetition_penalty": 1.3},
     {"forced_eos_token_id": EOS},
 ]
+LAWS += [pytest.param(each, marks=pytest.mark.exhaustive) for each in MORE]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("options", LAWS, ids=lambda options: "+".join(options) or "plain")

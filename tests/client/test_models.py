@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from logitsieve.client.models import Limits, Listing, PointInfo, model_info
 from logitsieve.v1 import decoder_pb2 as pb
 

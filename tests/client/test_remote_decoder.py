@@ -1,7 +1,5 @@
 """The methods of a remote decoder over a transport that is a function."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from typing import Any

@@ -1,7 +1,5 @@
 """The client's side of a Decode stream, against a server that follows a script."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

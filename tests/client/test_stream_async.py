@@ -1,7 +1,5 @@
 """The awaited client of a Decode stream, against a server that follows a script."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from threading import Event

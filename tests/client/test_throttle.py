@@ -1,7 +1,5 @@
 """Calls held back while a server refuses some, by a clock of the test."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

@@ -1,7 +1,5 @@
 """Tiny Hugging Face models with seeded random weights, and rows to start from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

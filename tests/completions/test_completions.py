@@ -1,7 +1,5 @@
 """Texts of completions and chats: draws, stops, streams, and the clients that people have."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from typing import Any

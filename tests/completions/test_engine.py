@@ -1,7 +1,5 @@
 """The engine without a thread: heads that change, and sequences that share turns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

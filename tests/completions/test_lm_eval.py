@@ -3,8 +3,6 @@
 `make test-eval` installs it and runs this.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Bad input, limits and closed clients: OpenAI's error object, and no harm to other requests."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Log-probabilities against float64 W h, by the endpoint's own tokens and bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The process of the endpoint: its port, its tokens, its end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from time import sleep
 

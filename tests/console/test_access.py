@@ -33,9 +33,7 @@ def test_without_a_token_there_is_the_sign_in_page_alone(guarded: TestClient) ->
 
 
 @pytest.mark.parametrize("token", [SHOWN, ADMIN])
-def test_a_token_becomes_a_cookie_that_other_sites_do_not_send(
-    guarded: TestClient, token: str
-) -> None:
+def test_a_token_becomes_a_cookie_of_this_site(guarded: TestClient, token: str) -> None:
     reply = guarded.post("/sign-in", data={"token": f" {token} "})
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
     cookie = reply.headers["set-cookie"]

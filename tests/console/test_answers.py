@@ -9,6 +9,7 @@ from logitsieve.console.answers import draws, top
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from tests.oracle import logits64
+from tests.refusals import refused
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(1)
@@ -68,9 +69,8 @@ def test_equal_seeds_draw_equal_words(demo: LocalDecoder) -> None:
     ],
 )
 def test_senseless_questions(demo: LocalDecoder, question: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with refused(field):
         top(demo, HIDDEN, question, CONFIG)
-    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,5 @@ def test_senseless_questions(demo: LocalDecoder, question: dict[str, Any], field
     ],
 )
 def test_senseless_draws(demo: LocalDecoder, question: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with refused(field):
         draws(demo, HIDDEN, question, CONFIG)
-    assert caught.value.field == field

@@ -65,9 +65,7 @@ def test_a_list_that_is_scanned_through_the_sketch(demo: LocalDecoder) -> None:
             assert dropped_by(facts) == ""
 
 
-def test_constraints_the_fallback_and_an_index_of_ids_are_told(
-    demo: LocalDecoder, bare: LocalDecoder
-) -> None:
+def test_constraints_fallback_and_ids_alone(demo: LocalDecoder, bare: LocalDecoder) -> None:
     best = int(demo.topk(HIDDEN, 1, head="exact").ids[0, 0])
     banned = reasons(demo, word=best, head="exact", banned=[best])
     assert not banned["answered"]

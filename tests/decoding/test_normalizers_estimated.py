@@ -18,9 +18,7 @@ from tests.synthetic import make_hidden, make_softmax
 
 @pytest.mark.parametrize("head", ["screen", "svd", "certified"])
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
-def test_lowrank_has_previews_of_what_was_not_scanned(
-    decoder: LocalDecoder, constraints: str, head: str
-) -> None:
+def test_lowrank_previews_the_others(decoder: LocalDecoder, constraints: str, head: str) -> None:
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (5, 1))
     answering = decoder.index.head(head)
     logits = (

@@ -85,9 +85,7 @@ def warped(logits: np.ndarray, filters: Filters) -> set[int]:
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("head", ["certified", "exact"])
-def test_what_remains_is_what_hugging_face_leaves(
-    whole: Whole, head: str, filters: Filters
-) -> None:
+def test_filters_are_those_of_hugging_face(whole: Whole, head: str, filters: Filters) -> None:
     decoder, hidden = whole(300, False), make_hidden(6, 8, scale=0.5)
     lists = listed(decoder, head, hidden, filters)
     softmax = softmax_of(300, False)
@@ -170,9 +168,7 @@ def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
 
 
 @pytest.mark.parametrize("constraints", [None, Constraints(banned=[7, 200])])
-def test_heads_that_prove_nothing_hand_filters_to_one_that_does(
-    whole: Whole, constraints: Constraints | None
-) -> None:
+def test_filters_need_a_head_that_proves(whole: Whole, constraints: Constraints | None) -> None:
     decoder, hidden = whole(300, False), make_hidden(4, 8)
     options: Any = {"seeds": range(4), "top_p": 0.8, "min_p": 0.01, "constraints": constraints}
     exact, certified, screen = (

@@ -24,9 +24,7 @@ def test_the_true_best_are_those_of_float64_logits_and_ties_go_to_the_lower_id()
 
 
 @pytest.mark.usefixtures("llama_wheel")
-def test_each_way_writes_the_text_and_its_tokens_are_compared(
-    make_gguf: Make, tmp_path: Path, kernel_cache: Path
-) -> None:
+def test_each_way_writes_the_text(make_gguf: Make, tmp_path: Path, kernel_cache: Path) -> None:
     options = Options(prompt="the time of", tokens=6, rounds=2)
     with LlamaContext(make_gguf()) as context:
         index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))

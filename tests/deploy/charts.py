@@ -1,7 +1,5 @@
 """The Helm chart, rendered as an installation would."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager

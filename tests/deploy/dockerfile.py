@@ -1,7 +1,5 @@
 """A Dockerfile, read: stages of instructions."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The rules and the dashboard, as tests read them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -5,8 +5,6 @@ over a base that debootstrap makes, and it runs in namespaces of its own, as an 
 root on Debian, after `apt-get install buildah debootstrap`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

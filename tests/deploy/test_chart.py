@@ -1,7 +1,5 @@
 """The Helm chart: what it renders is valid, consistent and locked down, whatever the values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path, PurePosixPath
 from typing import Any

@@ -1,7 +1,5 @@
 """values.schema.json refuses what the chart does not mean, before anything is installed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """deploy/compose.yaml: two servers that share a folder of indexes, and nothing open to others."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The dashboard of Grafana, and how it is provisioned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

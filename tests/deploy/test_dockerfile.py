@@ -1,7 +1,5 @@
 """What the Dockerfile says; test_image.py runs its steps."""
 
-from __future__ import annotations
-
 import re
 from fnmatch import fnmatch
 from pathlib import Path

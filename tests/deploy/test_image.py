@@ -3,8 +3,6 @@
 test_built_image.py builds the image itself. `test_packaging` installs the same extra in every run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

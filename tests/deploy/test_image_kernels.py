@@ -1,7 +1,5 @@
 """The kernels that the image brings: each processor gets those it would compile for itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

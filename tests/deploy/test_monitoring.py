@@ -1,7 +1,5 @@
 """What compose mounts into Prometheus and Grafana is there, and names what compose runs."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatch
 from typing import Any
 

@@ -1,7 +1,5 @@
 """deploy/image/probe.py, as the image's health check calls it."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 import sys

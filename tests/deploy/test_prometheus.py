@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a real server: every rule and every query of the dashboard answers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """deploy/ray: what KubeRay makes pods of, and the command that deploys on them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

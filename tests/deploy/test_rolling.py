@@ -1,7 +1,5 @@
 """Two servers are restarted one after the other, as docs/deployment.md says; no call fails."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

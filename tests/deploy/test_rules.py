@@ -1,7 +1,5 @@
 """The rules of Prometheus: they read what the server has, and every alert has a page."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

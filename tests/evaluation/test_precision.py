@@ -159,12 +159,11 @@ def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
 def test_student_s_points(freedom: int, expected: float) -> None:
     """Against the printed tables."""
     assert student95(freedom) == pytest.approx(expected, abs=0.003)
+    assert student95(9) == pytest.approx(1.833113, abs=1e-4)
 
 
 @pytest.mark.parametrize(("mean", "rows"), [(0.9, 100), (0.5, 7)])
-def test_wilson_s_bound_is_the_least_mean_that_the_rows_do_not_refute(
-    mean: float, rows: int
-) -> None:
+def test_wilson_s_bound_is_the_least_mean_not_refuted(mean: float, rows: int) -> None:
     low = wilson(mean, rows)
     assert mean - low == pytest.approx(1.6448536 * np.sqrt(low * (1 - low) / rows), rel=1e-6)
 
@@ -183,6 +182,7 @@ def test_the_bound_is_students_of_five_blocks_and_wilsons_of_fewer() -> None:
 def test_the_bound_is_a_share_below_the_mean(shares: list[float]) -> None:
     share = np.array(shares)
     assert 0 <= lower_bound(share) <= share.mean() + 1e-12
+    assert lower_bound(np.repeat([1.0, 0.0], [15, 285])) == 0  # where Student's is below 0
 
 
 def test_the_bound_holds_in_95_of_100_cases_for_correlated_rows() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from logitsieve.api.results import ArrayLike, TopK
 from logitsieve.evaluation import timing, us_per_row
-from logitsieve.evaluation.timing import cpu_name
+from logitsieve.evaluation.timing import BATCHES, TIMED_K, cpu_name
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 
@@ -32,6 +32,7 @@ def test_every_timed_call_has_the_same_rows(rows: int, batch: int) -> None:
     assert us_per_row(head, make_hidden(rows), 2, batch, calls=6, limit_ns=10**12) > 0
     assert head.warmed == 1
     assert head.shapes == [(batch, 24)] * 7
+    assert (TIMED_K, BATCHES) == (5, (1, 8, 64))  # as docs/building.md says of calibration.json
 
 
 def test_fewer_calls_than_batches_are_spread_over_the_rows_and_repeated_in_turn() -> None:
@@ -40,9 +41,7 @@ def test_fewer_calls_than_batches_are_spread_over_the_rows_and_repeated_in_turn(
     assert head.firsts == hidden[[0] + [0, 4, 8] * 3, 0].tolist()
 
 
-def test_rows_that_cost_more_count_and_moments_of_load_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dear_rows_count_and_moments_of_load_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     # Batches take 1, 9 and 2 us; the first call of each meets 100 us of load.
     took = iter([101, 109, 102, 1, 9, 2, 1, 9, 2])
     clock = iter(np.cumsum([1000 * t for us in took for t in (0, us)]).tolist())

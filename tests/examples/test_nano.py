@@ -60,9 +60,7 @@ def test_it_is_short() -> None:
     assert not any("logitsieve." in line or "numba" in line for line in lines)
 
 
-def test_logits_are_exact_and_a_short_list_leaves_the_answer_to_all_rows(
-    softmax: Softmax, contexts: np.ndarray
-) -> None:
+def test_logits_are_exact_with_a_short_list(softmax: Softmax, contexts: np.ndarray) -> None:
     every = np.arange(V)
     for h in contexts[:5]:
         expected = logits64(softmax.weight, softmax.bias, h[None])[0]
@@ -85,9 +83,7 @@ def test_certified_ids_are_those_of_the_product(
     assert all(list(rows) == sorted(rows, reverse=True) and rows[-1] >= k for _, rows in answers)
 
 
-def test_assured_reads_less_and_answers_as_the_product(
-    softmax: Softmax, contexts: np.ndarray, sketch: Any
-) -> None:
+def test_assured_reads_less(softmax: Softmax, contexts: np.ndarray, sketch: Any) -> None:
     asked, chance = contexts[::20], AssuredHead.chance
     head = AssuredHead(softmax, certified_arrays(softmax, 64), fallback=ExactHead(softmax))
     answers = [nano.sketch_topk(plain(softmax), sketch, h, K, chance) for h in asked]
@@ -96,9 +92,7 @@ def test_assured_reads_less_and_answers_as_the_product(
     assert sum(left[0] for _, left in answers) < sum(left[0] for _, left in proven)
 
 
-def test_bounds_hold_at_every_level_and_fall(
-    softmax: Softmax, contexts: np.ndarray, sketch: Any
-) -> None:
+def test_bounds_hold_at_every_level(softmax: Softmax, contexts: np.ndarray, sketch: Any) -> None:
     for h in (contexts[0], 100 * contexts[1], np.zeros(D, np.float32), softmax.weight[3]):
         logits, sieve = logits64(softmax.weight, softmax.bias, h[None])[0], nano.Sieve(sketch, h)
         widths = []
@@ -148,9 +142,7 @@ def test_draws_of_a_decoder(
     assert reply.ids[:, 0].tolist() == drawn
 
 
-def test_a_screen_answers_as_the_product_with_its_lists(
-    softmax: Softmax, contexts: np.ndarray
-) -> None:
+def test_a_screen_answers_as_the_product(softmax: Softmax, contexts: np.ndarray) -> None:
     screen = nano.learn_screen(plain(softmax), contexts, clusters=10, budget=50)
     assert min(map(len, screen.lists)) >= K
     head = ScreenHead(
@@ -168,9 +160,7 @@ def test_a_screen_answers_as_the_product_with_its_lists(
     assert [rows for _, [rows] in answers] == product.scanned.tolist()
 
 
-def test_a_screen_keeps_its_budget_and_finds_what_it_was_fitted_on(
-    softmax: Softmax, contexts: np.ndarray
-) -> None:
+def test_a_screen_keeps_its_budget(softmax: Softmax, contexts: np.ndarray) -> None:
     truth = best(logits64(softmax.weight, softmax.bias, contexts[::5]), 1)
     found = []
     for budget in (10, 30, 100):

@@ -69,9 +69,7 @@ def test_no_row_is_admissible_for_a_matrix_that_is_not_finite() -> None:
     assert not matrix.admissible(there(make_hidden(2))).any()
 
 
-def test_batches_have_as_many_rows_as_their_logits_have_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_fit_their_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_of(make_softmax(300))
     assert list(matrix.slices(3)) == [slice(0, 3)]
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", 700)

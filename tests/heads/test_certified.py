@@ -244,9 +244,7 @@ def decaying(vocab_size: int, dim: int, length: float = 1 / 8) -> tuple[Softmax,
 
 
 @pytest.mark.parametrize(("widths", "share"), [(Widths(32, 64), 0.5), (Widths(32, 64), 1), (32, 1)])
-def test_few_rows_are_computed_where_the_spectrum_decays(
-    widths: Widths | int, share: float
-) -> None:
+def test_a_decaying_spectrum_needs_few_rows(widths: Widths | int, share: float) -> None:
     softmax, hidden = decaying(4000, 128)
     top = certified(softmax, widths, hidden, share).topk(hidden, 5)
     assert top.scanned.mean() < 200

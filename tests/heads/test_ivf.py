@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import ExactHead, IvfHead
 from tests.oracle import dot64
+from tests.refusals import refused
 from tests.synthetic import ivf_arrays, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
@@ -60,6 +60,5 @@ def test_more_lists_find_no_less_and_every_list_is_the_exact_answer() -> None:
     ],
 )
 def test_arrays_that_a_kernel_could_not_follow_are_refused(name: str, value: np.ndarray) -> None:
-    with pytest.raises(InvalidRequest) as error:
+    with refused("arrays"):
         make_ivf(2, {**ARRAYS, name: value})
-    assert error.value.field == "arrays"

@@ -130,9 +130,7 @@ def cosines() -> np.ndarray:
 
 @pytest.mark.parametrize("probes", [1, 2])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_rows_far_from_every_centroid_are_answered_by_the_fallback(
-    probes: int, threads: int
-) -> None:
+def test_rows_far_from_centroids_go_to_the_fallback(probes: int, threads: int) -> None:
     least = float(np.median(cosines()))
     head = make_head("screen", SOFTMAX, threads=threads, probes=probes, escalate=least)
     top, near = head.topk(HIDDEN, 5), make_head("screen", SOFTMAX, probes=probes).topk(HIDDEN, 5)
@@ -216,9 +214,7 @@ def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("fallback", "all_rows"), [("", False), ("certified", False), ("exact", True), ("svd", False)]
 )
-def test_far_rows_go_to_the_fallback_that_is_named_if_it_proves(
-    fallback: str, all_rows: bool
-) -> None:
+def test_far_rows_go_to_a_named_fallback(fallback: str, all_rows: bool) -> None:
     random = np.random.default_rng(3)
     scales = np.exp(-np.arange(96) / 12)  # few directions count: bounds leave few rows
     weight = (random.standard_normal((2000, 96)) * scales).astype(np.float32)

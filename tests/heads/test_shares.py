@@ -1,7 +1,5 @@
 """Threads that share W for a few rows of hidden: the bits of one thread."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

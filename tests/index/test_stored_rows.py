@@ -97,9 +97,7 @@ def assert_same(
 
 @EVERY_KIND
 @pytest.mark.parametrize("threads", [1, 2])
-def test_every_head_answers_as_over_float32(
-    kind: str, threads: int, pairs: Callable[..., Pair]
-) -> None:
+def test_heads_answer_as_over_float32(kind: str, threads: int, pairs: Callable[..., Pair]) -> None:
     pair = pairs(kind, threads)
     for rows in ROWS:
         hidden = hidden_for(pair, rows)

@@ -114,9 +114,7 @@ def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     return out
 
 
-def test_a_sketch_of_another_matrix_is_refused_by_its_row(
-    tmp_path: Path, kernel_cache: Path
-) -> None:
+def test_a_sketch_of_another_matrix_is_refused(tmp_path: Path, kernel_cache: Path) -> None:
     softmax = make_softmax(vocab_size=3000)
     weight = softmax.weight.copy()
     weight[1500:] += 1  # a matrix that changed while an index was made of it
@@ -196,9 +194,7 @@ def test_a_sketch_without_norms_is_refused_by_name(tmp_path: Path) -> None:
         open_index(out, verify="sizes")
 
 
-def test_the_sample_is_part_of_what_is_remembered(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sample_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier version checked without it counts for nothing."""
     before = fingerprint(read_contents(tiny))
     monkeypatch.setattr(logitsieve.index.verify, "SAMPLED", SAMPLED // 2)

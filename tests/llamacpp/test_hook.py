@@ -31,9 +31,7 @@ def values() -> np.ndarray:
 
 
 @pytest.mark.parametrize(("mode", "goes_on"), [(COPY, True), (STOP, False)])
-def test_it_wants_the_rows_of_one_name_and_copies_them(
-    mode: int, goes_on: bool, values: np.ndarray
-) -> None:
+def test_it_copies_the_rows_of_one_name(mode: int, goes_on: bool, values: np.ndarray) -> None:
     hook = HiddenHook(LAYOUT, 8, 4)
     hook.begin(mode)
     wanted = tensor(b"result_norm", values)
@@ -48,9 +46,7 @@ def test_it_wants_the_rows_of_one_name_and_copies_them(
     assert len(hook.rows()) == 0
 
 
-def test_it_is_off_until_it_is_asked_for_and_rows_that_do_not_fit_are_a_fault(
-    values: np.ndarray,
-) -> None:
+def test_it_is_off_at_first_and_rows_that_do_not_fit_are_a_fault(values: np.ndarray) -> None:
     hook = HiddenHook(LAYOUT, 8, 4)
     hook.begin(OFF)
     assert not ask(hook, tensor(b"result_norm", values), True)

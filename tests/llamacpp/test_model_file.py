@@ -44,9 +44,7 @@ def test_a_tied_matrix_a_bias_and_a_softcap(make_gguf: Make) -> None:
 @pytest.mark.parametrize(
     ("architecture", "scale"), [("command-r", 4.0), ("granite", 0.25), ("grok", 4.0)]
 )
-def test_the_scale_is_what_the_architecture_does_with_it(
-    make_gguf: Make, architecture: str, scale: float
-) -> None:
+def test_the_scale_is_the_architectures(make_gguf: Make, architecture: str, scale: float) -> None:
     assert GgufModel(make_gguf(architecture=architecture, logit_scale=4.0)).scale == scale
 
 

@@ -3,8 +3,6 @@
 Strategies for fuzzing draw fields that fit the models of `fuzzed`, and others.
 """
 
-from __future__ import annotations
-
 from queue import SimpleQueue
 from typing import Any
 

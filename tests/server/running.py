@@ -1,7 +1,5 @@
 """Servers for tests: small models on disk, real channels, in this process or one of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The whole server: health, metrics, overload, deadlines, stopping."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import urllib.error

@@ -1,7 +1,5 @@
 """The server as a process: it starts, says where, and leaves quietly."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -2,8 +2,6 @@
 goes by it.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator
@@ -138,17 +136,17 @@ def total(scene: Scene, name: str) -> float:
     )
 
 
-@pytest.mark.parametrize("days", [30, -30])
-def test_a_jump(scene: Scene, days: int) -> None:
+def test_a_jump_and_a_jump_back(scene: Scene) -> None:
     before = scene.time_of_a_failure()
     with scene.client() as client, asking(scene) as stream:
         expected = client.topk(HIDDEN, 3).ids.tolist()
         assert stream.ask().top_k.ids.rows == 4
-        scene.clock.jump(f"{days:+}d")
-        moved = scene.time_of_a_failure() - before
-        assert abs(moved - timedelta(days=days)) < timedelta(hours=1)
-        assert stream.ask().top_k.ids.rows == 4
-        assert client.topk(HIDDEN, 3).ids.tolist() == expected
+        for days in (30, -30):
+            scene.clock.jump(f"{days:+}d")
+            moved = scene.time_of_a_failure() - before
+            assert abs(moved - timedelta(days=days)) < timedelta(hours=1)
+            assert stream.ask().top_k.ids.rows == 4
+            assert client.topk(HIDDEN, 3).ids.tolist() == expected
     assert_secrets_are_renewed(scene)
     assert_counts_go_on(scene)
     scene.server.process.send_signal(signal.SIGTERM)

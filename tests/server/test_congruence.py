@@ -1,7 +1,5 @@
 """The same call in process, by a call of its own and on a stream, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ what fails names the file, and a server answers without its caches.
 RLIMIT_FSIZE stands for it, in a process of its own: no file may grow beyond so many bytes.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -2,8 +2,6 @@
 or INTERNAL, and the server answers a good request after each.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -61,8 +59,10 @@ CHANGING = {
 # What else there is to say where versions come and go, or a message brings a timeout of its own.
 ELSEWHERE = {Code.UNAVAILABLE, Code.PERMISSION_DENIED, Code.DEADLINE_EXCEEDED}
 
-# The same messages in every run: `make fuzz` looks for others.
-SEEDED: dict[str, Any] = {"derandomize": True, "deadline": None}
+
+def seeded(most: int) -> settings:
+    """The same messages in every run; a sixth of `most` but in `make test-all`."""
+    return settings(max_examples=most * settings().max_examples // 300, derandomize=True)
 
 
 class Elsewhere(GatedIndex):
@@ -141,7 +141,7 @@ def assert_documented(channel: grpc.Channel, path: str, message: bytes) -> None:
         assert error_of(failure).message
 
 
-@settings(max_examples=200, **SEEDED)
+@seeded(200)
 @given(
     path=st.sampled_from([*PUBLIC, f"{DECODER}/None", "No/Such"]), message=st.binary(max_size=300)
 )
@@ -150,7 +150,7 @@ def test_any_bytes(fuzzed: Administered, path: str, message: bytes) -> None:
     assert_alive(fuzzed.run)
 
 
-@settings(max_examples=300, **SEEDED)
+@seeded(300)
 @given(
     rpc=st.sampled_from(list(GOOD)),
     place=st.integers(0, 1000),
@@ -167,7 +167,7 @@ def test_spoiled_bytes(fuzzed: Administered, rpc: str, place: int, byte: int, cu
 
 
 @pytest.mark.parametrize("path", PUBLIC)
-@settings(max_examples=100, **SEEDED)
+@seeded(100)
 @given(data=st.data())
 def test_any_fields(fuzzed: Administered, path: str, data: st.DataObject) -> None:
     message = data.draw(PUBLIC[path])
@@ -176,7 +176,7 @@ def test_any_fields(fuzzed: Administered, path: str, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("path", CHANGING)
-@settings(max_examples=40, **SEEDED)
+@seeded(40)
 @given(data=st.data())
 def test_any_fields_on_the_admin_port(
     fuzzed: Administered, admin_channel: grpc.Channel, path: str, data: st.DataObject
@@ -188,7 +188,7 @@ def test_any_fields_on_the_admin_port(
     assert_alive(fuzzed.run)
 
 
-@settings(max_examples=60, **SEEDED)
+@seeded(60)
 @given(sent=st.lists(messages.DECODE, min_size=1, max_size=20))
 def test_any_messages_on_a_stream(fuzzed: Administered, sent: list[Any]) -> None:
     stream = RawStream(fuzzed.run)
@@ -204,7 +204,7 @@ def test_any_messages_on_a_stream(fuzzed: Administered, sent: list[Any]) -> None
     assert any(reply.id == 0 and reply.top_k.ids.rows for reply in replies)
 
 
-@settings(max_examples=60, **SEEDED)
+@seeded(60)
 @given(
     request_id=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200),
     token=st.binary(max_size=100),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families

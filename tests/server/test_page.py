@@ -1,7 +1,5 @@
 """Examples of docs/service.md and docs/reference-log-probs.md run; it names every option."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A hundred hot swaps under load: every answer is wholly of one version, and no call fails."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TLS, client certificates, tokens and reflection, over real ports."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import urllib.error

@@ -1,7 +1,5 @@
 """Spans of calls: their times, parents and attributes, by the SDK's own exporter in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
+from tests.refusals import refused
 from tests.training.loss_kit import SUB_LINEAR, doubles, make, rewind
 
 D, V, B = 8, 60, 6
@@ -138,9 +139,8 @@ BAD: dict[str, tuple[str, Tensor, Tensor]] = {
 def test_bad_input_is_named(name: str, case: str) -> None:
     field, hidden, target = BAD[case]
     criterion = make(name, D, V)
-    with pytest.raises(InvalidRequest) as caught:
+    with refused(field):
         criterion(hidden, target)
-    assert caught.value.field == field
 
 
 @EVERY
@@ -150,9 +150,8 @@ def test_bad_input_is_named(name: str, case: str) -> None:
 )
 def test_bad_construction_is_named(name: str, field: str, value: Any) -> None:
     options: dict[str, Any] = {"in_features": D, "n_classes": V, field: value}
-    with pytest.raises(InvalidRequest) as caught:
+    with refused(field):
         make(name, **options)
-    assert caught.value.field == field
 
 
 DRAWING = [name for name, loss in LOSSES.items() if issubclass(loss.kind, SampledSoftmax)]
@@ -161,9 +160,8 @@ DRAWING = [name for name, loss in LOSSES.items() if issubclass(loss.kind, Sample
 @pytest.mark.parametrize("seed", [-1, 0.5, 2**31])
 @pytest.mark.parametrize("name", DRAWING)
 def test_bad_seeds_are_named(name: str, seed: Any) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with refused("seed"):
         make(name, D, V, seed=seed)
-    assert caught.value.field == "seed"
 
 
 def trained(criterion: SoftmaxLoss, optimizer: torch.optim.Optimizer, steps: range) -> None:
@@ -273,9 +271,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("name", "form"), [(name, form) for name in SUB_LINEAR for form in FORMS.get(name, [{}])]
 )
-def test_nothing_has_the_shape_of_all_logits_or_of_all_weights(
-    name: str, form: dict[str, Any]
-) -> None:
+def test_no_tensor_is_as_large_as_all_logits(name: str, form: dict[str, Any]) -> None:
     criterion = make(name, DEEP, WIDE, **form)
     step(criterion, 0)
     with Watch(criterion.parameters()) as watch:
@@ -338,6 +334,6 @@ def test_the_inner_sum_is_z_in_the_mean(name: str, target: Tensor) -> None:
     kept = torch.tensor([0, 1, 3, 4, 5])
     with torch.no_grad():
         full = criterion.full_loss(hidden, target)[kept]
-        ratios = torch.stack([(criterion(hidden, target)[kept] - full).exp() for _ in range(400)])
+        ratios = torch.stack([(criterion(hidden, target)[kept] - full).exp() for _ in range(150)])
     error = (ratios.mean(0) - 1).abs()
     assert bool((error <= 4 * ratios.std(0) / len(ratios) ** 0.5 + 1e-9).all())

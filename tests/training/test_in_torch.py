@@ -1,13 +1,11 @@
 """Living in PyTorch: two processes, scaled gradients, tied weights, gradients added up."""
 
 import copy
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from logitsieve.training import LOSSES, FullSoftmax, SampledSoftmax, SoftmaxLoss
@@ -43,12 +41,8 @@ def three(ragged: bool) -> SampledSoftmax:
     return given(RaggedCandidates(offsets, ids.repeat(rows), weights.repeat(rows)), D, V)
 
 
-def one_of_two(rank: int, folder: str) -> None:
-    """Three steps of one process on its half of each batch, for either form."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
+def halves(rank: int) -> dict[str, Any]:
+    """Three steps of one of two processes on its half of each batch, for either form."""
     mine = slice(rank * B // 2, (rank + 1) * B // 2)
     states = []
     for ragged in (False, True):
@@ -60,20 +54,17 @@ def one_of_two(rank: int, folder: str) -> None:
             parallel(doubles(B, D, seed=step).float()[mine], TARGET[mine]).backward()
             optimizer.step()
         states.append(model.state_dict())
-    key = three(False).random.next().key
-    torch.save({"states": states, "key": key}, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return {"states": states, "key": three(False).random.next().key}
 
 
-def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
-    spawn(one_of_two, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+def assert_as_one(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two `halves` equal one process with twice the batch."""
     model = Model(three(False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for step in range(3):
         optimizer.zero_grad()
         model(doubles(B, D, seed=step).float(), TARGET).backward()
         optimizer.step()
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert first["key"] != second["key"]
     for one, other in zip(first["states"], second["states"], strict=True):
         for name, parameter in model.named_parameters():

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from logitsieve.training import LOSSES, SampledSoftmax
 from tests.training.loss_kit import doubles
+from tests.training.test_in_torch import assert_as_one, halves
 
 D, V, B = 8, 400, 6
 EVERY, STEPS, MIDDLE = 4, 24, 22  # MIDDLE: when rows have moved that are not indexed yet
@@ -80,18 +81,19 @@ def followed(rank: int, name: str) -> dict[str, Any]:
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """All losses of one process."""
+    """All that one process trains."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
     )
-    torch.save({name: followed(rank, name) for name in OPTIONS}, f"{folder}/{rank}.pt")
+    found = {name: followed(rank, name) for name in OPTIONS}
+    torch.save({**found, "halves": halves(rank)}, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Results of each loss, by process."""
+    """Results of each loss, and `halves`, by process."""
     folder = tmp_path_factory.mktemp("processes")
     spawn(one_of_two, (str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
@@ -105,6 +107,10 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, value in state.items():
         yield from leaves(value, f"{path}/{key}")
+
+
+def test_two_processes_equal_one_with_twice_the_batch(processes: Any) -> None:
+    assert_as_one(*(each["halves"] for each in processes))
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -41,9 +41,7 @@ def test_the_sample_depends_on_seed_alone_and_needs_rows(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("dtype", "number"), [("float32", np.nan), ("float16", 1e5)])
-def test_numbers_that_the_file_cannot_hold_are_refused(
-    tmp_path: Path, dtype: str, number: float
-) -> None:
+def test_numbers_beyond_the_files_type(tmp_path: Path, dtype: str, number: float) -> None:
     sample = SpreadSample(tmp_path / "kept.tmp", 2, 40, dtype, 0)
     with pytest.raises(InvalidRequest, match=f"not finite as {dtype}"):
         sample.add(np.full((3, 2), number, np.float32))

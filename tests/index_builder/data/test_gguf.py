@@ -13,9 +13,7 @@ from tests.synthetic import make_hidden
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_1"])
-def test_an_index_of_a_file_has_its_matrix_and_its_identity(
-    make_gguf: Make, kind: str, tmp_path: Path
-) -> None:
+def test_an_index_has_the_files_matrix(make_gguf: Make, kind: str, tmp_path: Path) -> None:
     path, hidden = make_gguf(head=kind, bias=True), make_hidden(64, 64)
     config = BuildConfig(clusters=2, rounds=0)
     index = build(str(path), None, hidden, tmp_path / "m" / "1", heads=["certified"], config=config)

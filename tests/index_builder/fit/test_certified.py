@@ -26,9 +26,7 @@ def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray,
 @pytest.mark.parametrize("vocab_size", [1, 16, 37, 5000])
 @pytest.mark.parametrize("widths", [Widths(16, 64), Widths(32, 128)])
 @pytest.mark.parametrize("count", [40, 90])
-def test_every_stored_number_bounds_what_it_should(
-    vocab_size: int, widths: Widths, count: int
-) -> None:
+def test_every_stored_number_is_a_bound(vocab_size: int, widths: Widths, count: int) -> None:
     softmax = make_softmax(vocab_size, 90)
     order = np.random.default_rng(0).permutation(vocab_size).astype(np.int32)
     turning, stretch = narrow_rotation(softmax, make_hidden(50, 90), count)

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.lsh import LshHead
 from logitsieve.index_builder.config import BuildConfig
@@ -11,6 +10,7 @@ from logitsieve.index_builder.fit.lsh import Setting, fit_lsh
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.index_builder.reduction import draw_planes, hash_vectors, query_planes
 from tests.index_builder.clustered import make_exact, make_inputs
+from tests.refusals import refused
 from tests.synthetic import make_hidden
 
 CONFIG = BuildConfig(seed=5, lsh_memory=4, lsh_tables=64)
@@ -36,9 +36,7 @@ def memory(made: FitResult, softmax: Softmax) -> float:
     return tables / (softmax.weight.nbytes + softmax.bias.nbytes)
 
 
-def test_what_is_found_reaches_the_recall_and_serves(
-    made: tuple[Softmax, FitInputs, FitResult],
-) -> None:
+def test_the_setting_reaches_the_recall(made: tuple[Softmax, FitInputs, FitResult]) -> None:
     softmax, inputs, lsh = made
     assert lsh.summary["reaches"]
     hidden = inputs.heldout.between(0, inputs.heldout.rows).sample(inputs.heldout.rows)
@@ -93,9 +91,8 @@ def test_recall_and_memory_beyond_reach_and_few_contexts() -> None:
     assert lsh.knobs["candidates"] == 0
     serve(softmax, lsh).topk(inputs.sample[:5], 5)
     _, inputs = make_inputs()
-    with pytest.raises(InvalidRequest, match="one table of 4 bits") as error:
+    with refused("lsh_memory", "one table of 4 bits"):
         fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=0.001)))
-    assert error.value.field == "lsh_memory"
     softmax, inputs = make_inputs(rows=30, heldout=3, vocab_size=12)
     lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=10)))
     top = serve(softmax, lsh).topk(inputs.sample, 5)

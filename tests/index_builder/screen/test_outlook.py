@@ -33,9 +33,7 @@ def built(out: Path, contexts: np.ndarray, heldout: Sequence[np.ndarray], **more
     )
 
 
-def test_a_screen_that_pays_stays_and_falls_back_on_estimated(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_screen_that_pays_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index = built(tmp_path, GATHERED, [GATHERED[ROWS:]], target_precision=TARGET)
     assert index.heads == ("exact", "certified", *GRADES, "screen")
     assert (index.default_head, index.manifest.config["fallback"]) == ("screen", "estimated")
@@ -63,9 +61,7 @@ def test_a_screen_that_loses_is_left_out_with_the_reason(
     assert "One held-out text was judged" in note
 
 
-def test_the_worst_text_decides_and_a_named_screen_is_built_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_worst_text_decides(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     texts = [GATHERED[ROWS:], ANYWHERE[ROWS:]]
     index = built(tmp_path, GATHERED, texts, target_precision=TARGET)
     assert "screen" not in index.heads

@@ -68,9 +68,7 @@ def test_training_beats_plain_clusters_and_keeps_its_best_round(inputs: FitInput
 
 
 @pytest.mark.parametrize(("labels", "budget", "filled_up"), [(5, 12.0, 0.0), (64, 10.0, 1.5)])
-def test_the_budget_holds_for_the_lists_as_written(
-    labels: int, budget: float, filled_up: float
-) -> None:
+def test_the_budget_holds_for_written_lists(labels: int, budget: float, filled_up: float) -> None:
     """But for what fills up the shortest of them."""
     _, inputs = make_inputs(rows=2000, depth=64)
     config = replace(CONFIG, labels=labels, budget=budget)

@@ -1,5 +1,7 @@
 """Draws that look at little of the noise follow the same distribution."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -34,9 +36,16 @@ def drawn(
     return ids, scanned
 
 
-@pytest.mark.parametrize("inverse", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("floor", ["tight", "above all"])
-@pytest.mark.parametrize("count", [1, 20, 299, 300])
+QUICK = (0.3, "tight", 1), (1.0, "above all", 20), (2.5, "tight", 299), (1.0, "tight", 300)
+
+
+@pytest.mark.parametrize(
+    ("inverse", "floor", "count"),
+    [
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.exhaustive)
+        for each in product((0.3, 1.0, 2.5), ("tight", "above all"), (1, 20, 299, 300))
+    ],
+)
 def test_draws_follow_the_softmax(inverse: float, floor: str, count: int) -> None:
     logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
     order = best(logits, 300)

@@ -61,9 +61,7 @@ def lanes_of(mask: int) -> list[int]:
     limit=st.sampled_from([-1.0, 0.0, 1.0]),
     count=st.integers(1, LANES),
 )
-def test_bits_name_the_lanes_that_are_not_below_a_limit(
-    values: list[float], limit: float, count: int
-) -> None:
+def test_bits_name_lanes_not_below_a_limit(values: list[float], limit: float, count: int) -> None:
     lanes, out = np.array(values, np.float32), np.empty(4, np.int64)
     below = lanes < limit
     reaching(lanes, np.float32(limit), count, out)

@@ -144,9 +144,7 @@ class Errors:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [(1, 1), (9, 33), (300, 90), (2100, 24), (500, 64)])
-def test_no_context_has_longer_errors_than_the_norm_of_all_of_them(
-    kind: str, size: tuple[int, int]
-) -> None:
+def test_no_errors_are_longer_than_the_norm_of_all(kind: str, size: tuple[int, int]) -> None:
     """All logits together, by both codings, at all scales; each rounds within the margin."""
     random = np.random.default_rng(size[0])
     bias = random.standard_normal(size[0]).astype(np.float32)

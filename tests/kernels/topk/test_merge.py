@@ -62,9 +62,7 @@ def test_the_best_pairs_come_out_best_first_and_ties_by_parent(data: st.DataObje
 
 
 @given(data=st.data())
-def test_a_group_is_doubtful_where_another_log_z_within_would_change_it(
-    data: st.DataObject,
-) -> None:
+def test_a_group_is_doubtful_if_another_log_z_would_change_it(data: st.DataObject) -> None:
     group = Group(data)
     high = group.low + group.width
     middle = group.low + np.where(np.isfinite(group.width), group.width / 2, 1.0)

@@ -1,7 +1,5 @@
 """The HTTP port without a console, and the console that the server finds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Inputs of ModelInfer, as Triton's own client makes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

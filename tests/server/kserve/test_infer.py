@@ -1,7 +1,5 @@
 """ModelInfer, driven by Triton's own client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

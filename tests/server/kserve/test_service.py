@@ -1,7 +1,5 @@
 """The KServe facade but for ModelInfer, driven by Triton's own client."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

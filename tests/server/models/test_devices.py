@@ -1,7 +1,5 @@
 """A server on a GPU: it answers as on the host, tells of a full one, leaves with a lost one."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

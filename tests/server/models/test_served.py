@@ -1,7 +1,5 @@
 """AUTO over the wire: what a target chooses, and what clients see of the points."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

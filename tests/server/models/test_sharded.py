@@ -1,7 +1,5 @@
 """A folder of models in which a version is in shards, served by one process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

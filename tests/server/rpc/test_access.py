@@ -1,7 +1,5 @@
 """Tokens of streams: asked for at each message, and now and then while there is none."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loading, unloading and naming versions while others answer."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -1,7 +1,5 @@
 """Every reply that a server writes is what a client reads."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

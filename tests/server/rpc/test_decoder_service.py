@@ -1,7 +1,5 @@
 """What the Decoder service says to requests that no client of ours would send."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

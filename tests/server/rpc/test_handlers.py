@@ -1,7 +1,5 @@
 """What becomes of a behaviour's failures, without a port."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, NoReturn
 

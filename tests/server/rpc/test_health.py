@@ -1,7 +1,5 @@
 """The states that health checks see, by a watch in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Calls wait to be read, in order, while too many bytes are in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import tracemalloc

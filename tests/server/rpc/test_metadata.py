@@ -1,7 +1,5 @@
 """The metadata that a client may send with a call."""
 
-from __future__ import annotations
-
 import pytest
 
 from logitsieve.server.rpc.metadata import MAX_ID, Told, told, waited_ns

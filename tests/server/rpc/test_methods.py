@@ -1,7 +1,5 @@
 """An RPC stands in each place that must know it: a missing one is named here."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from itertools import pairwise

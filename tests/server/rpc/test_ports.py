@@ -1,7 +1,5 @@
 """Connections that are ended because of their age, over real ports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from queue import SimpleQueue
 

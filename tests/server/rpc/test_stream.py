@@ -1,7 +1,5 @@
 """The Decode stream: replies by id, errors by message, bounds, deadlines and ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

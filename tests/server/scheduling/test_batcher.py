@@ -1,7 +1,5 @@
 """Who shares a batch, who is cut, who is refused; and that no answer depends on it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from time import monotonic
@@ -49,17 +47,14 @@ def waiting(
     us: float = US,
     offloaded: bool = False,
     pace: RunningMean | None = None,
+    together: int = 1,
 ) -> QueuedRequest:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
     asked = PreparedRequest(
-        len(hidden),
-        k,
-        0,
-        0,
-        lambda point, rows: point.topk(hidden[rows], k),
-        hidden if independent else None,
-    )
+        len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k),
+        hidden if independent else None, **{"together": together} if together > 1 else {},
+    )  # fmt: skip
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()
     return QueuedRequest(point, asked, us * len(hidden), pace, 0, deadline, future, offloaded)
@@ -130,7 +125,10 @@ def test_a_large_request_goes_to_the_end_after_each_batch_of_it() -> None:
         assert queue.rows == BATCH_ROWS + 5
         late = waiting(2)  # fills up the last batch of the large one
         queue.put(late)
+        waited_ns = large.queue_ns
+        assert waited_ns > 0
         assert taken(queue) == [(large, BATCH_ROWS, 2 * BATCH_ROWS)]
+        assert large.queue_ns == waited_ns
         assert taken(queue) == [(late, 0, 2), (large, 2 * BATCH_ROWS, 2 * BATCH_ROWS + 5)]
         assert (queue.rows, queue.in_flight) == (0, 0)
 
@@ -143,6 +141,18 @@ def test_cheap_rows_make_larger_batches() -> None:
         cheap = waiting(BATCH_ROWS * 2, us=1.0)
         queue.put(cheap)
         assert taken(queue) == [(cheap, 0, BATCH_ROWS * 2)]
+        less_cheap = waiting(70, us=30.7)
+        queue.put(less_cheap)
+        assert taken(queue) == [(less_cheap, 0, 65)]
+
+    scene(play())
+
+
+def test_groups_of_beams_are_not_parted() -> None:
+    async def play() -> None:
+        queue, beams = batcher(), waiting(100, independent=False, together=5)
+        queue.put(beams)
+        assert [taken(queue) for _ in range(2)] == [[(beams, 0, 60)], [(beams, 60, 100)]]
 
     scene(play())
 
@@ -271,7 +281,7 @@ def test_a_long_request_that_is_late_is_computed_no_further() -> None:
 
 def test_only_who_meets_others_waits_for_more() -> None:
     async def play() -> None:
-        queue = batcher(delay_s=1e-4)
+        queue = batcher(delay_s=0.01)
         first, second = waiting(1), waiting(1)
         queue.put(first)
         assert first.ready_at == 0
@@ -279,8 +289,9 @@ def test_only_who_meets_others_waits_for_more() -> None:
         assert second.ready_at > 0
         assert len(taken(queue)) == 2
         queue.put(waiting(1))
-        queue.put(waiting(1, k=4))
-        assert [len(taken(queue)) for _ in range(2)] == [1, 1]  # the second after its delay
+        queue.put(other := waiting(1, k=4))
+        assert [len(taken(queue)) for _ in range(2)] == [1, 1]
+        assert monotonic() >= other.ready_at
 
     scene(play())
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
@@ -70,8 +68,14 @@ async def run(
 
 def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Executor) -> None:
     here = threading.get_ident()
-    assert asyncio.run(run(work, threading.get_ident, SMALL))[0] == here
+    assert asyncio.run(run(work, threading.get_ident, SMALL))[::2] == (here, 0)
     assert asyncio.run(run(work, threading.get_ident, LARGE))[0] != here
+
+
+def test_a_batch_waits_for_more_as_long_as_the_options_say() -> None:
+    work = executor(threads=1, batch_delay_us=200)
+    assert work.batcher._delay_s == pytest.approx(2e-4)
+    work.close()
 
 
 def test_what_waits_for_a_gpu_never_stays_on_the_loop(work: Executor) -> None:
@@ -302,6 +306,9 @@ def test_work_that_takes_longer_than_estimated_leaves_the_loop_and_is_tried_ther
         pace.add_on_loop(estimate_us, estimate_us)
     assert pace.fits_loop(estimate_us)
     assert not pace.fits_loop(INLINE_US)
+    pace = Pace()
+    pace.loop.add(2.0)
+    assert not pace.fits_loop(INLINE_US / 2)
 
 
 def test_the_loop_learns_how_long_its_own_work_takes(work: Executor) -> None:
@@ -358,16 +365,16 @@ def test_a_request_of_many_draws_takes_turns_with_others(work: Executor) -> None
         return reply_of(part.stop - part.start)
 
     async def scene() -> None:
-        long = asyncio.create_task(rows_of(work, 8, compute, extra_us=4 * PART_US))
+        long = asyncio.create_task(rows_of(work, 6, compute, extra_us=3 * PART_US))
         assert await asyncio.to_thread(started.wait, WAIT_S)
         short = asyncio.create_task(run(work, lambda: order.append("short"), LARGE))
         await asyncio.sleep(0)
         release.set()
         await short
-        assert len((await long)[0].ids) == 8
+        assert len((await long)[0].ids) == 6
 
     asyncio.run(scene())
-    assert order == ["part", "short", "part", "part", "part"]
+    assert order == ["part", "short", "part", "part"]
 
 
 def test_what_surely_comes_too_late_is_not_begun(work: Executor) -> None:
@@ -377,6 +384,8 @@ def test_what_surely_comes_too_late_is_not_begun(work: Executor) -> None:
         asyncio.run(
             rows_of(work, 1, cast(Any, pytest.fail), estimate_us=1e7, time_left_s=1.0, pace=pace)
         )
+    in_doubt = rows_of(work, 1, lambda _: "found", estimate_us=3e8, time_left_s=100.0, pace=pace)
+    assert asyncio.run(in_doubt)[0] == "found"
 
 
 def test_the_time_before_arrival_counts_against_patience() -> None:
@@ -429,14 +438,18 @@ class Faulty:
 
 @pytest.mark.parametrize("place", ["take", "done", "count_batch", "device_ns"])
 def test_no_fault_at_a_hand_over_makes_a_client_wait(place: str) -> None:
-    faults = [MemoryError("injected")]
+    faults, counted = [MemoryError("injected")], list[int]()
 
     def fail(*arguments: object) -> int:
         if faults and place in ("count_batch", "device_ns"):
             raise faults.pop()
         return 0
 
-    work = executor(threads=1, max_in_flight=9, count_batch=fail, device_ns=fail)
+    def count(rows: int) -> None:
+        counted.append(rows)
+        fail()
+
+    work = executor(threads=1, max_in_flight=9, count_batch=count, device_ns=fail)
     started, release = threading.Event(), threading.Event()
 
     def block() -> str:
@@ -459,4 +472,5 @@ def test_no_fault_at_a_hand_over_makes_a_client_wait(place: str) -> None:
 
     asyncio.run(scene())
     assert (work.batcher.in_flight, work.batcher.rows, work.batcher.wait_s) == (0, 0, 0)
+    assert all(rows > 0 for rows in counted)
     work.close()

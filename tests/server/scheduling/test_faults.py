@@ -4,8 +4,6 @@ A trace function raises at the n-th function that is entered or resumed, in whic
 n = 1, 2, ... until a scene passes without a fault.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -69,9 +69,7 @@ SOME = SharedCandidates(torch.tensor([7, 3, 7, 0, 2, 10]), doubles(6, seed=5))
 @pytest.mark.parametrize("ragged", [False, True])
 @TARGETS
 @FORMS
-def test_all_candidates_are_the_full_softmax(
-    form: dict[str, Any], target: Tensor, ragged: bool
-) -> None:
+def test_all_classes_are_the_softmax(form: dict[str, Any], target: Tensor, ragged: bool) -> None:
     candidates = as_ragged(EVERYTHING, rows_of(target)) if ragged else EVERYTHING
     criterion, hidden = loss_over(candidates, form), doubles(5, D, seed=1)
     wanted = hidden.clone().requires_grad_()
@@ -85,9 +83,7 @@ def test_all_candidates_are_the_full_softmax(
 
 @TARGETS
 @FORMS
-def test_ragged_equals_shared_where_the_candidates_are_the_same(
-    form: dict[str, Any], target: Tensor
-) -> None:
+def test_ragged_equals_shared_of_equal_candidates(form: dict[str, Any], target: Tensor) -> None:
     hidden = doubles(5, D, seed=1)
     shared = run(loss_over(SOME, form), hidden, target)
     assert_same(shared, run(loss_over(as_ragged(SOME, rows_of(target)), form), hidden, target))
@@ -112,9 +108,7 @@ def test_the_kernel_equals_the_form_in_torch(form: dict[str, Any], target: Tenso
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_a_normalised_row_of_zeros_has_the_gradient_that_torch_gives(
-    ragged: bool, dtype: torch.dtype
-) -> None:
+def test_a_normalised_row_of_zeros_has_torchs_gradient(ragged: bool, dtype: torch.dtype) -> None:
     """As the row of an embedding's padding_idx is, once it is tied."""
     candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
     criterion, hidden = (
@@ -132,9 +126,7 @@ def test_a_normalised_row_of_zeros_has_the_gradient_that_torch_gives(
 @pytest.mark.parametrize("ragged", [False, True])
 @TARGETS
 @FORMS
-def test_gradients_are_those_of_finite_differences(
-    form: dict[str, Any], target: Tensor, ragged: bool
-) -> None:
+def test_gradients_are_differences(form: dict[str, Any], target: Tensor, ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(target)) if ragged else SOME
     criterion = loss_over(candidates, form, sparse=False, reduction="none")
     hidden = doubles(5, D, seed=1).requires_grad_()

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.proposals.frequency import (
     log_uniform_weights,
     uniform_weights,
     unigram_weights,
 )
+from tests.refusals import refused
 from tests.training.loss_kit import (
     Numbers,
     assert_unbiased,
@@ -135,16 +135,14 @@ def test_bad_weights_are_named(counts: Tensor) -> None:
         (lambda: unigram_weights(V, counts), "class_counts"),
         (lambda: unigram_weights(V), "class_counts"),
     ):
-        with pytest.raises(InvalidRequest) as caught:
+        with refused(field):
             call()
-        assert caught.value.field == field
 
 
 @pytest.mark.parametrize("n_sampled", [0, 1.5])
 def test_no_draws_are_refused(n_sampled: Any) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with refused("n_sampled"):
         FrequencyProposal(COUNTS, n_sampled=n_sampled)
-    assert caught.value.field == "n_sampled"
 
 
 def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LSH, KMeans, SampledSoftmax, SoftmaxLoss, TopK
 from logitsieve.training.autograd.batch import (
     Candidates,
@@ -19,6 +18,7 @@ from logitsieve.training.autograd.batch import (
     read_batch,
 )
 from logitsieve.training.proposals.search import SearchProposal, sqrt_classes
+from tests.refusals import refused
 from tests.training.loss_kit import doubles, full_cross_entropy, proposed
 
 D = 8
@@ -114,6 +114,8 @@ def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
     rest = 11 - len({*best, 5})
     estimates: dict[tuple[int, ...], float] = {}
     for step in range(20 * comb(rest, 2)):
+        if len(estimates) == comb(rest, 2):
+            break
         ((_, drawn),) = sets(proposed(criterion, hidden, target))
         criterion.random.step = step  # once more, the same
         estimates[tuple(sorted(drawn))] = float(
@@ -258,6 +260,5 @@ def test_defaults_follow_V(kind: str) -> None:
     ],
 )
 def test_bad_options_are_named(kind: str, options: dict[str, int], field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with refused(field):
         make(kind, 50, **options)
-    assert caught.value.field == field

@@ -18,9 +18,7 @@ def ids() -> torch.Tensor:
 
 
 @torch.inference_mode()
-def test_logits_are_weight_times_hidden_plus_bias_as_a_hook_sees_them(
-    model: LanguageModel, ids: torch.Tensor
-) -> None:
+def test_logits_are_the_product_a_hook_sees(model: LanguageModel, ids: torch.Tensor) -> None:
     seen: list[torch.Tensor] = []
     model.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(ids)
@@ -34,9 +32,7 @@ def test_logits_are_weight_times_hidden_plus_bias_as_a_hook_sees_them(
 
 
 @torch.inference_mode()
-def test_state_carried_across_calls_equals_one_call(
-    model: LanguageModel, ids: torch.Tensor
-) -> None:
+def test_two_calls_with_state_equal_one(model: LanguageModel, ids: torch.Tensor) -> None:
     first, state = model(ids[:, :5])
     second, state = model(ids[:, 5:], state)
     whole, whole_state = model(ids)
@@ -68,9 +64,7 @@ def test_the_tied_weight_is_stored_once(tmp_path: Path, model: LanguageModel) ->
 
 @torch.inference_mode()
 @pytest.mark.parametrize("tied", [True, False])
-def test_normalized_and_untied_models_come_back(
-    tmp_path: Path, ids: torch.Tensor, tied: bool
-) -> None:
+def test_other_models_come_back(tmp_path: Path, ids: torch.Tensor, tied: bool) -> None:
     torch.manual_seed(3)
     made = LanguageModel(31, dim=8, layers=1, tied=tied, normalized=True).eval()
     made.save(tmp_path)

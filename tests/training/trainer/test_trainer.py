@@ -13,6 +13,7 @@ from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.trainer import Corpus, TrainConfig, Trainer, Vocabulary
 from logitsieve.training.trainer.corpus import TextStreams
 from logitsieve.training.trainer.trainer import VALID_STREAMS, lr_factor
+from tests.refusals import refused
 
 WORDS = ("<unk>", "<eos>", *(f"w{number}" for number in range(30)))
 
@@ -36,7 +37,7 @@ def trained(trainer: Trainer, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_every_loss_learns(corpus: Corpus, name: str, tied: bool) -> None:
     tied = tied and name != "d-softmax"
     trainer = Trainer(options(loss=name, tied=tied, dropout=0.0), corpus)
@@ -47,9 +48,7 @@ def test_every_loss_learns(corpus: Corpus, name: str, tied: bool) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_trainer_that_is_loaded_goes_on_bit_for_bit(
-    tmp_path: Path, corpus: Corpus, name: str
-) -> None:
+def test_a_loaded_trainer_goes_on_bit_for_bit(tmp_path: Path, corpus: Corpus, name: str) -> None:
     config = options(loss=name, index_every=3, tied=name != "d-softmax")
     whole = Trainer(config, corpus)
     expected = trained(whole, 12)
@@ -118,9 +117,8 @@ def test_a_model_that_is_not_finite_fails(corpus: Corpus) -> None:
     ],
 )
 def test_what_does_not_go_together(corpus: Corpus, more: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with refused(field):
         Trainer(options(**more), corpus)
-    assert caught.value.field == field
 
 
 @pytest.mark.parametrize("loss", ["full", "uniform"])

@@ -57,7 +57,7 @@ class Executor:
     ) -> None:
         self._threads = config.threads
         self._count_batch, self._lose_device = count_batch, lose_device
-        self._device_ns = device_ns
+        self._device_ns = device_ns or int  # 0 without a GPU
         self.batcher = Batcher(
             workers=config.threads,
             max_in_flight=config.max_in_flight,
@@ -160,7 +160,7 @@ class Executor:
 
     def _finish(self, batch: Batch) -> Finished:
         finished: Finished = [(queued, DeadlineExceeded(TOO_LATE)) for queued in batch.late]
-        before = self._device_ns() if self._device_ns else 0
+        before = self._device_ns()
         outcomes, timings = list[Outcome](), Timings()
         if batch.requests:
             deadlines = [queued.deadline for queued in batch.requests]
@@ -169,7 +169,7 @@ class Executor:
             end = max(latest) if len(latest) == len(deadlines) else None
             with ending_by(end), noting(timings):
                 outcomes = compute(batch.requests)
-        device_ns = self._device_ns() - before if self._device_ns else 0
+        device_ns = self._device_ns() - before
         for queued, outcome in zip(batch.requests, outcomes, strict=True):
             queued.device_ns += device_ns
             queued.timings += timings
