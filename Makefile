@@ -81,7 +81,7 @@ test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
 	$(BIN)/pytest -m 'ray and not exhaustive'
 
 test-eval: .venv/eval  ## lm_eval, which is installed for them, against OpenAI's interface over GGUF
-	$(BIN)/pytest -m 'evaluation and not exhaustive'
+	$(BIN)/pytest -m 'evaluation and not exhaustive' tests/completions
 
 test-avx2: .venv/dev  ## some tests as on a CPU with AVX2 and nothing newer, where this one has more
 	@if grep -qE 'avx512f|avx_vnni' /proc/cpuinfo; \

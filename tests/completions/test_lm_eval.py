@@ -3,6 +3,8 @@
 `make test-eval` installs it and runs this.
 """
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 from logitsieve.client.llamacpp import LlamaAttachment
 from tests.completions.conftest import NAME, Client
 from tests.completions.test_scores import MOST_ERROR, log_softmax
-from tests.llamacpp.small_model import END, WORDS
+from tests.llamacpp.small_model import BEGIN, WORDS
 
 pytestmark = [pytest.mark.evaluation, pytest.mark.usefixtures("llama_wheel")]
 
@@ -143,7 +145,7 @@ def test_answers_are_those_of_float64(answers: dict[int, Any], attached: LlamaAt
             == np.argsort([float(one[0]) for one in found]).tolist()
         )
         require_equal(answers[1]["cloze"][place], [scored(item["question"], f" {item['answer']}")])
-        page = [END, *context.tokenize(item["page"], begin=False)]
+        page = [BEGIN, *context.tokenize(item["page"], begin=False)]
         rows = log_softmax(context, page)[:-1]
         total = float(rows[range(len(rows)), page[1:]].sum())
         [rolled] = np.ravel(answers[1]["prose"][place])
