@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Candidates
-from logitsieve.decoding.logit_edits import Edits, edit_candidates, edits_of
+from logitsieve.decoding.logit_edits import HEADROOM, Edits, edit_candidates, edits_of
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
 from tests.oracle import logits64
 from tests.refusals import refused
@@ -55,6 +55,10 @@ def test_a_row_is_edited_as_if_it_were_alone(data: st.DataObject, rows: int) -> 
         np.testing.assert_array_equal(found.ids, np.concatenate([one.ids for one in alone]))
         np.testing.assert_array_equal(found.values, np.concatenate([one.values for one in alone]))
         assert {found.allow_list} == {one.allow_list for one in alone}
+
+
+def test_a_head_is_called_once_for_as_many_edits_as_the_page_of_exactness_says() -> None:
+    assert HEADROOM == 8
 
 
 @pytest.mark.parametrize("field", ["banned", "allowed", "biased", "repeated"])

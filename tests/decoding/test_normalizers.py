@@ -141,6 +141,7 @@ def test_certified_is_an_interval_that_holds_it(
 )
 def test_an_interval_is_rounded_outward(value: float, below: float, above: float) -> None:
     log_z = np.array([[0.0, value, value - below, value + above]])
+    assert LogZ(log_z, 1.0).spans == log_z[:, 3] - log_z[:, 2]
     found = LogZ(log_z, 1.0).rounded()
     assert found.value is not None
     assert found.low is not None
