@@ -51,7 +51,7 @@ class Defect(Exception):
     """A server that says what it should not."""
 
 
-class _Aborted(Exception):
+class _Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # the library is untyped
     pass
 
 
@@ -77,6 +77,8 @@ class Context:
         return ()
 
     def set_trailing_metadata(self, metadata: object) -> None: ...
+
+    async def send_initial_metadata(self, metadata: object) -> None: ...
 
     async def abort(self, code: grpc.StatusCode, message: str, trailer: Any) -> NoReturn:
         self.code, self.trailer = code, dict(trailer)[TRAILER]

@@ -146,8 +146,11 @@ def test_levels_are_built_for_a_flat_softmax_alone_and_alike() -> None:
     flat, steep = np.ones(256), 0.8 ** np.arange(256)
     made = fit_levels(inputs_of(flat))
     assert made
-    assert made.summary == {"coarse": FIRST, "coordinates": 256}
+    assert made.summary == {"coarse": FIRST[0], "coordinates": 256}
     assert made.arrays["middle"].shape == (38, 16 * (256 // 8 + 4))
+    bent = fit_levels(inputs_of(np.concatenate([np.full(40, 3.0), np.ones(216)])))
+    assert bent
+    assert bent.summary == {"coarse": 32, "coordinates": 256}  # which leave far fewer rows
     assert fit_levels(inputs_of(steep)) is None
     assert fit_levels(inputs_of(np.ones(LEAST_DIM - 1), dim=LEAST_DIM - 1)) is None
     one, two = (fit_levels(inputs_of(np.ones(256))) for _ in range(2))

@@ -53,7 +53,7 @@ ROTATION = 1  # the stream of random numbers that draws it
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
 # Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
-FIRST = 16  # coordinates in eight bits: fastest of 16 to 128 on two published models
+FIRST = (16, 32, 64)  # coordinates in eight bits: the first without held-out contexts
 LEAST_DIM = 192  # of a row much longer than its codes
 MOMENT_ROWS = 8192  # contexts that choose the basis
 JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate the bytes read
@@ -72,21 +72,29 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
     with one_thread():  # eigenvectors of a matrix of this size take no less on more
         basis_DD = balanced(moments_DD, contexts_DD)
     threads = inputs.config.threads
+    first = FIRST[0]
     if inputs.heldout.rows:
-        steep, level = costs(softmax, basis_DD, inputs.heldout, threads)
-        if steep < level:
+        steep, proven = costs(softmax, basis_DD, inputs.heldout, threads)
+        # Bytes of a proven answer and of an estimated one, which hardly leaves the first level.
+        first = min(FIRST, key=lambda each: proven[each] + first_bytes(softmax.dim, each))
+        if steep < proven[first]:
             return None
     progress("basis", 1, 1)
-    turned = turn_all(inputs, square(turned_at_random(basis_DD, FIRST, seed)))
+    turned = turn_all(inputs, square(turned_at_random(basis_DD, first, seed)))
     report = counter(progress, "codes", softmax.vocab_size)
-    arrays = code_levels(turned, FIRST, threads, report)
-    return FitResult(arrays, {"coarse": FIRST, "coordinates": softmax.dim}, {})
+    arrays = code_levels(turned, first, threads, report)
+    return FitResult(arrays, {"coarse": first, "coordinates": softmax.dim}, {})
+
+
+def first_bytes(dim: int, first: int) -> float:
+    """Return the bytes of a row that the first level reads."""
+    return first + LEVELS_EXTRA + (dim - first) / 8
 
 
 def costs(
     softmax: Softmax, basis_DD: Float64, heldout: Contexts, threads: int = 1
-) -> tuple[float, float]:
-    """Return (bytes a row for a proven top k by the best sketch without levels, with levels)."""
+) -> tuple[float, dict[int, float]]:
+    """Return bytes a row for a proven top k: by the best sketch without levels, and with FIRST."""
     hidden_ND = heldout.sample(JUDGING)
     exact = ExactHead(softmax, threads=threads)
     least_N = exact.topk(hidden_ND, min(DEPTH, softmax.vocab_size)).logits[:, -1]
@@ -115,11 +123,13 @@ def costs(
         for fine in FINE
         if coarse <= fine
     )
-    bits, products = (dim - FIRST) // 8, lengths(FIRST)
-    _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
-    both, fine = FIRST + LEVELS_EXTRA + 2 * bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
-    level = both + second * fine + last * stored
-    return steep, level
+    levels = {}
+    for first in FIRST:
+        bits, products = (dim - first) / 8, lengths(first)
+        _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
+        both, fine = first_bytes(dim, first) + bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
+        levels[first] = both + second * fine + last * stored
+    return steep, levels
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
