@@ -6,6 +6,7 @@ It fails by INTERNAL with an incident, or 500; nothing hangs, and nothing stays 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,6 +32,7 @@ from tests.server.running import START_S, WAIT_S, Loop, config_for, write_model
 
 # Coroutines that were made and not awaited, sockets of connections that were never made.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 FOLDER = str(Path(sys.modules[Server.__module__].__file__ or "").parent)
 # Entered by gRPC or an event loop, with nothing of ours around them.
 CALLED_BY_OTHERS = {
@@ -47,6 +49,13 @@ TOLD = (
     (TIMEOUT, f"{1000 * WAIT_S:.0f}"),
     ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
 )
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect them here, where their warnings are ignored, not in a later test."""
+    yield
+    gc.collect()
 
 
 def walked(frame: FrameType) -> bool:
