@@ -1,1 +1,1 @@
-"""The five papers' tables and figures by what is shipped: `python -m benchmarks.papers`."""
+"""Repeat tables and figures of the five papers: `python -m benchmarks.papers`."""

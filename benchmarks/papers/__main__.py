@@ -28,7 +28,7 @@ OUT = raw.RESULTS / "papers"
 
 
 def main() -> None:
-    """Run one and write what it found."""
+    """Run one of them, then write and print its rows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
     parser.add_argument("paper", choices=PAPERS, help="as docs/papers.md numbers them")
     which = parser.add_mutually_exclusive_group()

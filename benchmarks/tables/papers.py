@@ -79,7 +79,7 @@ COLUMNS = {
 
 
 def table_2() -> str:
-    """Table 2 of Chen et al. beside the races of like shapes."""
+    """Render Table 2 of Chen et al. with our races of similar shapes."""
     races = [[race(name)] for name in SHAPES]
     if present(FAIR):
         races[0].insert(0, Race(load(FAIR)))
@@ -98,7 +98,7 @@ def table_2() -> str:
 def fastest(races: list[Race], methods: tuple[str, ...]) -> str:
     """Render the fastest setting with P@1 >= 0.98, over the best float32; or the most precise.
 
-    Of the first method that took part in a race, in the first race that it took part in.
+    `methods` are tried in order, each in all `races`: the first that took part counts.
     """
     took_part = ((name, each) for name in methods for each in races if name in each.methods)
     method, each = next(took_part, ("", races[0]))

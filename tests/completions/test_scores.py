@@ -8,6 +8,7 @@ import pytest
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.completions.engine import SLICE, steady_sequences
 from logitsieve.llamacpp import LlamaContext
+from tests.client import dense
 from tests.completions.conftest import Client
 from tests.llamacpp.small_model import POSITIONS, TEXT, Make
 
@@ -26,7 +27,7 @@ def log_softmax(context: LlamaContext, prompt: list[int]) -> np.ndarray:
     hidden = np.concatenate([context.read(part, 0, every=True) for part in slices])
     weight = context.gguf.matrix.rows(slice(None)).astype(np.float64)
     logits = hidden.astype(np.float64) @ weight.T
-    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+    return dense.log_softmax(logits)
 
 
 def test_prompts_are_scored_as_by_float64(client: Client, attached: LlamaAttachment) -> None:

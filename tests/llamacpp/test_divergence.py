@@ -8,6 +8,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp import GgufModel, LlamaContext
 from logitsieve.llamacpp.divergence import compare, divergence
+from tests.client.dense import log_softmax
 from tests.llamacpp.small_model import TEXT, Make
 from tests.llamacpp.test_context import logits_of
 
@@ -21,12 +22,8 @@ def windows_of(context: LlamaContext) -> list[list[int]]:
     return [tokens[i : i + WINDOW] for i in range(0, len(tokens), WINDOW)]
 
 
-def log_softmax(context: LlamaContext, tokens: list[int]) -> np.ndarray:
-    context.headless = True
-    context.forget()
-    logits = logits_of(context, context.read(tokens, every=True))
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+def log_probs_of(context: LlamaContext, tokens: list[int]) -> np.ndarray:
+    return np.asarray(log_softmax(logits_of(context, context.read_alone(tokens))))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +51,7 @@ def test_every_position_is_compared_as_by_dense_logits(
         at = 0
         for tokens in windows:
             start = len(tokens) // 2
-            p, q = (log_softmax(context, tokens)[start:-1] for context in (one, two))
+            p, q = (log_probs_of(context, tokens)[start:-1] for context in (one, two))
             here = slice(at, at := at + len(p))
             following = tokens[start + 1 :]
             assert found.tokens[here].tolist() == following

@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, idle_cores
+from logitsieve.cli.options import AsJson, flag, idle_cores, llama_threads
 from logitsieve.cli.output import bars, print_json, print_table
 from logitsieve.evaluation.precision import block_means
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
@@ -39,9 +39,7 @@ class CompareOptions:
         min=4,
         max=LONGEST_WINDOW,
     )
-    threads: int | None = flag(
-        None, "CPU threads; by default one for each idle core.", "--threads", "-t", min=1, max=1024
-    )
+    threads: int | None = llama_threads("llama.cpp")
     csv: Path | None = flag(None, "A file to write with one line for each position.")
 
     def check(self) -> None:
@@ -68,14 +66,15 @@ def command(first: First, second: Second, options: CompareOptions, as_json: AsJs
     if as_json:
         print_json({"first": str(first), "second": str(second), **facts})
         return
+    no_quantiles = [None] * len(QUANTILES)
     kl, agree, ratio = (facts[name] for name in ("kl", "same_best", "log_perplexity_ratio"))
     print_table(
         f"{second} compared with {first}, {facts['positions']:,} positions",
         ["", "mean", "standard error", *QUANTILES],
         [
             ["KL divergence, nats", kl["mean"], kl["error"], *(kl[name] for name in QUANTILES)],
-            ["same best token", agree["mean"], agree["error"], *[None] * len(QUANTILES)],
-            ["log perplexity, less the first's", ratio["mean"], ratio["error"], *[None] * 5],
+            ["same best token", agree["mean"], agree["error"], *no_quantiles],
+            ["log perplexity, less the first's", ratio["mean"], ratio["error"], *no_quantiles],
         ],
     )
     print("Perplexities: {:.4f} and {:.4f}".format(*facts["perplexity"]))

@@ -160,9 +160,9 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
         raise InvalidRequest(flag, f"{path} ({error})", allowed) from error
 
 
-def llama_threads() -> Any:
-    """Return the field of `--threads` of commands that run llama.cpp with an index."""
-    text = "CPU threads, of llama.cpp and of the index; by default one for each idle core."
+def llama_threads(users: str = "llama.cpp and the index") -> Any:
+    """Return the field of `--threads` of commands that run llama.cpp."""
+    text = f"CPU threads of {users}; by default one for each idle core."
     return flag(None, text, "--threads", "-t", min=1, max=1024)
 
 

@@ -128,6 +128,15 @@ class LlamaContext(LlamaModel):
                 outputs.append(output)
         return np.concatenate(outputs)
 
+    def read_alone(self, tokens: Sequence[int], *, headless: bool = True) -> Float32:
+        """Empty the cache and read tokens; return rows of hidden, or logits, of every one."""
+        before, self.headless = self.headless, headless
+        self.forget()
+        try:
+            return self.read(tokens, every=True)
+        finally:
+            self.headless = before
+
     def step(self, tokens: Mapping[int, int]) -> Float32:
         """Append a token to each of some sequences; return their outputs [B, .] in that order."""
         for sequence, token in tokens.items():

@@ -58,7 +58,7 @@ def compare(
     for tokens in windows:
         start = len(tokens) // 2
         if start + 1 < len(tokens):
-            hidden = _hidden(first, tokens)[start:-1], _hidden(second, tokens)[start:-1]
+            hidden = first.read_alone(tokens)[start:-1], second.read_alone(tokens)[start:-1]
             parts.append(
                 divergence(first.gguf, second.gguf, *hidden, np.array(tokens[start + 1 :]))
             )
@@ -108,11 +108,3 @@ def _logits(model: GgufModel, hidden_ND: Float64, rows: slice) -> Float64:
     if model.softcap:
         logits_NS = model.softcap * np.tanh(logits_NS / model.softcap)
     return np.asarray(logits_NS, np.float64)
-
-
-def _hidden(context: LlamaContext, tokens: list[int]) -> Float32:
-    before, context.headless = context.headless, True
-    context.forget()
-    rows = context.read(tokens, every=True)
-    context.headless = before
-    return rows

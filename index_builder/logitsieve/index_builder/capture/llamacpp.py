@@ -142,12 +142,10 @@ def read_stretches(
 
     `progress` gets (`stage`, stretches read, all).
     """
-    before, context.headless, rows = context.headless, headless, []
+    rows = []
     for number, (tokens, first) in enumerate(stretches):
-        context.forget()
-        rows.append(context.read(tokens, every=True)[first:])
+        rows.append(context.read_alone(tokens, headless=headless)[first:])
         progress(stage, number + 1, len(stretches))
-    context.headless = before
     return np.concatenate(rows)
 
 
@@ -181,8 +179,7 @@ class OneReader(NamedTuple):
 def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
     """Return the output layer's inputs for a window, float32 [T, D]."""
     with reader.lock:
-        reader.context.forget()
-        return reader.context.read(tokens, every=True)
+        return reader.context.read_alone(tokens)
 
 
 def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
@@ -195,9 +192,7 @@ def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
         while len(made) < reader.window and not context.ends(token := int(logits[0].argmax())):
             made.append(token)
             logits = context.step({0: token})
-        context.headless = True
-        context.forget()
-        return context.read(made, every=True)[len(tokens) - 1 :]
+        return context.read_alone(made)[len(tokens) - 1 :]
 
 
 def _read(
