@@ -6,9 +6,10 @@ Shape letters: B batch rows, C clusters, D hidden size, P probes.
 import numpy as np
 from numpy.random import Generator
 
-from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads import ScreenHead, Softmax
 from logitsieve.heads.exact import ExactHead
+from logitsieve.kernels.screen.route import CODES
 from tests.attacks.judge import best, exact_logits
 from tests.attacks.matrices import DIMS, contexts_of, rows_of
 from tests.attacks.tally import Tally
@@ -21,6 +22,7 @@ def odd_matrices(random: Generator) -> Tally:
     """Centroids and contexts of all kinds."""
     C, D = int(random.integers(1, 200)), int(random.choice(DIMS))
     centroids = rows_of(random, C, D)
+    centroids[: random.integers(C)] = centroids[-1]  # ties
     hidden = contexts_of(random, Softmax(centroids, np.zeros(C, np.float32)), ROWS)
     return judged(centroids, hidden, probes_of(random, C))
 
@@ -111,7 +113,7 @@ def probes_of(random: Generator, C: int) -> int:
 
 
 def judged(centroids: Float32, hidden: Float32, probes: int) -> Tally:
-    """The routes of one call: each cluster lists the row of its own number alone."""
+    """The routes of a call by codes and of one by float32: each cluster lists its number alone."""
     C, D = centroids.shape
     softmax = Softmax(np.full((C, D), 1e-8, np.float32), np.zeros(C, np.float32))
     arrays = {
@@ -122,17 +124,21 @@ def judged(centroids: Float32, hidden: Float32, probes: int) -> Tally:
     head = ScreenHead.from_arrays(
         softmax, arrays, fallback=ExactHead(softmax), threads=1, knobs={"probes": probes}
     )
-    listed, tally = head.candidates(hidden, 1), Tally()
-    routes = [np.sort(part) for part in np.split(listed.ids, listed.offsets[1:-1])]
     truth = np.sort(best(centroids, np.zeros(C, np.float32), hidden, probes)[0], axis=1)
-    wrong = np.array([not np.array_equal(*pair) for pair in zip(routes, truth, strict=True)])
+    tally = Tally()
+    for codes in ("with", "without"):
+        listed = head.candidates(hidden, 1)
+        routes = [np.sort(part) for part in np.split(listed.ids, listed.offsets[1:-1])]
+        wrong = np.array([not np.array_equal(*pair) for pair in zip(routes, truth, strict=True)])
 
-    def describe(place: int) -> str:
-        dots = exact_logits(centroids, np.zeros(C, np.float32), hidden[place, None])[0]
-        got, wanted = routes[place][:5], truth[place][:5]
-        return f"C={C} D={D} row {place}: {got} {dots[got]}, truth {wanted} {dots[wanted]}"
+        def describe(place: int, routes: list[Int32] = routes, codes: str = codes) -> str:
+            dots = exact_logits(centroids, np.zeros(C, np.float32), hidden[place, None])[0]
+            got, wanted = routes[place][:5], truth[place][:5]
+            sizes = f"C={C} D={D} {codes} codes row {place}"
+            return f"{sizes}: {got} {dots[got]}, truth {wanted} {dots[wanted]}"
 
-    tally.add(wrong, describe)
+        tally.add(wrong, describe)
+        head._descriptor[CODES] = 0  # as of a screen whose centroids have biases
     return tally
 
 

@@ -1,6 +1,5 @@
-"""Rules that hold for every normalizer, the places that list their names, and log Z in float64."""
+"""Rules that hold for every normalizer, where they are listed, and log Z in float64."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import EXACT, LogZ, Query
 from logitsieve.index import open_index
-from logitsieve.v1 import decoder_pb2 as pb
 from tests.decoding.drawn import edited_logits
 from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SCALES, SOFTMAX, normalized, truth
+from tests.log_z import in_bounds, log_z_in
 from tests.oracle import log_sum_exp, logits64
 from tests.refusals import refused
 from tests.server.running import write_model
@@ -33,17 +32,15 @@ def test_probabilities_of_all_ids_sum_to_one(
 ) -> None:
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300), (5, 1))
     reply = decoder.score(HIDDEN, every, constraints=asked, normalizer=normalizer)
-    total, answer = np.exp(reply.log_probs.astype(np.float64)).sum(axis=1), reply.answer
+    total = np.exp(reply.log_probs.astype(np.float64)).sum(axis=1)
     if normalizer == "candidates" and constraints == "one left":
         return  # which is no candidate
     if normalizer != "certified":
         np.testing.assert_allclose(total, 1, rtol=3e-6)
         return
-    assert answer.log_z is not None
-    assert answer.log_z_low is not None
-    assert answer.log_z_high is not None
-    assert (np.log(total) >= answer.log_z_low - answer.log_z - 3e-6).all()
-    assert (np.log(total) <= answer.log_z_high - answer.log_z + 3e-6).all()
+    value, low, high = log_z_in(reply.answer)
+    assert (np.log(total) >= low - value - 3e-6).all()
+    assert (np.log(total) <= high - value + 3e-6).all()
 
 
 def test_what_a_normalizer_needs_is_named(tmp_path: Path) -> None:
@@ -60,33 +57,10 @@ def test_an_unknown_one_names_those_that_are_built(decoder: LocalDecoder, name: 
         decoder.topk(make_hidden(1), 1, normalizer=name)
 
 
-def _names_in(text: str) -> set[str]:
-    return {name for name in NORMALIZERS if f"`{name}`" in text}
-
-
-PLACES: dict[str, Mapping[str, int] | set[str]] = {
-    "api.decoder.NORMALIZER_CODES and NormalizerName": NORMALIZER_CODES,
-    "decoder.proto's enum Normalizer": {
-        name.removeprefix("NORMALIZER_").lower(): code
-        for name, code in pb.Normalizer.items()
-        if code
-    },
-    "docs/decoding.md": _names_in((ROOT / "docs/decoding.md").read_text(encoding="utf-8")),
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_every_place_has_every_normalizer(place: str, name: str) -> None:
-    names = PLACES[place]
-    assert name in names, f"{place} lacks the normalizer {name!r}"
-    if isinstance(names, Mapping):
-        assert names[name] == NORMALIZER_CODES[name], f"{place} has another code for {name!r}"
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_no_place_has_another_one(place: str) -> None:
-    assert not set(PLACES[place]) - set(NORMALIZERS), f"{place} has one that is not built"
+def test_codes_and_the_page_have_every_normalizer_and_no_other() -> None:
+    assert NORMALIZERS.keys() == NORMALIZER_CODES.keys()
+    page = (ROOT / "docs/decoding.md").read_text(encoding="utf-8")
+    assert [name for name in NORMALIZERS if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -97,13 +71,11 @@ def test_exact_is_over_the_vocabulary_whatever_head_answers(
     asked = CONSTRAINTS[constraints]
     for head in decoder.index.heads:
         found = normalized(decoder, "exact", constraints=asked, head=head, scale=scale)
-        assert found.value is not None
-        assert found.low is not None
-        assert found.high is not None
+        value, low, high = in_bounds(found.value, found.low, found.high)
         wanted = truth(asked, scale)
-        np.testing.assert_allclose(found.value, wanted, rtol=1e-7, atol=1e-12)
-        assert ((found.low <= wanted) & (wanted <= found.high)).all()
-        assert (found.high <= np.nextafter(np.nextafter(found.low, inf), inf)).all()
+        np.testing.assert_allclose(value, wanted, rtol=1e-7, atol=1e-12)
+        assert ((low <= wanted) & (wanted <= high)).all()
+        assert (high <= np.nextafter(np.nextafter(low, inf), inf)).all()
 
 
 def test_slices_do_not_change_a_row(decoder: LocalDecoder) -> None:
@@ -115,25 +87,6 @@ def test_slices_do_not_change_a_row(decoder: LocalDecoder) -> None:
     np.testing.assert_array_equal(many, np.repeat(few, 3000))
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-def test_certified_is_an_interval_that_holds_it(
-    decoder: LocalDecoder, constraints: str, scale: float
-) -> None:
-    asked = CONSTRAINTS[constraints]
-    found, wanted = (
-        normalized(decoder, "certified", constraints=asked, scale=scale),
-        truth(asked, scale),
-    )
-    assert found.value is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert (found.low <= found.value).all()
-    assert (found.value <= found.high).all()
-    assert (found.low <= wanted).all()
-    assert (wanted <= found.high).all()
-
-
 @given(
     value=st.floats(-1e45, 1e45),
     below=st.floats(0, 1e3) | st.just(float("inf")),
@@ -143,12 +96,9 @@ def test_an_interval_is_rounded_outward(value: float, below: float, above: float
     log_z = np.array([[0.0, value, value - below, value + above]])
     assert LogZ(log_z, 1.0).spans == log_z[:, 3] - log_z[:, 2]
     found = LogZ(log_z, 1.0).rounded()
-    assert found.value is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert float(found.low[0]) <= value - below
-    assert value + above <= float(found.high[0])
-    assert found.low[0] <= found.value[0] <= found.high[0]
+    _, low, high = in_bounds(found.value, found.low, found.high)
+    assert float(low[0]) <= value - below
+    assert value + above <= float(high[0])
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0, 1e5])

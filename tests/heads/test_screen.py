@@ -181,16 +181,6 @@ def test_a_prescreen_computes_few_rows_and_needs_a_sketch() -> None:
     assert without.knobs["prescreen"] == 0
 
 
-def test_one_cluster_with_every_row_is_the_exact_answer() -> None:
-    everything = {
-        "centroids": np.ones((1, 24), np.float32),
-        "offsets": np.array([0, 300], np.int32),
-        "ids": np.arange(300, dtype=np.int32),
-    }
-    expected = ExactHead(SOFTMAX).topk(HIDDEN, 300)
-    np.testing.assert_array_equal(make_screen(everything).topk(HIDDEN, 300).ids, expected.ids)
-
-
 def test_each_cluster_may_have_a_threshold_of_its_own() -> None:
     """Reaches are factors: two clusters keep all of their rows, one loses all, the others some."""
     reaches = np.array([1e-3, 1.0, 1e3, 1.0, 1e-3, 1.0], np.float32)

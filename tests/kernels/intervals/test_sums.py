@@ -25,7 +25,7 @@ from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import logits64
-from tests.synthetic import encode, make_hidden, make_softmax, narrow_rotation
+from tests.synthetic import encode, make_hidden, narrow_rotation
 
 
 @kernel(
@@ -198,27 +198,3 @@ def test_all_rows_together_say_more_than_each_alone(refined: int, most: float) -
         np.testing.assert_array_equal(every.every[0], each.every[0])
         assert each.every[1] <= every.every[1] <= every.every[2] <= each.every[2]
         assert np.ptp(every.log_z[LOW:]) < most * np.ptp(each.log_z[LOW:])
-
-
-@pytest.mark.parametrize("refined", [0, 351])
-def test_rows_of_one_logit_are_on_neither_side_of_it_until_they_are_known(refined: int) -> None:
-    row = make_softmax(1, 16).weight[0] / 2
-    weight = np.outer(np.concatenate([[2], np.ones(50), -np.ones(300)]), row).astype(np.float32)
-    softmax = Softmax(weight, np.zeros(351, np.float32))
-    arrays, gap = (
-        sketch_with(softmax, Widths(16, 64), 1),
-        float(np.exp(-np.square(row, dtype=np.float64).sum())),
-    )
-    found = sums_by(softmax, arrays, row, 1.0, np.arange(refined), np.array([20]), {})
-    assert found is not None
-    before, rest, unsure = found.beside[0]
-    np.testing.assert_allclose(before, 1, rtol=1e-9)  # the best row, which is known
-    np.testing.assert_allclose(unsure[0], 49 * gap, rtol=0.1)
-    assert unsure[1] <= 49 * gap <= unsure[2]
-    assert rest[1] <= gap + 300 * gap**3 <= rest[2]
-    known = sums_by(softmax, arrays, row, 1.0, np.arange(0), np.append(20, np.arange(51)), {})
-    assert known is not None
-    before, rest, unsure = known.beside[0]
-    np.testing.assert_allclose(before, 1 + 19 * gap, rtol=1e-9)
-    assert rest[1] <= 31 * gap + 300 * gap**3 <= rest[2]
-    np.testing.assert_array_equal(unsure, 0)

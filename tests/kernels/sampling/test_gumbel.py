@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
@@ -102,26 +100,6 @@ def flat(logits: np.ndarray) -> tuple[Softmax, np.ndarray]:
     return Softmax(weight, logits.astype(np.float32)), np.zeros((1, 4), np.float32)
 
 
-@given(
-    size=st.sampled_from([1, 3, 16, 17, 100, 1000]),
-    spread=st.sampled_from([0.0, 0.6, 2.0, 30.0]),
-    tied=st.booleans(),
-    top_p=st.floats(1e-9, 1 - 1e-9),
-    min_p=st.sampled_from([0.0, 0.0, 1e-6, 0.1]),
-    seed=st.integers(0, 1 << 30),
-)
-def test_ties_are_cut_by_the_lower_id(
-    size: int, spread: float, tied: bool, top_p: float, min_p: float, seed: int
-) -> None:
-    logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
-    logits = (np.round(logits) if tied else logits).astype(np.float64)
-    # Where the mass is that of top-p but for rounding, either will do.
-    sets = [remaining(logits, 1.0, min(p, 1.0), min_p) for p in (top_p, top_p * (1 - 1e-12))]
-    if len(sets[0]) == len(sets[1]):
-        ids, log_z = drawn(*flat(logits), 5, 1.0, None, (top_p, min_p))
-        assert_drawn(ids[0], log_z[0], 0, logits, 1.0, sets[0])
-
-
 @pytest.mark.parametrize(
     ("top_p", "min_p", "count"),
     [
@@ -196,17 +174,6 @@ def test_exponentials_of_a_block_are_independent() -> None:
 
 MANY = 2 * QUERIES_AT_ONCE + 5  # rows of hidden in several blocks, which share scratch
 HIDDEN, SEEDS = make_hidden(MANY), np.arange(MANY, dtype=np.uint64)
-
-
-@pytest.mark.parametrize("size", [1, 16, 300])
-def test_a_row_alone_draws_what_it_draws_among_others(size: int) -> None:
-    head = ExactHead(make_softmax(size))
-    ids, log_z, _ = head.draw(HIDDEN, DrawOptions(3, SEEDS))
-    for row in (0, QUERIES_AT_ONCE - 1, QUERIES_AT_ONCE, MANY - 1):
-        one = slice(row, row + 1)
-        alone = head.draw(HIDDEN[one].copy(), DrawOptions(3, SEEDS[one]))
-        np.testing.assert_array_equal(alone[0], ids[one])
-        np.testing.assert_array_equal(alone[1], log_z[one])
 
 
 @pytest.mark.parametrize("row", [0, QUERIES_AT_ONCE - 1, QUERIES_AT_ONCE + 3])

@@ -1,45 +1,11 @@
 """Routing by int8: the route is that of the exact dots."""
 
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from logitsieve.heads import ScreenHead, Softmax
 from logitsieve.kernels.screen.route import CODES, LARGEST_DIM, encode_centroids
 from tests.oracle import dot64
 from tests.synthetic import make_head, make_softmax, screen_arrays
-
-
-@given(
-    clusters=st.integers(1, 70),
-    dim=st.integers(1, 70),
-    centroid_exponent=st.integers(-100, 60),
-    hidden_exponent=st.integers(-120, 60),
-    probes=st.integers(1, 5),
-    seed=st.integers(0, 1000),
-)
-def test_the_route_is_that_of_the_exact_dots(
-    clusters: int, dim: int, centroid_exponent: int, hidden_exponent: int, probes: int, seed: int
-) -> None:
-    """Cluster c lists row c alone, so that the candidates name the route."""
-    random = np.random.default_rng(seed)
-    centroids = random.standard_normal((clusters, dim)) * 2.0**centroid_exponent
-    centroids[: clusters // 2] = centroids[-1]  # ties
-    softmax = Softmax(np.ones((clusters, dim), np.float32), np.zeros(clusters, np.float32))
-    arrays = {
-        "centroids": centroids.astype(np.float32),
-        "offsets": np.arange(clusters + 1, dtype=np.int32),
-        "ids": np.arange(clusters, dtype=np.int32),
-    }
-    exact = make_head("exact", softmax)
-    head = ScreenHead.from_arrays(
-        softmax, arrays, fallback=exact, threads=1, knobs={"probes": probes}
-    )
-    hidden = (random.standard_normal((6, dim)) * 2.0**hidden_exponent).astype(np.float32)
-    for _ in range(2):
-        assert_routed(head, hidden, arrays["centroids"], probes)
-        without_codes(head)
 
 
 def without_codes(head: ScreenHead) -> None:
@@ -92,17 +58,3 @@ def test_hidden_sizes_whose_sums_would_overflow_are_routed_without_codes() -> No
     listed = np.sort(arrays["ids"][arrays["offsets"][cluster] : arrays["offsets"][cluster + 1]])
     logits = dot64(softmax.weight[listed], hidden[0]) + softmax.bias[listed]
     assert (top.ids == listed[np.argsort(-logits, kind="stable")[:3]]).all()
-
-
-@pytest.mark.parametrize("scale", [1e-38, 1e-31, 1e-29, 1e29, 1e31])
-def test_magnitudes_at_the_ends_of_what_codes_can_hold(scale: float) -> None:
-    softmax = make_softmax(40, 20, scale=1e-3)
-    hidden = (np.random.default_rng(1).standard_normal((9, 20)) * scale).astype(np.float32)
-    arrays = screen_arrays(softmax)
-    found = make_head("screen", softmax).candidates(hidden, 1)
-    for row in range(9):
-        cluster = int(dot64(arrays["centroids"], hidden[row]).argmax())
-        listed = arrays["ids"][arrays["offsets"][cluster] : arrays["offsets"][cluster + 1]]
-        np.testing.assert_array_equal(
-            found.ids[found.offsets[row] : found.offsets[row + 1]], listed
-        )
