@@ -24,11 +24,15 @@ SMALL = (
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Run a command line, with `text` as its standard input: exit_code, stdout and stderr."""
+    """Run a command line with `text` as its standard input; it ends with `code`, says `says`."""
 
-    def invoke(*arguments: object, text: str | bytes | None = None) -> Any:
+    def invoke(
+        *arguments: object, text: str | bytes | None = None, code: int = 0, says: str = ""
+    ) -> Any:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        assert result.exit_code == code, result.output
+        assert says in result.stderr
         return result
 
     return invoke
@@ -66,7 +70,6 @@ def tuned(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out, contexts = index.parent / "2", index.parent / "H.npy"
     np.save(contexts, make_hidden(200))
     result = run("tune", index, "--contexts", contexts, "--out", out)
-    assert result.exit_code == 0
     assert "settings measured" in result.stdout
     assert "Warning: " not in result.stdout.replace("Warning: precision varies", "")
     return out

@@ -37,7 +37,6 @@ def flat(options: dict[str, Any]) -> list[Any]:
 
 def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
     result = run("build", *flat(inputs), *QUICK, "--json")
-    assert result.exit_code == 0, result.stderr
     facts = json.loads(result.stdout)
     index = open_index(inputs["--out"])
     assert facts["digest"] == index.digest
@@ -81,9 +80,8 @@ def test_a_half_type_is_shown_by_what_reads_the_index(run: Run, inputs: dict[str
 
 def test_a_target_beyond_proof(run: Run, inputs: dict[str, Any], tmp_path: Path) -> None:
     options = (*QUICK, "--clusters-tried", 2, "--target-precision", "p1=1,p5=1")
-    result = run("build", *flat(inputs), *options)
-    assert result.exit_code == 2
-    assert "target_precision: got p1=1 with 40 held-out contexts" in result.stderr
+    said = "target_precision: got p1=1 with 40 held-out contexts"
+    result = run("build", *flat(inputs), *options, code=2, says=said)
     assert "or best_effort (--best-effort)" in result.stderr
     assert not (tmp_path / "models").exists()
 
@@ -98,7 +96,6 @@ def test_many_rows_left_to_the_fallback_are_warned_of(
     np.save(tmp_path / "heldout.npy", make_hidden(400)[360:])
     files = {"--contexts": tmp_path / "fit.npy", "--heldout": tmp_path / "heldout.npy"}
     result = run("build", *flat(inputs | files), *options)
-    assert result.exit_code == 0, result.stderr
     escalated = open_index(inputs["--out"]).manifest.heads["screen"].config["escalated"]
     assert (escalated > 0.5) == warned
     assert ("to the fallback of the screen" in result.stdout) == warned
@@ -107,66 +104,48 @@ def test_many_rows_left_to_the_fallback_are_warned_of(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"--weight": "no.npy"}, "weight: got"),
         ({"--weight": "H.npy"}, "bias: got"),
-        ({"--bias": "H.npy"}, "bias: got"),
-        ({"--contexts": "no.npy"}, "contexts: got"),
         ({"--contexts": "lm.npz"}, "contexts: got"),
-        ({"--contexts": "lm.npz:H"}, "contexts: got"),
-        ({"--contexts": "nan.npy"}, "contexts: got"),
-        ({"--contexts": "narrow.npy"}, "contexts: got D = 3, allowed: D = 24"),
         ({"--heldout": "narrow.npy"}, "heldout: got D = 3, allowed: D = 24"),
-        ({"--vocabulary": "no.txt"}, "vocabulary: got"),
         ({"--vocabulary": "H.npy"}, "vocabulary: got"),
         ({"--out": "models/LM/1"}, "out: got"),
-        ({"--out": "models/lm/zero"}, "out: got"),
         ({"--heads": "screen,telepathy"}, "heads: got"),
         ({"--target-precision": "p1"}, "target_precision: got 'p1', allowed: p1=0.998 or p1="),
-        ({"--target-precision": "p2=0.9"}, "target_precision: got"),
         ({"--clusters": "0"}, "--clusters"),
-        ({"--dtype": "float64"}, "--dtype"),
         ({"--learning-rate": "nan"}, "learning_rate"),
     ],
 )
 def test_wrong_input(
     run: Run, inputs: dict[str, Any], tmp_path: Path, changes: dict[str, str], reason: str
 ) -> None:
-    np.save(tmp_path / "nan.npy", np.full((40, 24), np.nan, np.float32))
     np.save(tmp_path / "narrow.npy", np.ones((40, 3), np.float32))
-    numeric = {"--heads", "--target-precision", "--clusters", "--dtype", "--learning-rate"}
+    numeric = {"--heads", "--target-precision", "--clusters", "--learning-rate"}
     placed = {
         name: value if name in numeric else f"{tmp_path}/{value}" for name, value in changes.items()
     }
-    result = run("build", *flat({**inputs, **placed}))
-    assert result.exit_code == 2
+    result = run("build", *flat({**inputs, **placed}), code=2)
     assert reason in result.stderr.replace("-rate", "_rate")
     assert not (tmp_path / "models").exists()
 
 
 def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
     del inputs["--contexts"]
-    result = run("build", *flat(inputs))
-    assert result.exit_code == 0, result.stderr
-    assert "bounds are for contexts of any direction" in result.stderr
+    run("build", *flat(inputs), says="bounds are for contexts of any direction")
     index = open_index(inputs["--out"])
     assert (index.heads, index.calibration) == (("exact", "certified"), None)
-    refused = run("build", *flat(inputs | {"--heads": "screen"}))
-    assert refused.exit_code == 2
-    assert refused.stderr.startswith("error: contexts: got nothing, allowed: contexts to fit")
+    said = "error: contexts: got nothing, allowed: contexts to fit"
+    run("build", *flat(inputs | {"--heads": "screen"}), code=2, says=said)
 
 
 def test_a_gguf_model_reads_the_primer(
     run: Run, make_gguf: Make, llama_wheel: None, tmp_path: Path
 ) -> None:
     out = tmp_path / "lm" / "1"
+    made = ("build", "--weight", make_gguf(), "--out", out)
     options = ("--threads", 1, "--heldout-rows", 20)
-    result = run("build", "--weight", make_gguf(), "--out", out, *options)
-    assert result.exit_code == 0, result.stderr
-    assert "the model reads the primer first" in result.stderr
+    run(*made, *options, says="the model reads the primer first")
     index = open_index(out)
     assert index.heads == ("exact", "certified")
     assert index.calibration is not None
     assert index.calibration["heldout_rows"] == 20
-    again = run("build", "--weight", make_gguf(), "--out", out)
-    assert again.stderr.splitlines()[-1].startswith("error: out: got")
-    assert "primer" not in again.stderr
+    assert "primer" not in run(*made, code=2, says="error: out: got").stderr

@@ -32,8 +32,6 @@ def nothing():
 
 def broken():
     raise KeyError("of the user's own")
-
-number = 3
 """
 
 
@@ -47,7 +45,6 @@ def test_capture(run: Run, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "contexts"
     options = ("--max-rows", 30, "--dtype", "float32", "--json")
     result = run("capture", "--module", f"{source}:load", "--out", out, *options)
-    assert result.exit_code == 0
     summary = json.loads(result.stdout)
     assert (summary["rows"], summary["rows_seen"], summary["dtype"]) == (30, 60, "float32")
     assert np.load(out / "00000.npy").shape == (30, 8)
@@ -64,19 +61,16 @@ def test_capture_says_what_to_do_next(run: Run, source: Path, tmp_path: Path) ->
     [
         ("scaled", [], "model: got logits scaled by 0.5"),
         ("nothing", [], "nothing() returned NoneType"),
-        ("number", [], "a function of"),
         ("absent", [], "a function of"),
         ("load", ["--output-layer", "head"], "output_layer: got head"),
         ("load", ["--max-rows", "0"], "--max-rows"),
-        ("load", ["--dtype", "int8"], "--dtype"),
     ],
 )
 def test_wrong_input(
     run: Run, source: Path, tmp_path: Path, function: str, options: list[str], reason: str
 ) -> None:
-    result = run("capture", "--module", f"{source}:{function}", "--out", tmp_path / "out", *options)
-    assert result.exit_code == 2
-    assert reason in result.stderr
+    given = ("--module", f"{source}:{function}", "--out", tmp_path / "out", *options)
+    run("capture", *given, code=2, says=reason)
     assert not (tmp_path / "out").exists()
 
 
@@ -90,9 +84,7 @@ def test_an_error_of_the_users_module_keeps_its_traceback(source: Path, tmp_path
 
 @pytest.mark.parametrize("module", ["nowhere.py:load", "load", ":", "model.txt:load"])
 def test_a_file_that_is_not_there(run: Run, tmp_path: Path, module: str) -> None:
-    result = run("capture", "--module", module, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "module: got" in result.stderr
+    run("capture", "--module", module, "--out", tmp_path / "out", code=2, says="module: got")
 
 
 def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
@@ -102,7 +94,6 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
     options = ("--text", tmp_path / "text.txt", "--window", 16, "--json")
     out = tmp_path / "out"
     result = run("capture", "--huggingface", tmp_path / "model", "--out", out, *options)
-    assert result.exit_code == 0
     assert json.loads(result.stdout)["rows"] == 90
     assert np.load(out / "weight.npy").shape == (VOCABULARY, DIM)
 
@@ -120,13 +111,10 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
             ["--huggingface", "a", "--text", "b", "--chat"],
             "chat: got --huggingface, allowed: --gguf",
         ),
-        (["--gguf", "absent", "--module", "a.py:f"], "module: got module and gguf"),
     ],
 )
 def test_one_model_and_its_text(run: Run, tmp_path: Path, options: list[str], reason: str) -> None:
-    result = run("capture", "--out", tmp_path / "out", *options)
-    assert result.exit_code == 2
-    assert reason in result.stderr
+    run("capture", "--out", tmp_path / "out", *options, code=2, says=reason)
 
 
 @pytest.mark.usefixtures("llama_wheel")
@@ -134,7 +122,6 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the time of man\n" * 30)
     out, options = tmp_path / "out", ("--text", tmp_path / "text.txt", "--window", 16)
     result = run("capture", "--gguf", make_gguf(), "--out", out, *options)
-    assert result.exit_code == 0
     assert f"Next: logitsieve build --weight {make_gguf()} --contexts {out}" in result.stdout
     assert np.load(out / "00000.npy").shape[1] == 64
     chat = ("--gguf", make_gguf(chat_template=CHAT), "--chat", "--json")
@@ -146,13 +133,10 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
 def test_a_gguf_model_reads_the_primer(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run("capture", "--gguf", make_gguf(), "--out", out)
-    assert result.exit_code == 0
     assert result.stdout.count("primer") == 1
     assert f"--contexts {out} --heads exact,certified --out" in result.stdout
     assert json.loads((out / "capture.json").read_text())["primer"] is True
 
 
 def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:
-    result = run("capture", "--module", f"{source}:load", "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "out: got" in result.stderr
+    run("capture", "--module", f"{source}:load", "--out", tmp_path, code=2, says="out: got")

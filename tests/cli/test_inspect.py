@@ -17,7 +17,6 @@ def test_inspect_as_json_and_as_tables(run: Run, index: Path) -> None:
     assert softmax["bytes"] == (index / "softmax.safetensors").stat().st_size
     assert softmax["share_of_W"] == pytest.approx(softmax["bytes"] / (300 * 24 * 4))
     shown = run("inspect", index)
-    assert shown.exit_code == 0
     for text in ("screen.safetensors", "probes", "300", "best clusters"):
         assert text in shown.stdout
     [choice] = facts["auto"]["choices"]
@@ -38,9 +37,7 @@ def test_a_calibration_of_another_shape_is_refused(
     run: Run, index: Path, command: list[str], text: str
 ) -> None:
     (index / "calibration.json").write_text(text)
-    result = run(*command, index)
-    assert result.exit_code == 1
-    assert "calibration.json" in result.stderr
+    result = run(*command, index, code=1, says="calibration.json")
     assert result.stdout == ""
 
 
@@ -81,16 +78,12 @@ def test_auto_takes_a_proof_if_asked(run: Run, tuned: Path, options: list[Any]) 
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        (["--min-precision", 0], "min_precision: got 0.0, allowed: a number in (0, 1]"),
         (["--min-precision", "nan"], "min_precision"),
-        (["--min-precision", "high"], "--min-precision"),
         (["--min-precision", 0.5, "--exact"], "min_precision: got 0.5, allowed: none beside exact"),
         (["--exact", "-k", 0], "k: got 0"),
         (["-k", 301], "k: got 301, allowed: 1 to 300"),
     ],
 )
 def test_inspect_with_wrong_options(run: Run, index: Path, options: list[Any], field: str) -> None:
-    result = run("inspect", index, *options)
-    assert result.exit_code == 2
-    assert field in result.stderr
+    result = run("inspect", index, *options, code=2, says=field)
     assert result.stdout == ""

