@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import product
 from operator import mul
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,36 +12,16 @@ import numpy as np
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
 from logitsieve.kernels.simd.tables import LARGEST_SUM
 from logitsieve.kernels.sketch.bounds import base_bounds
-from logitsieve.kernels.sketch.encode_query import CoarseFactors, encode_tail
-from logitsieve.kernels.sketch.levels import (
-    FIRST_NORM,
-    FIRST_SCALE,
-    first_upper,
-    last_bounds,
-    middle_estimate,
-    middle_upper,
-)
+from logitsieve.kernels.sketch.encode_query import CoarseFactors
+from logitsieve.kernels.sketch.levels import bounds_by
 from proofs.certified import BINADES, SPARED, TWICE, margins
-from proofs.expression import Symbol, assigned, traced
+from proofs.expression import Symbol, traced
 from proofs.theorem import MOST32, Checks, Theorem, growth, number
 
 WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every even one
 
 
 # The codes of a tail, and their sums
-
-
-def codes(largest: float) -> Checks:
-    """A code is a signed byte: x factor rounds to an integer of at most 127."""
-    most, limit = number(float(np.float32(largest))), 127
-    scale, x = Symbol("scale", "f"), Symbol("x", "f")
-    factor = assigned(encode_tail, "factor", scale=scale)
-    code = assigned(encode_tail, "r", x=x, factor=Symbol("factor", "f"), scale=scale)
-    yield f"""m = f(m_); x = f(x_); scale = f(m / {most}); factor = {factor};
-    {{ m in [{number(SMALLEST)}, {number(LARGEST)}] /\\ x / m in [-1, 1] -> |{code}| <= {limit} }}
-    x * factor -> x / m * (m * factor) {{ m <> 0 }};
-    m * factor -> {most} * (1 + (factor - 1 / scale) / (1 / scale))
-    / (1 + (scale - m / {most}) / (m / {most})) {{ m <> 0, scale <> 0 }};"""
 
 
 def fours(largest: float) -> Checks:
@@ -58,14 +37,11 @@ def words(chunks: float) -> Checks:
 
 
 def whole_tails(widest: float) -> Checks:
-    """q.g is an integer of float32, |q| <= 15, and so are the terms of its sum.
+    """A group's sums are integers of float32, up to 15 times the sum M of magnitudes of codes.
 
-    4 (4 B + 2 C - 3 S) + 2 L is even, and the sum of codes of a query times -12 .. 18.
+    Twice a sum is even and below 2^25; less 15 M it is q.g, of magnitude at most 15 M.
     """
-    total = int(widest) // 4 * LARGEST_SUM
-    yield 15 * total < WHOLE
-    yield 12 * total < WHOLE
-    yield 18 * total < 2 * WHOLE
+    yield 15 * (int(widest) // 4 * LARGEST_SUM) < WHOLE
 
 
 # The bounds
@@ -90,7 +66,7 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     dot: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
     numbers = Symbol("s", "f"), Symbol("b", "f"), query, "sums"
     base, above = traced(base_bounds, *numbers, fused=fused, **dot).returned
-    estimate, upper = _last(fused)
+    estimate, upper = _of_level(fused)
     inner, error = "f(error + tail)", "(n * R + s * K + t * E)"
     return f"""dot = f(dot_); tail = f(tail_); error = f(E);
     s = f(s_); t = f(t_); b = f(b_); n = f(n_);
@@ -123,36 +99,15 @@ UPPER = "upper - (B + (n * R + s * K + t * E))"
 LOWER = "(2 * estimate - upper) - (B - (n * R + s * K + t * E))"
 
 
-def _last(fused: bool) -> tuple[str, str]:
-    """The estimate and the bound by four bits."""
-    names = {"scales": "t", "rests": "n", "bases": "base", "uppers": "above", "totals": "tail"}
-    level = SimpleNamespace(**{name: {0: Symbol(text, "f")} for name, text in names.items()})
-    query = SimpleNamespace(scale=1, last_error=Symbol("error", "f"), rest=Symbol("f(R)", "f"))
-    estimate, upper = traced(last_bounds, query, level, fused=fused).returned
+def _of_level(fused: bool) -> tuple[str, str]:
+    """The estimate and the bound by any level."""
+    t, n, tail, base, above = (Symbol(name, "f") for name in ("t", "n", "tail", "base", "above"))
+    numbers = t, n, tail, Symbol("error", "f"), Symbol("f(R)", "f"), (base, above)
+    estimate, upper = traced(bounds_by, *numbers, fused=fused).returned
     return str(estimate), str(upper)
 
 
-def same() -> Checks:
-    """Bounds by one and by two bits are summed like bounds by four."""
-    symbols = {name: Symbol(name, "f") for name in ("t", "n", "base", "above", "tail", "error")}
-    t, n, base, above, tail, error = symbols.values()
-    query = SimpleNamespace(
-        **dict.fromkeys(("first", "middle", "scale")), first_error=error, middle_error=error,
-        rest=Symbol("f(R)", "f"),
-    )  # fmt: skip
-    here: dict[str, Any] = {"scale_sums": lambda *_: tail, "coarse_numbers": lambda *_: None}
-    here["number_lanes"] = lambda _, __, ___, kind: {FIRST_SCALE: t, FIRST_NORM: n}[kind]
-    for fused in (True, False):
-        estimate, upper = _last(fused)
-        one = traced(first_upper, None, query, None, above, 0, fused=fused, **here)
-        two = traced(middle_upper, query, (None, t, n), above, fused=fused, **here)
-        middle = traced(middle_estimate, query, (None, t, n), base, fused=fused, **here)
-        yield str(one.returned) == str(two.returned) == upper
-        yield str(middle.returned) == estimate
-
-
 def margin(share: float) -> Checks:
-    yield from same()
     yield from scaled_sums()
     yield from margins(bounds, (UPPER, LOWER), share, BINADES[::7])
 
@@ -173,7 +128,6 @@ def finite(largest: float) -> Checks:
 QUERY = "kernels.sketch.encode_query"
 
 THEOREMS = [
-    Theorem("codes of a tail", f"{QUERY}.LARGEST_TAIL_CODE", codes, 1.02, mul),
     Theorem("four codes of a tail", f"{QUERY}.LARGEST_FOUR", fours, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
     Theorem("sums of a tail", "heads.certified.MAX_TAIL", whole_tails, 1.08, mul),

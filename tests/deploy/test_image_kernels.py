@@ -9,7 +9,7 @@ import sys
 import llvmlite.binding as llvm
 import pytest
 
-from logitsieve.kernels.simd.byte_lanes import crumb_form_of, form_of
+from logitsieve.kernels.simd.byte_lanes import form_of
 from tests.deploy.dockerfile import REPOSITORY
 
 SCRIPT = REPOSITORY / "deploy" / "image" / "kernels.py"
@@ -62,8 +62,7 @@ def test_no_processor_gets_slower_code_than_its_own(host: set[str]) -> None:
     moot = {"vaes"} if "avx512f" in host else set()
     moot |= {"avxvnni"} if "avx512vnni" in host else set()
     assert asked() & host - moot == asked() & named - moot
-    for form in (form_of, crumb_form_of):
-        assert form("x86_64-linux", host.__contains__) is form("x86_64-linux", named.__contains__)
+    assert form_of("x86_64-linux", host.__contains__) is form_of("x86_64-linux", named.__contains__)
 
 
 @pytest.mark.parametrize("host", OTHERS.values(), ids=list(OTHERS))

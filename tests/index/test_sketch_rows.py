@@ -184,21 +184,19 @@ def level_number(kind: int, by: float) -> Callable[[Sketch], Any]:
         name, place = [*[("coarse", i) for i in range(3)], *product(("middle", "fine"), (0, 1))][
             kind
         ]
-        block, lanes = (9, 1) if name == "fine" else (0, 16)
-        size, start, step = 2 * lanes * (3 if name == "coarse" else 2), *sketch["starts"][[kind, 7]]
-        codes = sketch[name][block, -size:].view(np.uint16).reshape(-1, lanes)
+        size, (start, step) = 32 * (3 if name == "coarse" else 2), sketch["starts"][[kind, 7]]
+        codes = sketch[name][0, -size:].view(np.uint16).reshape(-1, 16)
         changed = floats_of(codes[place], start, step) * np.float32(by)
-        codes[place, 9 % lanes] = shorts_of(changed, start, step, up=False)[9 % lanes]
+        codes[place, 9] = shorts_of(changed, start, step, up=False)[9]
 
     return apply
 
 
-def flip_bit(name: str, byte: int) -> Callable[[Sketch], Any]:
-    """Change the lowest bit of the codes of row 9 that lie `byte` bytes after those of lane 0."""
+def flip_bit(name: str, byte: int, plane: int = 0) -> Callable[[Sketch], Any]:
+    """Change the lowest bit of the codes of row 9 that lie `byte` bytes into a plane of bits."""
 
     def apply(sketch: Sketch) -> None:
-        block, lane = (9, 0) if name == "fine" else (0, 9)
-        sketch[name][block, byte + lane] ^= 1
+        sketch[name][0, byte + 9 + plane * (sketch[name].shape[1] - 64) // 2] ^= 1
 
     return apply
 
@@ -212,7 +210,8 @@ SPOILED_LEVELS: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "left": (cell("limits", 4, by=0), r"^row \d+: left is below its residual$"),
     "first bit": (flip_bit("coarse", 16 * 16), f"^row 9: first level {BELOW_ERROR}"),
     "second bit": (flip_bit("middle", 0), f"^row 9: second level {BELOW_ERROR}"),
-    "a bit of the last two": (flip_bit("fine", 0), "^row 9: last level norm is below"),
+    "third bit": (flip_bit("fine", 0), "^row 9: last level norm is below"),
+    "last bit": (flip_bit("fine", 0, plane=1), "^row 9: last level norm is below"),
     "scale": (level_number(HEAD_SCALE, 1.3), "^row 9: coarse codes are farther"),
     "first scale": (level_number(FIRST_SCALE, 1.3), f"^row 9: first level {BELOW_ERROR}"),
     "second scale": (level_number(MIDDLE_SCALE, 1.3), f"^row 9: second level {BELOW_ERROR}"),

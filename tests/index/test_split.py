@@ -33,9 +33,9 @@ def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: 
     wanted, first = list(codings_of(sketch, np.arange(V), places_of(sketch, V))), 0
     for path in shard_folders(split_index(whole, tmp_path / "lm" / "2", SHARDS)):
         verify_index(path, all_rows=True)
-        own = read_contents(path).parts["sketch"]
+        contents = read_contents(path)
+        own, size = contents.parts["sketch"], contents.manifest.vocab_size
         assert own.keys() == sketch.keys()
-        size = len(own["fine"])
         mine = slice(first, first + size)
         found = codings_of(own, np.arange(size), places_of(own, size))
         for one, other in zip(found, wanted, strict=True):

@@ -86,9 +86,9 @@ def _check_arrays(arrays: Arrays) -> None:
         _check_levels(arrays)
     else:
         _check_widths(arrays)
-    groups = len(arrays["coarse"])
-    if groups != -(-len(arrays["fine"]) // LANES):
-        raise ValueError(f"coarse has {groups} groups of 16 rows, not those of fine")
+    rows = len(arrays["coarse" if levels else "order"])
+    if len(arrays["fine"]) != rows:
+        raise ValueError(f"fine has {len(arrays['fine'])} rows, needed: {rows}")
     if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
         raise ValueError("norms are not all finite and 0 or more")
 
@@ -108,9 +108,9 @@ def _check_levels(arrays: Arrays) -> None:
     starts, step = arrays["starts"][:STEP].astype(np.int64), int(arrays["starts"][STEP])
     if step not in STEPS or (starts < 0).any() or (starts + (LAST << step) >= INFINITE).any():
         raise ValueError(f"starts has {[*starts.tolist(), step]}, no codes of finite numbers")
-    if not 0 < padded <= MAX_TAIL or padded % TAIL_QUANTUM:
-        allowed = f"{LEVEL_EXTRA} + 16, 32, ... {MAX_TAIL // 4}"
-        raise ValueError(f"fine has {fine} bytes a row, needed beside middle: {allowed}")
+    if fine % LANES or not 0 < padded <= MAX_TAIL or padded % TAIL_QUANTUM:
+        allowed = f"16 ({LEVEL_EXTRA} + 16, 32, ... {MAX_TAIL // 4})"
+        raise ValueError(f"fine has {fine} bytes a group, needed beside middle: {allowed}")
     if size % LANES or coarse % LANES or not 0 < coarse <= MAX_CODE_BYTES:
         allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {MAX_CODE_BYTES})"
         raise ValueError(f"coarse has {size} bytes a group, needed beside middle: {allowed}")
@@ -128,10 +128,10 @@ SKETCH = PartSpec(
         "directions": TensorSpec("float32", ("P", "D")),
         "stretch": TensorSpec("float32", ("D",), "factors", optional=True),
         "triangle": TensorSpec("float32", ("P", "P"), optional=True),
-        "coarse": TensorSpec("uint8", ("G", "S"), "codes"),
-        "middle": TensorSpec("uint8", ("G", "M"), "codes", optional=True),
+        "coarse": TensorSpec("uint8", (f"V/{LANES}", "S"), "codes"),
+        "middle": TensorSpec("uint8", (f"V/{LANES}", "M"), "codes", optional=True),
         "starts": TensorSpec("int32", (STEP + 1,), "codes", optional=True),
-        "fine": TensorSpec("uint8", ("V", "T"), "codes"),
+        "fine": TensorSpec("uint8", ("N", "T"), "codes"),
         "order": TensorSpec("int32", ("V",), "ids", "V", optional=True),
         "limits": TensorSpec("float64", (5,)),
         "norms": TensorSpec("float64", (6,)),

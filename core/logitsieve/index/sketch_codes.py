@@ -13,7 +13,8 @@ import numpy as np
 from logitsieve.api.results import Float64, Int64
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import EXTRA, LEVEL_EXTRA, numbers_of, widths_of
+from logitsieve.kernels.sketch.levels import NUMBERS_IN
+from logitsieve.kernels.sketch.sketch import EXTRA, numbers_of, widths_of
 
 MIDDLE = 128  # the code that stands for 0
 LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
@@ -72,19 +73,17 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
     """Yield the first coordinates in eight bits, then the levels of the tail."""
     widths, limits = widths_of(sketch), sketch["limits"].tolist()
     F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
-    taken = {"coarse": sketch["coarse"][groups], "middle": sketch["middle"][groups]}
-    fine = sketch["fine"][places]
-    *of_groups, scales, norms = numbers_of({**sketch, **taken, "fine": fine})
-    own = (kind[np.arange(len(places)), lanes] for kind in of_groups)
-    numbers = [kind.astype(np.float64) for kind in (*own, scales, norms)]
+    taken = {name: sketch[name][groups] for name in NUMBERS_IN}
+    of_groups = numbers_of({**sketch, **taken})
+    numbers = [kind[np.arange(len(places)), lanes].astype(np.float64) for kind in of_groups]
     codes, _ = _coarse(sketch, places, F, 0)
     yield Coding("coarse", codes, numbers[0], np.full(len(places), np.inf), *limits[:2])
     size = LANES * widths.padded // 8
-    bits = [_bits(taken["coarse"][:, LANES * F :][:, :size], lanes)]
-    bits.append(_bits(taken["middle"][:, :size], lanes))
-    pieces = fine[:, :-LEVEL_EXTRA].reshape(len(places), -1, 1, LANES)
-    crumbs = (pieces >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(len(places), -1)
-    nibbles = (8 * bits[0] + 4 * bits[1] + crumbs)[:, :T]
+    planes = taken["coarse"][:, LANES * F :], taken["middle"], taken["fine"]
+    one, two, three, four = (
+        _bits(plane[:, :size], lanes) for plane in (*planes, taken["fine"][:, size:])
+    )
+    nibbles = (8 * one + 4 * two + 2 * three + four)[:, :T]
     most = float(np.sqrt(T)), *limits[2:4]
     pairs = zip(numbers[1::2], numbers[2::2], strict=True)
     for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):

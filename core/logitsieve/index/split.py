@@ -18,6 +18,7 @@ from logitsieve.index.manifest import SHARD_ALIGNED, ShardOf
 from logitsieve.index.reader import Contents, read_contents, read_vocabulary
 from logitsieve.index.writer import new_path, write_index
 from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.levels import NUMBERS_IN
 from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.options import Progress, no_progress
 
@@ -88,8 +89,7 @@ def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
     """Return the sketch of some rows of W, in the same relative order; its limits hold for them."""
     if "middle" in sketch:  # in the order of ids, and shards begin with whole groups
         groups = slice(rows.start // LANES, -(-rows.stop // LANES))
-        parts = {"coarse": groups, "middle": groups, "fine": rows}
-        return {**sketch, **{name: sketch[name][part].copy() for name, part in parts.items()}}
+        return {**sketch, **{name: sketch[name][groups].copy() for name in NUMBERS_IN}}
     order = sketch["order"]
     places = np.flatnonzero((order >= rows.start) & (order < rows.stop))
     taken = {

@@ -36,26 +36,27 @@ def test_every_array_lies_as_the_format_says() -> None:
     head, *levels = codings_of(arrays, np.arange(37), np.arange(37))
     assert arrays["coarse"].shape == (3, 16 * (first + padded // 8 + 6))
     assert arrays["middle"].shape == (3, 16 * (padded // 8 + 4))
-    assert arrays["fine"].shape == (37, padded // 4 + 4)
+    assert arrays["fine"].shape == (3, 16 * (padded // 4 + 4))
     starts, step = arrays["starts"][:7], arrays["starts"][7]
     for row in range(37):
         group, i = divmod(row, 16)
-        coarse, middle, fine = arrays["coarse"][group], arrays["middle"][group], arrays["fine"]
+        coarse, middle, fine = (arrays[name][group] for name in ("coarse", "middle", "fine"))
         j = np.arange(first)
         codes = coarse[64 * (j // 4) + 4 * i + j % 4].astype(np.int64) - 128
         np.testing.assert_array_equal(codes, head.codes[row])
         j = np.arange(padded)
         one = coarse[16 * first + 16 * (j // 8) + i] >> (j % 8) & 1
         two = middle[16 * (j // 8) + i] >> (j % 8) & 1
-        rest = fine[row, 16 * (j // 64) + j % 16] >> 2 * (j % 64 // 16) & 3
-        nibbles = 8 * one + 4 * two + rest
+        three = fine[16 * (j // 8) + i] >> (j % 8) & 1
+        four = fine[2 * padded + 16 * (j // 8) + i] >> (j % 8) & 1
+        nibbles = 8 * one + 4 * two + 2 * three + four
         assert not nibbles[tail:].any()
         for level, bits in zip(levels, (1, 2, 4), strict=True):
             np.testing.assert_array_equal(level_codes(nibbles[:tail], bits), level.codes[row])
         numbers = [
             *coarse[16 * (first + padded // 8) :].view(np.uint16).reshape(3, 16)[:, i],
             *middle[2 * padded :].view(np.uint16).reshape(2, 16)[:, i],
-            *fine[row, -4:].view(np.uint16),
+            *fine[4 * padded :].view(np.uint16).reshape(2, 16)[:, i],
         ]
         bits = (np.array(numbers, np.int32) << step) + starts
         found = bits.astype(np.int32).view(np.float32)

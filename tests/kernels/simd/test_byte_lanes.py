@@ -14,7 +14,6 @@ from llvmlite import ir
 from logitsieve.heads.certified import MAX_CODE_BYTES
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import (
-    AVX2_CRUMBS,
     AVX512_VNNI,
     AVX_VNNI,
     FORM,
@@ -22,11 +21,9 @@ from logitsieve.kernels.simd.byte_lanes import (
     OTHER,
     X86,
     Form,
-    crumb_form_of,
     form_of,
     join_planes_by,
     multiply_bytes_by,
-    multiply_crumbs_by,
     multiply_row_by,
     scale_sums,
     store_bytes,
@@ -161,54 +158,13 @@ def store_both(values: Any, codes: Any, first: Any, second: Any) -> None:
     store_words(as_int8(pointer(first)), as_int8(pointer(second)), 16, load(pointer(values), 0))
 
 
-def crumbs_by(form: Form) -> Callable[..., None]:
-    """The sum of products of a row's codes of two bits with a query's codes of a byte."""
-    multiply_crumbs = multiply_crumbs_by(form)
-
-    @numba.njit
-    def total(row: Any, first: Any, second: Any, out: Any) -> None:
-        sums = zero_sums()
-        for piece in range(row.size // 16):
-            sums = multiply_crumbs(sums, pointer(row), pointer(first), pointer(second), piece)
-        store_totals(pointer(out), 0, sums, sums, sums, sums, 0)
-
-    return total  # type: ignore[no-any-return]
-
-
-CRUMB_FORMS = {X86, OTHER, FORM} | ({AVX2_CRUMBS} if cpu_has("avx2") else set())
-
-
-@pytest.mark.parametrize("extreme", [False, True])
-def test_sums_of_codes_of_two_bits_are_exact(extreme: bool) -> None:
-    random = np.random.default_rng(2)
-    rows = random.integers(0, 256, 9 * 16, np.uint8)
-    codes = random.integers(-126, 127, 9 * 64).astype(np.int8)
-    if extreme:
-        rows[:], codes[:] = 255, np.where(random.random(codes.size) < 0.9, -126, 126)
-    parts = rows.reshape(9, 1, 16) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
-    exact = int((parts.reshape(-1).astype(np.int64) * codes).sum())
-    for form in CRUMB_FORMS:
-        first, second = planes_of(
-            form, 1 * codes if form.words else 128 * codes.astype(int), 0 * codes
-        )
-        out = np.empty(4, np.float32)
-        crumbs_by(form)(rows.view(np.int8), first, second, out)
-        assert out[0] - (form.offset - 128) * int(codes.sum()) == exact
-
-
-def test_codes_are_stored_as_bytes_and_as_words_and_multiplied_as_bytes() -> None:
+def test_codes_are_stored_as_bytes_and_as_words() -> None:
     values = np.random.default_rng(0).permutation(np.arange(-128, 128))[:16]
     codes, first, second = np.zeros(48, np.int8), np.zeros(24, np.int16), np.zeros(24, np.int16)
     store_both(values.astype(np.float32), codes, first, second)
     np.testing.assert_array_equal(codes, np.pad(values, 16))
     np.testing.assert_array_equal(first, np.pad(values.reshape(4, 4)[:, ::2].ravel(), 8))
     np.testing.assert_array_equal(second, np.pad(values.reshape(4, 4)[:, 1::2].ravel(), 8))
-    triple = "x86_64-unknown-linux-gnu"
-    assert crumb_form_of(triple, {"avx2"}.__contains__) is AVX2_CRUMBS
-    assert crumb_form_of(triple, {"avx2", "avxvnni"}.__contains__) is AVX_VNNI
-    assert crumb_form_of(triple, lambda _: False) is X86
-    lines = assembly(AVX2_CRUMBS, triple, "znver3")
-    assert sum(line.startswith("vpmaddubsw") and "ymm" in line for line in lines) == 2
 
 
 def assembly(form: Form, triple: str, cpu: str) -> list[str]:

@@ -23,19 +23,20 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, as_uint8, shift
-from logitsieve.kernels.sketch.bounds import base_at, bound_four, refine_places, store_bases
+from logitsieve.kernels.sketch.bounds import (
+    base_at,
+    bound_four,
+    refine_places,
+    store_bases,
+    two_levels,
+)
 from logitsieve.kernels.sketch.encode_query import MARGIN, coarse_factors, coded_at, encode_query
 from logitsieve.kernels.sketch.levels import (
     FOUR,
-    FULL,
-    drop_sixteen,
-    first_sums,
-    last_level,
-    level_queue_at,
-    middle_estimate,
-    middle_level,
-    middle_upper,
-    queue_rows,
+    last_bounds,
+    last_sums,
+    middle_bounds,
+    prefetch_middle,
 )
 from logitsieve.kernels.sketch.sieve import FIRST
 from logitsieve.kernels.sketch.sketch import sketch_at
@@ -122,42 +123,42 @@ def margin_of(intervals):
 @inline_once
 def _bound_levels(descriptor, intervals, margin, below):
     sketch, coded = sketch_at(descriptor), intervals.coded
-    query, planes = coarse_factors(coded.factors), coded.planes
-    levels, queue, queued, near = query.levels, level_queue_at(coded.rests), 0, below
+    query, planes, near = coarse_factors(coded.factors), coded.planes, below
     for group in range(sketch.groups):
         if group == FIRST:
             _compute_likeliest(descriptor, intervals, FIRST * LANES)
         if group % FOUR == 0:
             store_bases(sketch, coded, query, group, sketch.groups)
-        base = base_at(coded, group % FOUR)
-        middle = middle_level(sketch, planes, first_sums(sketch, planes, group), group)
-        upper = raised(middle_upper(levels, middle, base[1]), margin)
-        store(intervals.estimates, group * LANES, middle_estimate(levels, middle, base[0]))
+        prefetch_middle(sketch, min(group + FOUR, sketch.groups - 1))
+        base, twos = base_at(coded, group % FOUR), two_levels(sketch, planes, group)
+        estimate, upper = middle_bounds(sketch, query.levels, twos, base, group)
+        upper = raised(upper, margin)
+        store(intervals.estimates, group * LANES, estimate)
         store(intervals.uppers, group * LANES, upper)
         if intervals.state[COMPUTED] > few_of(descriptor):
             near = 0.0
         if group >= FIRST and not intervals.state[COMPUTED] > descriptor[ROWS] // PATIENCE:
             mask = lanes_not_below(upper, _reaching(intervals, near))
             mask = first_lanes(mask, sketch.rows - group * LANES)
-            queued = queue_rows(sketch, levels, middle, base, group, mask, queue, queued)
-        while queued >= FULL or (queued > 0 and group + 1 == sketch.groups):
-            size = min(queued, LANES)
-            _narrow_sixteen(descriptor, intervals, levels, queue, size, margin, near)
-            queued = drop_sixteen(queue, queued)
+            if mask != 0:
+                fours = last_sums(sketch, planes, twos, group)
+                bounds = last_bounds(sketch, query.levels, fours, base, group)
+                _narrow_lanes(descriptor, intervals, bounds, group, mask, margin, near)
 
 
 @inline
-def _narrow_sixteen(descriptor, intervals, levels, queue, count, margin, near):
-    estimate, upper = last_level(
-        sketch_at(descriptor), intervals.coded.planes, levels, queue, count
-    )
-    store(queue.scales, 0, estimate)
-    store(queue.rests, 0, raised(upper, margin))
-    for i in range(count):
-        place = np.int64(queue.places[i])
+def _narrow_lanes(descriptor, intervals, bounds, group, mask, margin, near):
+    estimates = intervals.coded.rests
+    uppers = shift(estimates, LANES)
+    store(estimates, 0, bounds[0])
+    store(uppers, 0, raised(bounds[1], margin))
+    while mask:
+        lane = lowest_bit(mask)
+        mask &= mask - 1
+        place = group * LANES + lane
         if intervals.states[place] != KNOWN:
-            _note_fine(intervals, place, queue.scales[i], queue.rests[i])
-            if not queue.rests[i] < _reaching(intervals, near):
+            _note_fine(intervals, place, estimates[lane], uppers[lane])
+            if not uppers[lane] < _reaching(intervals, near):
                 compute(descriptor, intervals, int(sketch_at(descriptor).order[place]))
 
 

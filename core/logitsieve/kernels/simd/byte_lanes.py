@@ -108,30 +108,11 @@ def _add_words(builder, sums, rows, first, second):
     return _add_pairs(builder, sums, products)
 
 
-def _add_small_bytes(builder, sums, rows, plane, _=None):
-    """Sums by `vpmaddubsw`, for row bytes up to 127: sums of two products fit a word."""
-    kinds = (BYTE, 2 * LANES), (INT16, LANES), (INT32, LANES // 2)
-    half, words, totals = (ir.VectorType(kind, count) for kind, count in kinds)
-    of_bytes = builder.module.declare_intrinsic(
-        "llvm.x86.avx2.pmadd.ub.sw", fnty=ir.FunctionType(words, [half, half])
-    )
-    of_words = builder.module.declare_intrinsic(
-        "llvm.x86.avx2.pmadd.wd", fnty=ir.FunctionType(totals, [words, words])
-    )
-    parts, plane = [], builder.bitcast(plane, _BYTES)
-    for first in (0, 32):
-        order = range(first, first + 32)
-        pairs = builder.call(of_bytes, [shuffle(builder, x, x, order) for x in (rows, plane)])
-        parts.append(builder.call(of_words, [pairs, ir.Constant(words, [1] * 16)]))
-    return builder.add(sums, concatenated(builder, parts))
-
-
 AVX512_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.512", 16, signed=False)
 AVX_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.256", 8, signed=False)
 NEON_DOT = _bytes_by("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, signed=True)
 X86 = Form(_add_words_in_pairs, True, 128)  # SSE2, AVX2 and AVX-512 alike
 OTHER = Form(_add_words, True, 128)
-AVX2_CRUMBS = Form(_add_small_bytes, False, 128)
 
 
 def form_of(triple: str, has: Callable[[str], bool]) -> Form:
@@ -142,15 +123,8 @@ def form_of(triple: str, has: Callable[[str], bool]) -> Form:
     return NEON_DOT if triple.startswith(("aarch64", "arm64")) and has("dotprod") else OTHER
 
 
-def crumb_form_of(triple: str, has: Callable[[str], bool]) -> Form:
-    """Return the fastest form for codes of two bits."""
-    form = form_of(triple, has)
-    return AVX2_CRUMBS if form is X86 and has("avx2") else form
-
-
 FORM = form_of(llvm.get_process_triple(), cpu_has)
 WORDS, OFFSET = FORM.words, FORM.offset
-CRUMB_FORM = crumb_form_of(llvm.get_process_triple(), cpu_has)
 
 
 def _load_bytes(builder, start, place):
@@ -167,22 +141,10 @@ def _sixty_four(builder, plane, piece):
     return builder.bitcast(_load_bytes(builder, plane, piece), INTEGERS)
 
 
-def _load_crumbs(builder, start, place):
-    offset = builder.mul(place, ir.Constant(place.type, LANES))
-    vector = ir.VectorType(BYTE, LANES)
-    codes = builder.load(vector_at(builder, start, offset, vector), align=1)
-    three = ir.Constant(vector, [3] * LANES)
-    parts = [
-        builder.and_(builder.lshr(codes, ir.Constant(vector, [bits] * LANES)), three)
-        for bits in range(0, 8, 2)
-    ]
-    return concatenated(builder, parts)
-
-
-def _multiply(form, load_plane, load_rows=_load_bytes):
+def _multiply(form, load_plane):
     @emits(lambda sums, *starts: sums(sums, *starts[:-1], types.intp))
     def multiply(builder, sums, rows, first, second, place):
-        rows = load_rows(builder, rows, place)
+        rows = _load_bytes(builder, rows, place)
         planes = [load_plane(builder, plane, place) for plane in (first, second)]
         if sums.type == INTEGERS:
             return form.products(builder, sums, rows, *planes)
@@ -207,15 +169,6 @@ def multiply_row_by(form):
     return _multiply(form, _sixty_four)
 
 
-def multiply_crumbs_by(form):
-    """multiply(sums, row, first, second, piece): products with 64 codes of two bits, 0 .. 3.
-
-    Byte i of the sixteen of a piece has codes i, 16 + i, 32 + i and 48 + i, the first lowest. A sum
-    is too large by `offset` - 128 times the sum of the query's codes.
-    """
-    return _multiply(form, _sixty_four, _load_crumbs)
-
-
 def join_planes_by(form):
     """join(sums): sixteen sums from the two that `multiply` added to."""
 
@@ -230,7 +183,7 @@ def join_planes_by(form):
 
 
 multiply_bytes, multiply_row = multiply_bytes_by(FORM), multiply_row_by(FORM)
-multiply_crumbs, join_planes = multiply_crumbs_by(CRUMB_FORM), join_planes_by(FORM)
+join_planes = join_planes_by(FORM)
 
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))

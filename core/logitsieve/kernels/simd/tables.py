@@ -18,12 +18,13 @@ from llvmlite import ir
 from numba import types
 
 from logitsieve.kernels.compile import emits
-from logitsieve.kernels.simd.byte_lanes import SUMS
 from logitsieve.kernels.simd.lanes import (
     BYTE,
+    FLOATS,
     INT16,
     INT32,
     LANES,
+    LANES32,
     Vector,
     concatenated,
     cpu_has,
@@ -124,8 +125,9 @@ def _halves(builder, lanes):
     return [shuffle(builder, lanes, lanes, range(i, i + size)) for i in (0, size)]
 
 
-@emits(lambda sums: SUMS(sums))
+@emits(lambda sums: LANES32(sums))
 def sums_of_words(builder, sums):
+    """Sixteen sums as float32, exact below 2^24."""
     totals, upper = _halves(builder, sums)
     shifted = builder.shl(upper, ir.Constant(_WORDS, [8] * 2 * LANES))
     even = builder.sub(totals, shifted)  # modulo 2^16, above which no sum is
@@ -136,4 +138,4 @@ def sums_of_words(builder, sums):
             wide = builder.add(*_halves(builder, wide))
         parts.append(wide)
     order = [lane // 2 + LANES // 2 * (lane % 2) for lane in range(LANES)]
-    return shuffle(builder, *parts, order)
+    return builder.sitofp(shuffle(builder, *parts, order), FLOATS)

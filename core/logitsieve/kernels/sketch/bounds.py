@@ -36,18 +36,14 @@ from logitsieve.kernels.sketch.encode_query import (
 )
 from logitsieve.kernels.sketch.levels import (
     FOUR,
-    FULL,
     HEAD_SCALE,
     coarse_numbers,
-    drop_sixteen,
     first_sums,
-    last_level,
-    level_queue_at,
-    middle_estimate,
-    middle_level,
-    middle_upper,
+    last_bounds,
+    last_sums,
+    middle_bounds,
+    middle_sums,
     number_lanes,
-    queue_rows,
 )
 from logitsieve.kernels.sketch.sketch import EXTRA
 
@@ -98,15 +94,21 @@ def bound_four(sketch, planes, query, group, end, estimates, uppers):
     if sketch.tail_width > 0:
         sums = sum_four(sketch, planes, group, end)
         for i in range(FOUR):
-            base, above = base_of(sketch, query, places[i], sums[i])
-            middle = middle_level(sketch, planes, first_sums(sketch, planes, places[i]), places[i])
-            store(estimates, places[i] * LANES, middle_estimate(query.levels, middle, base))
-            store(uppers, places[i] * LANES, middle_upper(query.levels, middle, above))
+            base = base_of(sketch, query, places[i], sums[i])
+            twos = two_levels(sketch, planes, places[i])
+            estimate, upper = middle_bounds(sketch, query.levels, twos, base, places[i])
+            store(estimates, places[i] * LANES, estimate)
+            store(uppers, places[i] * LANES, upper)
     else:
         bounds = coarse_bounds(sketch, planes, query, group, end)
         for i in range(FOUR):
             store(estimates, places[i] * LANES, bounds[i][0])
             store(uppers, places[i] * LANES, bounds[i][1])
+
+
+@inline
+def two_levels(sketch, planes, group):
+    return middle_sums(sketch, planes, first_sums(sketch, planes, group), group)
 
 
 @inline
@@ -186,25 +188,19 @@ def refine_places(sketch, coded, places, count, ids):
 
 @inline_once
 def _refine_levels(sketch, coded, places, count):
-    query, queue, planes = coarse_factors(coded.factors), level_queue_at(coded.rests), coded.planes
-    first = queued = done = 0
+    query, planes, scratch = coarse_factors(coded.factors), coded.planes, coded.rests
+    first = 0
     while first < count:
-        group, mask = np.int64(places[first]) // LANES, np.int64(0)
-        while first < count and np.int64(places[first]) // LANES == group:
-            bit = np.int64(1) << (np.int64(places[first]) % LANES)
-            if bit <= mask:
-                break
-            mask |= bit
-            first += 1
+        group = np.int64(places[first]) // LANES
         base = base_of(sketch, query, group, sum_four(sketch, planes, group, group + 1)[0])
-        middle = middle_level(sketch, planes, first_sums(sketch, planes, group), group)
-        queued = queue_rows(sketch, query.levels, middle, base, group, mask, queue, queued)
-        while queued >= FULL or (queued > 0 and first == count):
-            estimate, upper = last_level(sketch, planes, query.levels, queue, min(queued, LANES))
-            store(coded.estimates, done, estimate)
-            store(coded.uppers, done, upper)
-            done += LANES
-            queued = drop_sixteen(queue, queued)
+        fours = last_sums(sketch, planes, two_levels(sketch, planes, group), group)
+        estimate, upper = last_bounds(sketch, query.levels, fours, base, group)
+        store(scratch, 0, estimate)
+        store(scratch, LANES, upper)
+        while first < count and np.int64(places[first]) // LANES == group:
+            lane = np.int64(places[first]) % LANES
+            coded.estimates[first], coded.uppers[first] = scratch[lane], scratch[LANES + lane]
+            first += 1
 
 
 @inline

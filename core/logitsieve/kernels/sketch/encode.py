@@ -125,17 +125,16 @@ def encode_rows(
         for j in range(tail):
             codes[j] = np.uint8(np.int64(places[j]) + 8)
         for byte in range(width // 8):
-            one, two = 0, 0
+            one, two, three, four = 0, 0, 0, 0
             for bit in range(8):
                 code = np.int64(codes[8 * byte + bit])
                 one |= (code >> 3) << bit
                 two |= (code >> 2 & 1) << bit
+                three |= (code >> 1 & 1) << bit
+                four |= (code & 1) << bit
             coarse[group, LANES * first + LANES * byte + lane] = np.uint8(one)
             middle[group, LANES * byte + lane] = np.uint8(two)
-        for byte in range(width // 4):
-            piece, crumbs = byte // 16 * 64 + byte % 16, 0
-            for four in range(4):
-                crumbs |= np.int64(codes[piece + 16 * four] & 3) << (2 * four)
-            fine[row, byte] = np.uint8(crumbs)
+            fine[group, LANES * byte + lane] = np.uint8(three)
+            fine[group, 2 * width + LANES * byte + lane] = np.uint8(four)
     keep_alive(scratch)
     return 0

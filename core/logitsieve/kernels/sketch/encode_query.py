@@ -8,12 +8,13 @@ from math import log, pi, sqrt
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.byte_lanes import CRUMB_FORM, OFFSET, store_bytes, store_words
+from logitsieve.kernels.simd.byte_lanes import OFFSET
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
     load_first,
+    magnitude,
     multiply_add,
     pair_sum,
     rounded,
@@ -27,7 +28,7 @@ from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes, encode_
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_uint8, float32_pointer, shift
 from logitsieve.kernels.simd.tables import CHUNK_BYTES, LARGEST_SUM, TABLE_BYTES
 from logitsieve.kernels.sketch import sketch
-from logitsieve.kernels.sketch.levels import APART, FOUR, FULL, LEVELS
+from logitsieve.kernels.sketch.levels import APART, FOUR, LEVELS
 from logitsieve.kernels.topk.descriptor import (
     DIM,
     LARGEST_BIAS,
@@ -38,10 +39,10 @@ from logitsieve.kernels.topk.descriptor import (
 )
 from logitsieve.kernels.topk.queries import CHUNK
 
-# Float64 factors. The last four exist with levels only; FINE_SUM, FINE_ERROR are then the tail's.
+# Float64 factors. The last four exist with levels only; FINE_ERROR is then the last level's.
 (
     SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL,
-    TAIL_SCALE, TAIL_ADDED, FIRST_ERROR, MIDDLE_ERROR,
+    TAIL_SCALE, TAIL_TOTAL, FIRST_ERROR, MIDDLE_ERROR,
 ) = range(14)  # fmt: skip
 FACTORS = 14
 NORMAL = 1e-37  # added to factors, so that rounding to float32 loses at most 2^-24 of them
@@ -56,25 +57,21 @@ LEVELS_MARGIN = 2.0**-19  # with levels, which take more sums
 LEFT_SPARE = 1.01
 LEAST_MARGIN = 1e-30  # for underflow
 
-CRUMB_WORDS = CRUMB_FORM.words
-LARGEST_TAIL_CODE = 126.0  # before rounding, so that a code is a signed byte
-LARGEST_FOUR = LARGEST_SUM - 2.0  # of four codes before rounding
-AT_MOST = CHUNK + FULL + (FOUR + 1) * LANES  # rows per call of `refine`
+LARGEST_FOUR = LARGEST_SUM - 2.0  # of the magnitudes of four codes before rounding
+AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows per call of `refine`
 
 # A query's int8 codes and float64 factors; float32 scratch to rotate it and [AT_MOST] of `refine`.
 Coded = namedtuple("Coded", "planes factors rotated estimates uppers rests biases end")
 # The factors of bounds: integers to subtract from sums, then float32 in every lane.
 CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
-LevelFactors = namedtuple(
-    "LevelFactors", "first middle last thrice scale rest first_error middle_error last_error"
-)
+LevelFactors = namedtuple("LevelFactors", "total scale rest first_error middle_error last_error")
 
 
 @inline
 def coded_at(descriptor, start):
     span, tail = padded(descriptor[sketch.SPAN]), descriptor[sketch.TAIL_WIDTH]
     width = descriptor[sketch.COARSE_WIDTH] + tail if tail > 0 else descriptor[sketch.FINE_WIDTH]
-    factors = shift(start, (2 * sketch.plane_bytes(descriptor) + 6 * tail) // 8)
+    factors = shift(start, (2 * sketch.plane_bytes(descriptor) + 4 * tail) // 8)
     rotated = shift(factors, FACTORS)
     refined = shift(rotated, (span + max(span, width)) // 2 + LANES)
     estimates = as_float32(refined)
@@ -106,11 +103,9 @@ def coarse_factors(factors):
 
 @inline
 def _level_factors(factors):
-    total, added = int(factors[FINE_SUM]), int(factors[TAIL_ADDED])
     return LevelFactors(
-        total + 2 * added, 3 * total + 6 * added, (OFFSET - 128) * total, np.float32(3 * total),
-        splat32(factors[TAIL_SCALE]), splat32(factors[REST]), splat32(factors[FIRST_ERROR]),
-        splat32(factors[MIDDLE_ERROR]), splat32(factors[FINE_ERROR]),
+        np.float32(factors[TAIL_TOTAL]), splat32(factors[TAIL_SCALE]), splat32(factors[REST]),
+        splat32(factors[FIRST_ERROR]), splat32(factors[MIDDLE_ERROR]), splat32(factors[FINE_ERROR]),
     )  # fmt: skip
 
 
@@ -156,19 +151,16 @@ def _encode_levels(descriptor, h, norm, coded, rows):
         turned[place] = np.float32(0)
     scale = plane_scale(turned, coarse)
     first = encode_planes(turned, scale, 0, coarse, planes, shift(planes, coarse))
-    tail = shift(planes, 2 * coarse)
-    tables = as_uint8(shift(tail, 2 * width))
-    tail_scale, total, added, squared, errors = encode_tail(
-        shift(turned, coarse), width, tail, tables
-    )
+    tables = as_uint8(shift(planes, 2 * coarse))
+    tail_scale, total, squared, errors = encode_tail(shift(turned, coarse), width, tables)
     error, terms = _error(descriptor, sketch.KAPPA, off, first)
     far, away = np.sqrt(squares) * NORM_SPARE + off, np.sqrt(errors) * NORM_SPARE + off
     chance = number_at(descriptor, sketch.CHANCE) if rows > 0 else 0.0
     least = reach_of(chance, rows, descriptor[sketch.TAIL])
     rest = far + far / APART
     middle_q, last_q = number_at(descriptor, sketch.MIDDLE_Q), number_at(descriptor, sketch.LAST_Q)
-    factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, OFFSET * first[0], total
-    factors[TAIL_SCALE], factors[TAIL_ADDED] = tail_scale, added
+    factors[SCALE], factors[SUM] = scale, OFFSET * first[0]
+    factors[TAIL_SCALE], factors[TAIL_TOTAL] = tail_scale, total
     factors[ERROR], factors[REST] = error + NORMAL, least * far + far / APART + NORMAL
     factors[FINE_REST] = factors[REST]
     factors[FIRST_ERROR] = np.sqrt(descriptor[sketch.TAIL]) * away + NORMAL
@@ -243,7 +235,7 @@ def _bound_nothing(factors):
     for place in range(FACTORS):
         factors[place] = np.inf
     factors[SCALE], factors[SUM], factors[FINE_SUM] = 0.0, 0.0, 0.0
-    factors[TAIL_SCALE], factors[TAIL_ADDED] = 0.0, 0.0
+    factors[TAIL_SCALE], factors[TAIL_TOTAL] = 0.0, 0.0
 
 
 @inline
@@ -305,39 +297,33 @@ def reach_of(chance, rows, dim):
 
 
 @inline
-def encode_tail(turned, width, planes, tables):
-    """Replace turned[:width] by its codes g, and write these and their tables.
+def encode_tail(turned, width, tables):
+    """Replace turned[:width] by its codes g, and write their tables.
 
-    Returns the scale, sums of codes and of tables' offsets, ||scale g||^2, ||y - scale g||^2.
+    Returns the scale, the sum of magnitudes of codes, ||scale g||^2 and ||y - scale g||^2.
     """
-    largest, fours = np.float32(0), np.float32(0)
+    fours = np.float32(0)
     for d in range(0, width, 4):
         four = abs(turned[d]) + abs(turned[d + 1]) + abs(turned[d + 2]) + abs(turned[d + 3])
         fours = max(fours, four)
-        for i in range(d, d + 4):
-            largest = max(largest, abs(turned[i]))
-    scale = max(largest / np.float32(LARGEST_TAIL_CODE), fours / np.float32(LARGEST_FOUR))
+    scale = fours / np.float32(LARGEST_FOUR)
     if not SMALLEST < scale < LARGEST:
         scale = np.float32(0)
     factor = np.float32(1) / scale if scale > 0 else np.float32(0)
-    step, low = float(scale), shift(planes, width)
+    step = float(scale)
     total, squares, errors = zeros64(), zeros64(), zeros64()
     for d in range(0, width, LANES):
         x = load(turned, d)
         r = rounded(x * factor) if scale > 0 else zeros32()
-        if CRUMB_WORDS:
-            store_words(planes, low, d, r)
-        else:
-            store_bytes(planes, d, r)
-        total, squares, errors = add_codes(total, squares, errors, x, r, step)
+        total += widen(magnitude(r))
+        _, squares, errors = add_codes(total, squares, errors, x, r, step)
         store(turned, d, r)
-    added = _fill_tables(turned, width, tables)
-    return scale, int(pair_sum(total)), added, pair_sum(squares), pair_sum(errors)
+    _fill_tables(turned, width, tables)
+    return scale, pair_sum(total), pair_sum(squares), pair_sum(errors)
 
 
 @inline
 def _fill_tables(codes, width, tables):
-    added = 0
     for four in range(width // 4):
         chunk, within = four // 8, four % 8
         table = shift(tables, TABLE_BYTES * chunk + CHUNK_BYTES * (within % 2) + 8 * (within & 6))
@@ -345,9 +331,7 @@ def _fill_tables(codes, width, tables):
         for bit in range(4):
             begin -= min(int(codes[4 * four + bit]), 0)
         table[0] = begin
-        added += begin
         for bit in range(4):
             code, size = int(codes[4 * four + bit]), 1 << bit
             for n in range(size):
                 table[size + n] = int(table[n]) + code
-    return added

@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.dots import four_from, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, smaller
-from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
+from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, nowhere, shift, size_of
 from logitsieve.kernels.sketch.bounds import base_at, bound_four, coarse_bounds, refine, store_bases
 from logitsieve.kernels.sketch.encode_query import (
@@ -25,15 +25,12 @@ from logitsieve.kernels.sketch.encode_query import (
 )
 from logitsieve.kernels.sketch.levels import (
     FOUR,
-    FULL,
-    drop_sixteen,
+    first_bounds,
     first_sums,
-    first_upper,
-    last_level,
-    level_queue_at,
-    middle_level,
-    middle_upper,
-    queue_rows,
+    last_bounds,
+    last_sums,
+    middle_bounds,
+    middle_sums,
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
@@ -134,12 +131,9 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, 
     """Like `_sieve_tile`, for a sketch with levels."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
-    queue, queued = level_queue_at(sieved.coded.rests), 0
     for four in range(first, last, FOUR):
-        passed, queued = _pass_levels(
-            sketch, sieved, query, four, last, groups, queue, queued, threshold, passed
-        )
-        if passed >= CHUNK or (settles and four + FOUR >= last):
+        passed, rises = _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed)
+        if passed >= CHUNK or rises or (settles and four + FOUR >= last):
             sieved.counts[PASSED] = passed
             threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
     sieved.counts[PASSED] = passed
@@ -170,34 +164,32 @@ def _append_passed(sketch, places, passed, uppers, threshold, group, last):
 
 
 @inline_once
-def _pass_levels(sketch, sieved, query, four, last, groups, queue, queued, threshold, passed):
-    """Like `_pass_coarse`, through levels, each read if the one before was passed.
+def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed):
+    """Like `_pass_coarse`, through levels, each read for groups that passed the one before.
 
-    Rows are queued for the last level, so that their codes are prefetched.
+    Also returns whether an estimate by the last one reaches the threshold: the row probably
+    raises it.
     """
-    planes, levels = sieved.coded.planes, query.levels
+    planes, levels, rises = sieved.coded.planes, query.levels, False
     store_bases(sketch, sieved.coded, query, four, last)
     for group in range(four, min(four + FOUR, last)):
-        base, twice = base_at(sieved.coded, group - four), first_sums(sketch, planes, group)
-        upper = first_upper(sketch, levels, twice, base[1], group)
+        base, sums = base_at(sieved.coded, group - four), first_sums(sketch, planes, group)
+        _, upper = first_bounds(sketch, levels, sums, base, group)
         if group < groups:  # computed rows have bounds of -inf
             upper = smaller(upper, load(sieved.uppers, group * LANES))
         mask = lanes_not_below(upper, threshold)
         if mask != 0:
-            middle = middle_level(sketch, planes, twice, group)
-            mask &= lanes_not_below(middle_upper(levels, middle, base[1]), threshold)
+            sums = middle_sums(sketch, planes, sums, group)
+            _, upper = middle_bounds(sketch, levels, sums, base, group)
+            mask &= lanes_not_below(upper, threshold)
+        if mask != 0:
+            sums = last_sums(sketch, planes, sums, group)
+            estimate, upper = last_bounds(sketch, levels, sums, base, group)
+            mask &= lanes_not_below(upper, threshold)
             mask = first_lanes(mask, sketch.rows - group * LANES)
-            queued = queue_rows(sketch, levels, middle, base, group, mask, queue, queued)
-        while queued >= FULL or (queued > 0 and group + 1 == last):
-            size = min(queued, LANES)
-            _, upper = last_level(sketch, planes, levels, queue, size)
-            mask = first_lanes(lanes_not_below(upper, threshold), size)
-            while mask:
-                sieved.passed[passed] = queue.places[lowest_bit(mask)]
-                mask &= mask - 1
-                passed += 1
-            queued = drop_sixteen(queue, queued)
-    return passed, queued
+            rises = rises or mask & lanes_not_below(estimate, threshold) != 0
+            passed = append_lanes(sieved.passed, passed, mask, group * LANES)
+    return passed, rises
 
 
 @inline

@@ -12,7 +12,7 @@ coded coordinates. The rows of U, each coordinate over its `stretch`, are orthon
 
 Coarse codes [G, bytes] are ordered by how often a row is among the best: F/4 times four coordinates
 of each row, then 16 s, n and biases as float32. A row in `fine` has coordinates, s and n. With
-levels there is only U, any square matrix, with the inverse giving w'.
+levels `fine` lies in groups too, and there is only U, any square matrix: its inverse gives w'.
 
 A sketch's descriptor is W's, then addresses, sizes, and float64 bits.
 """
@@ -31,15 +31,14 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import float32_pointer, int32_pointer, uint8_pointer
 from logitsieve.kernels.simd.shorts import floats_of
 from logitsieve.kernels.sketch.levels import (
-    COARSE_NUMBERS,
     FIRST_NORM,
     FIRST_SCALE,
     HEAD_SCALE,
     LAST_NORM,
     LAST_SCALE,
-    LEVEL_NUMBERS,
     MIDDLE_NORM,
     MIDDLE_SCALE,
+    NUMBERS_IN,
     STEP,
 )
 from logitsieve.kernels.topk.descriptor import (
@@ -62,8 +61,8 @@ MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # with levels `limits` holds these instea
 
 EXTRA = 8  # bytes of a row in `fine` after its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: s, n and its bias
-LEVEL_EXTRA = 2 * LEVEL_NUMBERS  # with levels, in `middle` and in `fine`
-LEVELS_EXTRA = 2 * COARSE_NUMBERS  # with levels, in `coarse`
+LEVEL_EXTRA = 2 * NUMBERS_IN["fine"]  # with levels, in `middle` and in `fine`
+LEVELS_EXTRA = 2 * NUMBERS_IN["coarse"]  # with levels, in `coarse`
 
 SUMMED = 1 + 1e-9  # of norms in float64, summed in any order: proofs/certified.py
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` on top of D
@@ -115,19 +114,18 @@ def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
     size = arrays["coarse"].shape[1] // LANES
     if "middle" not in arrays:
         return Coded(size - COARSE_EXTRA, 0, 0)
-    padded = 4 * (arrays["fine"].shape[1] - LEVEL_EXTRA)
+    padded = 4 * (arrays["fine"].shape[1] // LANES - LEVEL_EXTRA)
     coarse = size - LEVELS_EXTRA - padded // 8
     return Coded(coarse, len(arrays["directions"]) - coarse, padded)
 
 
 def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
-    """Return the NUMBERS of levels in order: each [G, 16], the last level's [V]."""
+    """Return the NUMBERS of levels in order, each [G, 16]."""
     starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
     numbers: list[np.ndarray] = []
-    for name, count in (("coarse", COARSE_NUMBERS), ("middle", LEVEL_NUMBERS)):
+    for name, count in NUMBERS_IN.items():
         codes = arrays[name][:, -2 * LANES * count :].copy().view(np.uint16)
         numbers += list(codes.reshape(-1, count, LANES).swapaxes(0, 1))
-    numbers += list(arrays["fine"][:, -LEVEL_EXTRA:].copy().view(np.uint16).T)
     return [floats_of(codes, start, step) for codes, start in zip(numbers, starts, strict=True)]
 
 
@@ -147,7 +145,7 @@ def sketch_descriptor(
         ORDER: arrays["order"],
         SPAN: len(span.directions),
         COARSE_WIDTH: widths.coarse,
-        FINE_WIDTH: fine.shape[1],
+        FINE_WIDTH: fine.shape[1] // (LANES if widths.tail else 1),
         TAIL: widths.tail,
         TAIL_WIDTH: widths.padded,
         CHANCE: chance,

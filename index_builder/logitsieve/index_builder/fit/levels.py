@@ -34,16 +34,15 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import floats_of, shorts_of, start_of, step_of
 from logitsieve.kernels.sketch.encode import LEAST_SCALE, MOST, ROUNDED, encode_rows, scales_of_rows
 from logitsieve.kernels.sketch.levels import (
-    COARSE_NUMBERS,
     FIRST_NORM,
     FIRST_SCALE,
     HEAD_SCALE,
     LAST_NORM,
     LAST_SCALE,
-    LEVEL_NUMBERS,
     MIDDLE_NORM,
     MIDDLE_SCALE,
     NUMBERS,
+    NUMBERS_IN,
     STEP,
     TAIL_QUANTUM,
 )
@@ -126,9 +125,10 @@ def costs(
     levels = {}
     for first in FIRST:
         bits, products = (dim - first) / 8, lengths(first)
-        _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
+        _, second, last = ((logits_RN + e * products >= least_N).mean(axis=0) for e in ERRORS)
         both, fine = first_bytes(dim, first) + bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
-        levels[first] = both + second * fine + last * stored
+        groups = 1 - (1 - second) ** LANES  # with a row that passed
+        levels[first] = both + float(groups.mean()) * fine + float(last.mean()) * stored
     return steep, levels
 
 
@@ -151,7 +151,7 @@ def code_levels(
         "directions": turned.turning.directions,
         "coarse": np.zeros((groups, LANES * (first + padded // 8 + LEVELS_EXTRA)), np.uint8),
         "middle": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
-        "fine": np.zeros((V, padded // 4 + LEVEL_EXTRA), np.uint8),
+        "fine": np.zeros((groups, LANES * (padded // 4 + LEVEL_EXTRA)), np.uint8),
     }
     made["coarse"][-1, : LANES * first] = MOST + 1
     exact, norms = np.empty((4, V), np.float32), np.empty((3, V), np.float32)
@@ -190,7 +190,7 @@ def code_levels(
     for kind, each in zip((FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
         starts[kind] = start_of(each, step, LEAST_SCALE)
         codes[kind] = shorts_of(each, starts[kind], step, up=True)
-    _write_numbers(made, codes)
+    _write_numbers(made, codes, V)
     most = np.max(limits, axis=0) * ROUNDED
     return made | {
         "starts": starts,
@@ -199,16 +199,14 @@ def code_levels(
     }
 
 
-def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray]) -> None:
+def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray], V: int) -> None:
     """Write the numbers' codes after the rows' codes; zeros beyond V."""
-    V, groups = len(made["fine"]), len(made["coarse"])
+    groups = len(made["coarse"])
     lanes = np.zeros((len(NUMBERS), groups * LANES), np.uint16)
     for kind, each in codes.items():
         lanes[kind, :V] = each
     first = 0
-    for name, count in (("coarse", COARSE_NUMBERS), ("middle", LEVEL_NUMBERS)):
+    for name, count in NUMBERS_IN.items():
         some = lanes[first : first + count].reshape(count, groups, LANES).swapaxes(0, 1)
         made[name][:, -2 * LANES * count :] = some.reshape(groups, -1).view(np.uint8)
         first += count
-    last = np.ascontiguousarray(lanes[first:, :V].T)
-    made["fine"][:, -LEVEL_EXTRA:] = last.view(np.uint8)
