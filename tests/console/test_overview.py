@@ -41,8 +41,7 @@ def test_live_counts(routes: Routes) -> None:
     metrics = Metrics()
     call = Call("TopK", answer=answer_of(routes))
     call.route("demo:stable", "demo", "1")
-    call.finish("OK")
-    metrics.record(call)
+    metrics.finish(call, "OK")
     metrics.shed["in_flight",] += 2
     facts = live_facts(metrics.registry)
     assert facts["calls"] == [

@@ -41,7 +41,7 @@ CALLED_BY_OTHERS = {
     "PatientProtocol.connection_lost",
 }
 # The guard itself, and functions that give back what a call holds: nothing could in their place.
-LAST = {"safe", "leave", "_free", "__exit__", "<genexpr>"}
+LAST = {"safe", "leave", "free", "__exit__", "<genexpr>"}
 TOKEN = "token-of-yesterday"
 TOLD = (
     ("authorization", f"Bearer {TOKEN}"),

@@ -13,8 +13,7 @@ def finished(elapsed_ns: int, code: str = "OK", answer: Answer | None = None) ->
     call = Call("TopK")
     call.route("demo@1", "demo", "1")
     call.answer = answer
-    call.finish(code)
-    call.elapsed_ns = elapsed_ns
+    call.code, call.elapsed_ns = code, elapsed_ns
     return call
 
 

@@ -57,7 +57,7 @@ def test_calls_to_shards_are_inside_what_is_computed() -> None:
     call = Call("TopK", arrived_ns=1000, queue_ns=100)
     call.answer = Answer("m", "1", "", "exact", none > 0, none, none > 0, compute_ns=500)
     call.timings.append(("shard 256", 1200, 1500))
-    call.finish("OK")
+    call.code = "OK"
     Tracing(provider).record(call)
     spans: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
     shard, compute = spans["shard 256"], spans["compute"]

@@ -11,6 +11,7 @@ from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import check_ranges, option
 
+ANSWER_BYTES = 8  # an id and a number, of each answer or draw
 MESSAGE_OVERHEAD = 64 << 10  # bytes of a request without its arrays
 # Bytes of a row without hidden and targets: a seed, or score, length and flag, and four offsets.
 ROW_OVERHEAD = 32
@@ -138,8 +139,9 @@ class ServeConfig:
 
     @property
     def max_reply_bytes(self) -> int:
-        """Size of the largest reply: an id and a number for each answer or draw."""
-        return 8 * self.max_rows * max(self.max_k, self.max_samples) + MESSAGE_OVERHEAD
+        """Size of the largest reply."""
+        answers = self.max_rows * max(self.max_k, self.max_samples)
+        return ANSWER_BYTES * answers + MESSAGE_OVERHEAD
 
     def max_message_bytes(self, dim: int) -> int:
         """Return the size of the largest request for a model of hidden size `dim`."""

@@ -73,6 +73,8 @@ KEPT = 16  # finished requests that are counted together
 @dataclass(slots=True, eq=False)
 class Call:
     rpc: str
+    size: int = 0  # bytes of its message
+    left_s: float | None = None  # seconds when it arrived here, or None
     # times in nanoseconds; it arrives when its client sends it, if the client tells its timeout
     arrived_ns: int = field(default_factory=perf_counter_ns)
     id: int = 0  # of a stream's message
@@ -94,9 +96,10 @@ class Call:
         """Label the call by the version for `requested`, such as "name:alias"."""
         self.model, self.version, self.alias = model, version, requested.partition(":")[2]
 
-    def finish(self, code: str) -> None:
-        self.code = code
-        self.elapsed_ns = perf_counter_ns() - self.arrived_ns
+    def limit(self, seconds: float) -> None:
+        """Give the call at most `seconds`; 0: no limit of its own."""
+        if seconds:
+            self.left_s = seconds if self.left_s is None else min(seconds, self.left_s)
 
 
 class Series(defaultdict[tuple[str, ...], T]):
@@ -206,6 +209,10 @@ class Metrics(Collector):
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+    def finish(self, call: Call, code: str) -> None:
+        call.code, call.elapsed_ns = code, perf_counter_ns() - call.arrived_ns
+        self.record(call)
 
     def record(self, call: Call) -> None:
         if self.on_finish is not None:

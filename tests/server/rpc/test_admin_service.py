@@ -239,7 +239,7 @@ def test_equal_loads_at_one_time_are_one(served: Administered, models: Path, doo
     door.shut()
 
     async def load_all() -> list[pb.Model]:
-        loads = [service.Load(version, None, Call("Load")) for version in (two, two, one, two)]
+        loads = [service.Load(version, Call("Load")) for version in (two, two, one, two)]
         return await asyncio.gather(*loads)
 
     loading = served.run.loop.start(load_all())

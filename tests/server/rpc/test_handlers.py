@@ -9,8 +9,7 @@ from grpc import StatusCode
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import parse, settle, unary
-from logitsieve.server.rpc.status import CallStatus
+from logitsieve.server.rpc.handlers import failed, parse, unary
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TRAILER
 
@@ -22,23 +21,26 @@ class Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # the library is unty
 
 
 class Context:
-    """A call that brings no metadata."""
+    """A call that brings no metadata and has no deadline."""
 
     code, trailer = StatusCode.OK, b""
 
     def invocation_metadata(self) -> tuple[()]:
         return ()
 
+    def time_remaining(self) -> None:
+        return None
+
     async def abort(self, code: StatusCode, message: str, trailer: Any) -> NoReturn:
         self.code, self.trailer = code, dict(trailer)[TRAILER]
         raise Aborted
 
 
-async def echo(request: pb.GetModelRequest, context: Context, call: Call) -> pb.Model:
+async def echo(request: pb.GetModelRequest, call: Call) -> pb.Model:
     return pb.Model(name=request.model)
 
 
-async def refuse(request: pb.GetModelRequest, context: Context, call: Call) -> bytes:
+async def refuse(request: pb.GetModelRequest, call: Call) -> bytes:
     raise InvalidRequest("model", request.model, "another")
 
 
@@ -84,11 +86,7 @@ def test_bytes_that_are_no_message() -> None:
 def test_a_refusal_for_want_of_room_is_counted_as_shed() -> None:
     metrics = Metrics()
 
-    async def full() -> bytes:
-        raise Overloaded("full", 0.05)
-
-    status = asyncio.run(settle(full(), Call("TopK"), metrics))
-    assert isinstance(status, CallStatus)
+    status = failed(Overloaded("full", 0.05), Call("TopK"), metrics)
     assert status.code is StatusCode.RESOURCE_EXHAUSTED
     assert 'reason="in_flight"' in metrics.text().decode()
 
@@ -96,13 +94,17 @@ def test_a_refusal_for_want_of_room_is_counted_as_shed() -> None:
 def test_a_cancelled_call_is_counted_and_stays_cancelled() -> None:
     metrics = Metrics()
 
+    async def never(request: pb.GetModelRequest, call: Call) -> bytes:
+        await asyncio.get_running_loop().create_future()
+        return b""
+
     async def scene() -> None:
-        never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        settling = asyncio.create_task(settle(never, Call("TopK"), metrics))
+        handler = unary("Get", pb.GetModelRequest, never, metrics).unary_unary
+        handling = asyncio.create_task(handler(REQUEST.SerializeToString(), Context()))
         await asyncio.sleep(0)
-        settling.cancel()
+        handling.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await settling
+            await handling
 
     asyncio.run(scene())
     assert 'code="CANCELLED"' in metrics.text().decode()

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, Intake, expect, has_read
+from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, Intake, expect
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.messages import GOOD, TARGET, RawStream, asked
@@ -20,12 +20,6 @@ from tests.server.running import WAIT_S, Loop, config_for, running
 
 UNARY = grpc.unary_unary_rpc_method_handler(None)
 TOP_K, CHECK = "/logitsieve.v1.Decoder/TopK", "/grpc.health.v1.Health/Check"
-
-
-def itself() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
 
 
 async def arrive(intake: Intake, method: str = TOP_K) -> Any:
@@ -44,7 +38,7 @@ def test_the_oldest_is_next_and_a_call_counts_as_what_it_has() -> None:
             await arrive(intake)
             order.append(number)
             await read.wait()
-            has_read(10)
+            expect(10)
             await asyncio.sleep(0)
 
         calls = [asyncio.create_task(call(number)) for number in range(4)]
@@ -63,16 +57,16 @@ def test_the_oldest_is_next_and_a_call_counts_as_what_it_has() -> None:
 def test_who_gives_up_holds_nothing() -> None:
     async def scene() -> None:
         intake = Intake(COPIES * 100, 60)
-        await intake.enter(90)
+        first = await intake.enter(90)
         gives_up, granted, stays = (asyncio.create_task(intake.enter(60)) for _ in range(3))
         await asyncio.sleep(0)
         gives_up.cancel()
         await asyncio.sleep(0)
-        intake.leave(itself())  # the turn of `granted`, who is cancelled before it can take it
+        first.leave()  # the turn of `granted`, who is cancelled before it can take it
         granted.cancel()
-        await asyncio.wait_for(stays, WAIT_S)
+        last = await asyncio.wait_for(stays, WAIT_S)
         assert intake.bytes == 60
-        intake.leave(stays)
+        last.leave()
         assert (intake.bytes, intake.calls) == (0, 0)
 
     asyncio.run(scene())
@@ -81,11 +75,11 @@ def test_who_gives_up_holds_nothing() -> None:
 def test_a_message_that_is_larger_than_all_is_let_in_alone() -> None:
     async def scene() -> None:
         intake = Intake(COPIES * 100, 60)
-        await intake.enter(1000)
+        first = await intake.enter(1000)
         waits = asyncio.create_task(intake.enter(1))
         await asyncio.sleep(0)
         assert not waits.done()
-        intake.leave(itself())
+        first.leave()
         await asyncio.wait_for(waits, WAIT_S)
 
     asyncio.run(scene())
@@ -98,12 +92,10 @@ def test_a_call_counts_with_the_largest_reply_until_its_own_is_known() -> None:
         async def call(reply: int, counted: int) -> None:
             await arrive(intake)
             assert intake.bytes == 50
-            has_read(10)
-            assert intake.bytes == 40
-            expect(reply)
+            expect(10 + reply)
             assert intake.bytes == counted
 
-        for reply, counted in ((5, 15), (30, 40), (1000, 40)):
+        for reply, counted in ((5, 15), (30, 40), (1000, 50)):
             await asyncio.create_task(call(reply, counted))
             await asyncio.sleep(0)
             assert (intake.bytes, intake.calls) == (0, 0)

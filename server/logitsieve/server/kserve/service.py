@@ -13,7 +13,6 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
-from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.version import __version__
 
@@ -34,26 +33,26 @@ class KserveService:
     def __init__(self, repository: Repository, decoder: DecoderService) -> None:
         self._repository, self._decoder = repository, decoder
 
-    async def ServerLive(self, request: Any, context: Context, call: Call) -> Any:
+    async def ServerLive(self, request: Any, call: Call) -> Any:
         return kserve.ServerLiveResponse(live=True)
 
-    async def ServerReady(self, request: Any, context: Context, call: Call) -> Any:
+    async def ServerReady(self, request: Any, call: Call) -> Any:
         ready = any(version.served is not None for version in self._repository.versions())
         return kserve.ServerReadyResponse(ready=ready)
 
-    async def ServerMetadata(self, request: Any, context: Context, call: Call) -> Any:
+    async def ServerMetadata(self, request: Any, call: Call) -> Any:
         return kserve.ServerMetadataResponse(
             name=PLATFORM, version=__version__, extensions=["model_repository"]
         )
 
-    async def ModelReady(self, request: Any, context: Context, call: Call) -> Any:
+    async def ModelReady(self, request: Any, call: Call) -> Any:
         try:
             ready = self._get(request).served is not None
         except ModelNotFound:
             ready = False
         return kserve.ModelReadyResponse(ready=ready)
 
-    async def ModelMetadata(self, request: Any, context: Context, call: Call) -> Any:
+    async def ModelMetadata(self, request: Any, call: Call) -> Any:
         version = self._get(request)
         if version.served is None:
             raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
@@ -68,15 +67,16 @@ class KserveService:
             outputs=[tensor.metadata(dim) for tensor in TENSORS["outputs"]],
         )
 
-    async def ModelInfer(self, request: Any, context: Context, call: Call) -> bytes:
+    async def ModelInfer(self, request: Any, call: Call) -> bytes:
         model = _label(request.model_name, request.model_version)
         max_rows = self._decoder.config.max_rows
         method, ours, timeout_s, write = to_request(request, model, max_rows)
-        answer = self._decoder.answer(method, ours, context, call, timeout_s, write)
+        call.limit(timeout_s)
+        answer = self._decoder.answer(method, ours, call, write)
         del request, ours  # what they hold is copied
         return await answer
 
-    async def RepositoryIndex(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryIndex(self, request: Any, call: Call) -> Any:
         _refuse_repository(request)
         return kserve.RepositoryIndexResponse(
             models=[
@@ -91,7 +91,7 @@ class KserveService:
             ]
         )
 
-    async def RepositoryModelLoad(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryModelLoad(self, request: Any, call: Call) -> Any:
         raise PermissionDenied("models are loaded and unloaded on the admin port")
 
     RepositoryModelUnload = RepositoryModelLoad
@@ -108,17 +108,17 @@ class KserveAdmin:
     def __init__(self, admin: AdminService) -> None:
         self._admin = admin
 
-    async def RepositoryModelLoad(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryModelLoad(self, request: Any, call: Call) -> Any:
         for parameter in request.parameters:
             raise InvalidRequest("parameters", repr(parameter[:100]), "none")
         name, version = _name_and_version(request)
-        await self._admin.Load(pb.LoadRequest(name=name, version=version), context, call)
+        await self._admin.Load(pb.LoadRequest(name=name, version=version), call)
         return kserve.RepositoryModelLoadResponse()
 
-    async def RepositoryModelUnload(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryModelUnload(self, request: Any, call: Call) -> Any:
         """Return at once: the version is closed with its last request."""
         name, version = _name_and_version(request)
-        await self._admin.Unload(pb.UnloadRequest(name=name, version=version), context, call)
+        await self._admin.Unload(pb.UnloadRequest(name=name, version=version), call)
         return kserve.RepositoryModelUnloadResponse()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
 from logitsieve.api.errors import ServiceError
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
-from logitsieve.server.rpc.handlers import Context, settle
-from logitsieve.server.rpc.status import CallStatus, abort, guarded
+from logitsieve.server.rpc.handlers import Context, failed
+from logitsieve.server.rpc.status import abort, guarded
 from logitsieve.server.security.secrets import HEADER, Tokens
 
 # For load balancers and kubelets, which hold no token.
@@ -78,11 +78,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
     @guarded
     async def _end(self, error: ServiceError, rpc: str, messages: object, context: Context) -> None:
-        async def refused() -> NoReturn:
-            raise error
-
-        if isinstance(status := await settle(refused(), Call(rpc), self._metrics), CallStatus):
-            await abort(status, context)
+        await abort(failed(error, Call(rpc), self._metrics), context)
 
 
 class _CheckedContext:

@@ -17,7 +17,6 @@ from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.models.repository import Repository, log_time
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
 T = TypeVar("T")
@@ -33,7 +32,7 @@ class AdminService:
         self._loads: dict[tuple[str, int, str], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def Load(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
+    async def Load(self, request: pb.LoadRequest, call: Call) -> pb.Model:
         """Return once the version answers. Equal requests at the same time are one load."""
         key = request.name, to_number(request.version), request.alias
         task = self._loads.get(key)
@@ -44,7 +43,7 @@ class AdminService:
         call.route("", request.name, request.version)
         return self._model(*key[:2])
 
-    async def Unload(self, request: pb.UnloadRequest, context: Context, call: Call) -> pb.Model:
+    async def Unload(self, request: pb.UnloadRequest, call: Call) -> pb.Model:
         """Return the version, without a state once it is gone; wait for that up to `drain_ms`.
 
         UNLOADING after that: it is closed with its last request.
@@ -55,7 +54,7 @@ class AdminService:
             await asyncio.wait((retiring,), timeout=request.drain_ms / 1000)
         return self._model(*key)
 
-    async def SetAlias(self, request: pb.SetAliasRequest, context: Context, call: Call) -> pb.Model:
+    async def SetAlias(self, request: pb.SetAliasRequest, call: Call) -> pb.Model:
         number = to_number(request.version) if request.version else None
         version = await asyncio.to_thread(
             self._repository.set_alias, request.name, request.alias, number

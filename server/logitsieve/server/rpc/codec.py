@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -15,14 +16,16 @@ from logitsieve.api.decoder import (
     asked_width,
 )
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Answer
-from logitsieve.utils.wire_tensors import DType, decode, put
+from logitsieve.api.results import ANSWER_COLUMNS
+from logitsieve.utils.wire_tensors import CODES, DType, decode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
 NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
 SETS = ("banned", "allowed", "biased", "repeated")
-LENGTH_DELIMITED = 2  # protobuf's wire type of messages
+PROVENANCE = ("exact", "scanned", "fallback")  # columns of every answer
+LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
+STARTS_KEPT = 4096  # of some 200 bytes
 
 
 def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
@@ -96,40 +99,55 @@ def _to_sets(message: pb.IdSets, field: str) -> IdSets:
     return IdSets(offsets, np.empty(0, np.int32) if ids is None else ids)
 
 
-def to_response(kind: type[Any], reply: Reply, origin: bytes, queue_ns: int) -> bytes:
+def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
     """Serialize a reply after its `origin_of`, with the wait of its request.
 
-    A reply's arrays have the names of its message's fields; its answer comes last.
+    A reply's arrays have the names of its message's fields. Each part is a message of `kind`, which
+    protobuf merges into those before it.
     """
-    response, arrays = kind(), cast("tuple[np.ndarray, ...]", reply[:-1])
-    for name, array in zip(reply._fields, arrays, strict=False):
-        put(getattr(response, name), array)
-    _put_answer(response.answer, reply.answer, queue_ns)
-    return origin + cast(bytes, response.SerializeToString())
+    answer, parts = reply.answer, [origin]
+    for name, array in zip(reply._fields, cast("tuple[np.ndarray, ...]", reply[:-1]), strict=False):
+        parts += _start(kind, name, array.dtype, array.shape), array.tobytes()
+    for name in ANSWER_COLUMNS if answer.normalizer else PROVENANCE:
+        if (column := getattr(answer, name)) is not None:
+            parts += _start(kind, "answer." + name, column.dtype, column.shape), column.tobytes()
+    rest = kind()
+    rest.answer.queue_ns, rest.answer.compute_ns = queue_ns, answer.compute_ns
+    if answer.chance < 1.0:
+        rest.answer.chance = answer.chance
+    if answer.normalizer:
+        rest.answer.normalizer = NORMALIZER_CODES[answer.normalizer]
+    for first, rows in answer.rows_missing:
+        rest.answer.rows_missing.add(first=first, rows=rows)
+    parts.append(rest.SerializeToString())
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=STARTS_KEPT)
+def _start(kind: Any, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Serialize a message of `kind` with a tensor in its field `path`, up to the elements."""
+    rows, cols = (*shape, 1)[:2]
+    size = rows * cols * dtype.itemsize
+    tensor = pb.Tensor(dtype=cast(Any, CODES[dtype]), rows=rows, cols=cols).SerializeToString()
+    start, numbers, message = tensor + _head(pb.Tensor.DATA_FIELD_NUMBER, size), [], kind.DESCRIPTOR
+    for name in path.split("."):
+        field = message.fields_by_name[name]
+        numbers.append(field.number)
+        message = field.message_type
+    for number in reversed(numbers):
+        start = _head(number, len(start) + size) + start
+    return start
 
 
 def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:
     number = pb.DecodeResponse.DESCRIPTOR.fields_by_name[field].number
     start = pb.DecodeResponse(id=request_id).SerializeToString()
-    return b"".join(
-        (start, _varint(number << 3 | LENGTH_DELIMITED), _varint(len(response)), response)
-    )
+    return start + _head(number, len(response)) + response
 
 
-def _put_answer(message: pb.Answer, answer: Answer, queue_ns: int) -> None:
-    put(message.exact, answer.exact)
-    put(message.scanned, answer.scanned)
-    put(message.fallback, answer.fallback)
-    if answer.chance < 1.0:
-        message.chance = answer.chance
-    if answer.normalizer:
-        message.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[answer.normalizer])
-        for name in ("log_z", "log_z_low", "log_z_high", "log_z_error"):
-            if (array := getattr(answer, name)) is not None:
-                put(getattr(message, name), array)
-    for first, rows in answer.rows_missing:
-        message.rows_missing.add(first=first, rows=rows)
-    message.queue_ns, message.compute_ns = queue_ns, answer.compute_ns
+def _head(number: int, size: int) -> bytes:
+    """Encode the head of a field of `size` bytes."""
+    return _varint(number << 3 | LENGTH_DELIMITED) + _varint(size)
 
 
 def _varint(number: int) -> bytes:

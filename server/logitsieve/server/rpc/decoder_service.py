@@ -17,7 +17,7 @@ from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
-from logitsieve.server.rpc.handlers import Context, unary
+from logitsieve.server.rpc.handlers import unary
 from logitsieve.server.rpc.intake import expect
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
@@ -48,32 +48,22 @@ class DecoderService:
         return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
 
     async def answer(
-        self,
-        method: Method,
-        request: Any,
-        context: Context,
-        call: Call,
-        timeout_s: float = 0.0,
-        write: Write | None = None,
+        self, method: Method, request: Any, call: Call, write: Write | None = None
     ) -> bytes:
         """Read a request once it is admitted, compute its reply and write it.
 
-        `timeout_s` is its own limit, in addition to the deadline of its call; 0: none. `write`
-        makes a response of another form.
+        `write` makes a response of another form.
         """
         target = request.target
-        time_left_s = context.time_remaining()
-        if timeout_s:
-            time_left_s = timeout_s if time_left_s is None else min(timeout_s, time_left_s)
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
-        self.work.admit(time_left_s, (perf_counter_ns() - call.arrived_ns) * 1e-9)
+        self.work.admit(call.left_s, (perf_counter_ns() - call.arrived_ns) * 1e-9)
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
             asked = to_point_request(target, method.normalizer)
             del request, target  # their bytes have been copied
-            expect(8 * (prepared.rows * prepared.k + prepared.logits + prepared.draws))
+            expect(call.size + prepared.reply_bytes)
             if prepared.draws:
                 asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
@@ -84,7 +74,7 @@ class DecoderService:
                 extra_us=served.extra_us(prepared.logits, prepared.draws),
                 pace=chosen.pace,
                 arrived_ns=call.arrived_ns,
-                time_left_s=time_left_s,
+                time_left_s=call.left_s,
                 offloaded=served.offloaded,
                 timings=call.timings,
             )

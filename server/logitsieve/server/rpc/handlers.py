@@ -5,7 +5,6 @@ Handlers take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,6 @@ from google.protobuf.message_factory import GetMessageClass
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
 from logitsieve.server.logs import FAILED, REQUEST_ID, event
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.intake import has_read
 from logitsieve.server.rpc.metadata import told, waited_ns
 from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
 
@@ -26,7 +24,7 @@ log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply types of bytes
 # A request -> its response, serialized or not
-Behaviour = Callable[[Any, Context, Call], Awaitable[Message | bytes]]
+Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
 SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
@@ -47,24 +45,25 @@ def unary(
 ) -> grpc.RpcMethodHandler:
     """Wrap `behaviour`, which takes a `kind`; each failure becomes a status with our trailer."""
 
-    async def answer(message: bytes, context: Context, call: Call) -> bytes:
-        response = await behaviour(parse(kind, message), context, call)
-        return response if isinstance(response, bytes) else response.SerializeToString()
-
     @guarded
     async def handler(message: bytes, context: Context) -> bytes:
-        has_read(len(message))
         request_id, trace, timeout_ms = told(context.invocation_metadata())
-        call = Call(rpc, request_id=request_id, trace=trace, peer=peer_of(context))
-        if timeout_ms:
-            call.arrived_ns -= waited_ns(timeout_ms, context.time_remaining())
-        outcome = await settle(answer(message, context, call), call, metrics)
-        del message  # as `guarded` does
-        if isinstance(outcome, CallStatus):
-            await abort(outcome, context, call.request_id)
+        left_s, peer = context.time_remaining(), peer_of(context)
+        call = Call(rpc, len(message), left_s, request_id=request_id, trace=trace, peer=peer)
+        call.arrived_ns -= waited_ns(timeout_ms, left_s)
+        status = None
+        try:
+            reply = await behaviour(parse(kind, message), call)
+            response = reply if isinstance(reply, bytes) else reply.SerializeToString()
+        except BaseException as error:  # a cancellation, too
+            status = failed(error, call, metrics)
+        if status is not None:
+            del message  # as `guarded` does
+            await abort(status, context, call.request_id)
+        metrics.finish(call, "OK")
         if call.request_id:
             context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
-        return outcome
+        return response
 
     return grpc.unary_unary_rpc_method_handler(handler)
 
@@ -78,26 +77,18 @@ def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(servicer.SERVICE.full_name, handlers)
 
 
-async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:
-    """Await a reply, count and log its end; return the status of a failure."""
-    try:
-        response = await reply
-    except asyncio.CancelledError:
-        call.finish("CANCELLED")
-        metrics.record(call)
-        raise
-    except Exception as error:  # the client must hear of any error
-        if reason := SHED.get(type(error)):
-            metrics.shed[reason,] += 1
-        status = to_status(error)
-        error.__traceback__ = error.__cause__ = error.__context__ = None  # frames hold the request
-        call.finish(status.code.name)
-        metrics.record(call)
-        _log_failure(call, status)
-        return status
-    call.finish("OK")
-    metrics.record(call)
-    return response
+def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
+    """Count and log a call that failed, and return its status; raise a cancellation again."""
+    if not isinstance(error, Exception):
+        metrics.finish(call, "CANCELLED")
+        raise error
+    if reason := SHED.get(type(error)):
+        metrics.shed[reason,] += 1
+    status = to_status(error)
+    error.__traceback__ = error.__cause__ = error.__context__ = None  # frames hold the request
+    metrics.finish(call, status.code.name)
+    _log_failure(call, status)
+    return status
 
 
 def peer_of(context: Context) -> str:

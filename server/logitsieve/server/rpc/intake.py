@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -29,7 +30,6 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
     def __init__(self, most: int, longest: int, reply: int = 0) -> None:
         self._most, self._longest, self._reply = most // COPIES, longest, reply
-        self._held: dict[asyncio.Task[Any], int] = {}
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.bytes = 0
         self.calls = 0  # and messages of streams, that wait here or have been let in
@@ -41,52 +41,39 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             handler: grpc.RpcMethodHandler | None = await continuation(details)
             if handler is None or details.method.startswith(HEALTH):
                 return handler
-            CURRENT.set(self)
-            if not handler.request_streaming:
-                if len(self._waiting) >= MOST_WAITING:
-                    raise Overloaded(f"{MOST_WAITING} calls wait to be read", RETRY_S)
-                call = _call()  # gRPC makes a task of each, which ends with it
-                await self.enter(self._longest)
-                call.add_done_callback(self.leave)
+            if handler.request_streaming:
+                INTAKE.set(self)
+                return handler
+            if len(self._waiting) >= MOST_WAITING:
+                raise Overloaded(f"{MOST_WAITING} calls wait to be read", RETRY_S)
+            held = await self.enter(self._longest)
+            task = asyncio.current_task()  # gRPC makes one for each call, which ends with it
+            assert task is not None
+            task.add_done_callback(held.leave)
         except Exception as error:  # in an interceptor behind it, too
             return ending(error)
         return handler
 
-    async def enter(self, size: int) -> None:
-        """Wait until a message of `size` bytes fits, then count it until this task `leave`s."""
-        call, size = _call(), size + self._reply
+    async def enter(self, size: int) -> Held:
+        """Wait until a message of `size` bytes fits, then count it until it `leave`s."""
+        size += self._reply
         fits = not self._waiting and self._fits(size)
         self.calls += 1
         if fits:
             self.bytes += size
-            self._held[call] = size
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
-        try:
-            await turn  # `leave` has counted it by then
-        except BaseException:
-            self.calls -= 1
-            self._free(0 if turn.cancelled() else size)
-            raise
-        self._held[call] = size
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
+            try:
+                await turn  # `free` has counted it by then
+            except BaseException:
+                self.calls -= 1
+                self.free(0 if turn.cancelled() else size)
+                raise
+        HELD.set(held := Held(self, size))
+        return held
 
-    def leave(self, call: asyncio.Task[Any]) -> None:
-        self.calls -= 1
-        self._free(self._held.pop(call))
-
-    def has_read(self, size: int) -> None:
-        self._count(size + self._reply)
-
-    def expect(self, reply: int) -> None:
-        self._count(self._held[_call()] - self._reply + min(reply, self._reply))
-
-    def _count(self, size: int) -> None:
-        call = _call()
-        rest, self._held[call] = self._held[call] - size, size
-        self._free(rest)
-
-    def _free(self, size: int) -> None:
+    def free(self, size: int) -> None:
         self.bytes -= size
         while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
             size, turn = self._waiting.popleft()
@@ -98,22 +85,28 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         return not self.bytes or self.bytes + size <= self._most
 
 
-CURRENT: ContextVar[Intake | None] = ContextVar("intake", default=None)
+@dataclass(slots=True, eq=False)
+class Held:
+    """The bytes that an Intake counts for a call, or for a message of a stream."""
+
+    intake: Intake
+    size: int
+
+    def shrink(self, size: int) -> None:
+        if (rest := self.size - size) > 0:
+            self.size = size
+            self.intake.free(rest)
+
+    def leave(self, call: object = None) -> None:
+        self.intake.calls -= 1
+        self.intake.free(self.size)
 
 
-def has_read(size: int) -> None:
-    """Count this unary call as the message of `size` bytes that it has."""
-    if (intake := CURRENT.get()) is not None:
-        intake.has_read(size)
+INTAKE: ContextVar[Intake | None] = ContextVar("intake", default=None)  # of a stream
+HELD: ContextVar[Held | None] = ContextVar("held", default=None)  # of the task's call or message
 
 
-def expect(reply: int) -> None:
-    """Count this task's call with a reply of `reply` bytes."""
-    if (intake := CURRENT.get()) is not None:
-        intake.expect(reply)
-
-
-def _call() -> asyncio.Task[Any]:
-    call = asyncio.current_task()
-    assert call is not None, "called by gRPC"
-    return call
+def expect(size: int) -> None:
+    """Count this task's call as `size` bytes, of its message and its reply."""
+    if (held := HELD.get()) is not None:
+        held.shrink(size)

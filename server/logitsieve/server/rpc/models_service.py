@@ -10,7 +10,6 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
-from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
 PAGE_SIZE = 100
@@ -24,9 +23,7 @@ class ModelsService:
     repository: Repository
     most_bytes: int  # of a request on the port
 
-    async def List(
-        self, request: pb.ListModelsRequest, context: Context, call: Call
-    ) -> pb.ListModelsResponse:
+    async def List(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         """A page's token is the last label on it."""
         size = min(request.page_size or PAGE_SIZE, MAX_PAGE_SIZE)
         versions = self.repository.versions()
@@ -43,7 +40,7 @@ class ModelsService:
             next_page_token=page[-1].label if more else "",
         )
 
-    async def Get(self, request: pb.GetModelRequest, context: Context, call: Call) -> pb.Model:
+    async def Get(self, request: pb.GetModelRequest, call: Call) -> pb.Model:
         version = self.repository.routes.get(request.model)
         model = self.describe(version)
         if version.served is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import cast
 
 import grpc
 
@@ -17,18 +16,18 @@ from logitsieve.api.errors import InvalidRequest, Overloaded, Unavailable
 from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
-from logitsieve.server.rpc.handlers import Context, parse, peer_of, settle
-from logitsieve.server.rpc.intake import CURRENT, RETRY_S, Intake
+from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of
+from logitsieve.server.rpc.intake import HELD, INTAKE, RETRY_S
 from logitsieve.server.rpc.metadata import told
 from logitsieve.server.rpc.methods import METHODS, Method
-from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
+from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
 # Messages of one stream that the server holds: enough to compute while others travel.
 IN_FLIGHT = 16
 
-# (method, request, context, call, seconds or 0) -> serialized response
-Answer = Callable[[Method, object, Context, Call, float], Awaitable[bytes]]
+# (method, request, call) -> serialized response
+Answer = Callable[[Method, object, Call], Awaitable[bytes]]
 
 
 class DecodeStreams:
@@ -63,13 +62,17 @@ class DecodeStreams:
     async def _reply(
         self, of_stream: str, trace: dict[str, str], message: bytes, context: Context
     ) -> bytes:
-        call = Call("Decode", request_id=of_stream, trace=trace, peer=peer_of(context))
-        outcome = await settle(self._respond(message, context, call), call, self._metrics)
-        if isinstance(outcome, CallStatus):
-            return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()
-        return outcome
+        left_s, peer = context.time_remaining(), peer_of(context)
+        call = Call("Decode", len(message), left_s, request_id=of_stream, trace=trace, peer=peer)
+        try:
+            response = await self._respond(message, call)
+        except BaseException as error:  # a cancellation, too
+            status = failed(error, call, self._metrics)
+            return pb.DecodeResponse(id=call.id, error=status.error).SerializeToString()
+        self._metrics.finish(call, "OK")
+        return response
 
-    async def _respond(self, message: bytes, context: Context, call: Call) -> bytes:
+    async def _respond(self, message: bytes, call: Call) -> bytes:
         request = parse(pb.DecodeRequest, message)
         call.id = request.id
         field = request.WhichOneof("request")
@@ -77,8 +80,8 @@ class DecodeStreams:
             raise InvalidRequest("request", "nothing", ", ".join(METHODS))
         method = METHODS[field]
         call.rpc = method.rpc.name
-        timeout_s = request.timeout_ms / 1000
-        answer = self._answer(method, getattr(request, field), context, call, timeout_s)
+        call.limit(request.timeout_ms / 1000)
+        answer = self._answer(method, getattr(request, field), call)
         del request  # what it holds has been copied
         return to_decode_response(call.id, field, await answer)
 
@@ -109,8 +112,7 @@ class _Stream:
             self._reader.cancel()
 
     async def _work(self) -> None:
-        intake, worker = CURRENT.get(), cast("asyncio.Task[None]", asyncio.current_task())
-        while (message := await self._next(intake)) is not None:
+        while (message := await self._next()) is not None:
             try:
                 reply = await self._reply(message, self._context)
                 async with self._writing:
@@ -120,10 +122,10 @@ class _Stream:
                     self._handler.cancel()
                 return
             finally:
-                if intake is not None:
-                    intake.leave(worker)
+                if (held := HELD.get()) is not None:
+                    held.leave()
 
-    async def _next(self, intake: Intake | None) -> bytes | None:
+    async def _next(self) -> bytes | None:
         async with self._reading:
             if self._ended:
                 return None
@@ -141,6 +143,6 @@ class _Stream:
                 self._ended = True
                 return None
             message = bytes(message)
-            if intake is not None:
+            if (intake := INTAKE.get()) is not None:
                 await intake.enter(len(message))
             return message

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from logitsieve.decoding.local_decoder import Answering
+from logitsieve.server.config import ANSWER_BYTES
 from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
 
@@ -88,6 +89,10 @@ class PreparedRequest(NamedTuple):
     compute: Callable[[Point, slice], Reply]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
     together: int = 1  # rows that are computed in one piece: those of a group of beams
+
+    @property
+    def reply_bytes(self) -> int:
+        return ANSWER_BYTES * (self.rows * self.k + self.logits + self.draws)
 
 
 @dataclass(slots=True, eq=False)
