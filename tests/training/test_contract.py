@@ -193,16 +193,6 @@ def test_a_resumed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 
 @EVERY
-def test_equal_seeds_are_equal_runs(name: str) -> None:
-    runs = []
-    for seed in (5, 5):
-        criterion = make(name, D, V, seed=seed)
-        trained(criterion, torch.optim.SGD(criterion.parameters(), lr=0.5), range(4))
-        runs.append(torch.cat([p.detach().view(-1) for p in criterion.parameters()]))
-    assert torch.equal(*runs)
-
-
-@EVERY
 def test_autocast_changes_nothing_but_the_rounding_of_hidden(name: str) -> None:
     criterion, hidden = make(name, D, V), rows().bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):

@@ -8,14 +8,7 @@ from torch import Tensor, nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, clip_grad_norm_
-from logitsieve.training.autograd.classes import (
-    BlockWeights,
-    ClassWeights,
-    LogitForm,
-    gather,
-    place,
-    read_touched,
-)
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm, gather, place
 from tests.training.loss_kit import doubles
 
 IDS = torch.tensor([4, 0, 2])
@@ -25,18 +18,6 @@ IDS = torch.tensor([4, 0, 2])
 def test_a_scale_is_a_positive_number(scale: float) -> None:
     with pytest.raises(InvalidRequest, match="scale: got"):
         LogitForm(scale=scale)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_gathered_rows_get_the_gradient_of_torch(sparse: bool) -> None:
-    parameter, weights = nn.Parameter(doubles(6, 3)), doubles(3, 3, seed=1)
-    (gather(parameter, IDS, sparse) * weights).sum().backward()  # type: ignore[no-untyped-call]
-    gradient, parameter.grad = parameter.grad, None
-    (parameter[IDS] * weights).sum().backward()  # type: ignore[no-untyped-call]
-    assert gradient is not None
-    assert parameter.grad is not None
-    assert gradient.is_sparse == sparse
-    assert torch.equal(gradient.to_dense(), parameter.grad)
 
 
 def test_sparse_gradients_are_coalesced_unless_a_tied_embedding_decides_otherwise() -> None:
@@ -57,29 +38,6 @@ def test_sparse_gradients_are_coalesced_unless_a_tied_embedding_decides_otherwis
     assert classes.weight is embedding.weight
     assert not classes.sparse
     assert float(clip_grad_norm_([nn.Parameter(torch.zeros(2))], 1.0)) == 0
-
-
-def test_the_gradient_of_a_normalised_row_is_autograds() -> None:
-    weight, weights = nn.Parameter(doubles(6, 3)), doubles(3, 3, seed=1)
-    rows = read_touched(weight, None, IDS, LogitForm(scale=2.0), torch.float64)
-    normalised = nn.functional.normalize(weight[IDS], dim=-1)
-    torch.testing.assert_close(rows.classes, normalised.detach())
-    (expected,) = torch.autograd.grad((normalised * weights).sum(), weight)
-    torch.testing.assert_close(rows.weight_gradient(weights, weight, sparse=False), expected)
-
-
-@pytest.mark.parametrize("normalised", [False, True])
-def test_blocks_are_a_matrix_of_zeros_outside_them(normalised: bool) -> None:
-    order = torch.tensor([3, 0, 4, 1, 2])
-    classes = BlockWeights([(2, 3), (3, 1)], order, bias=True, device=None, dtype=torch.float64)
-    weight, hidden = classes.weight.detach(), doubles(7, 4)
-    assert weight.shape == (5, 4)
-    assert not weight[order[:2], 3:].any()
-    assert not weight[order[2:], :3].any()
-    weight = nn.functional.normalize(weight, dim=-1) if normalised else weight
-    torch.testing.assert_close(classes.logits(hidden, normalised).detach(), hidden @ weight.T)
-    with pytest.raises(InvalidRequest, match="D-softmax"):
-        classes.tie(nn.Embedding(5, 4))
 
 
 def gradients(sparse: bool, times: int = 1) -> list[nn.Parameter]:

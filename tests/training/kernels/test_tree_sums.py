@@ -87,17 +87,6 @@ def test_leaves_are_drawn_by_the_product_of_their_branches(case: Case) -> None:
     assert chi < freedom + 5 * np.sqrt(2 * freedom) + 5
 
 
-def test_a_thousand_updates_leave_what_building_anew_gives() -> None:
-    case = Case(300, 16)
-    generator, phi, sums = np.random.default_rng(9), case.phi.copy(), case.sums.copy()
-    for _ in range(1000):
-        rows = np.sort(generator.choice(300, 7, replace=False))
-        new = generator.normal(0.1, 1, (7, 24)).astype(np.float32)
-        add_to_paths(sums, rows // case.per_leaf, new - phi[rows])
-        phi[rows] = new
-    np.testing.assert_allclose(sums, sums_of(phi, 16, case.per_leaf), atol=1e-3)
-
-
 @pytest.mark.parametrize("leaves", [1, 4, 32])
 def test_building_is_adding_every_class(leaves: int) -> None:
     case = Case(100, leaves)

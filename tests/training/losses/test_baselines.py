@@ -16,14 +16,7 @@ from torch.nn.functional import logsigmoid
 from logitsieve.training import NCE, DSoftmax, Exp, ImportanceSoftmax, SampledSoftmax
 from logitsieve.training.autograd.rng import StepRng
 from tests.refusals import refused
-from tests.training.loss_kit import (
-    Numbers,
-    assert_unbiased,
-    doubles,
-    full_cross_entropy,
-    middles,
-    proposed,
-)
+from tests.training.loss_kit import Numbers, doubles, full_cross_entropy, middles, proposed
 
 D, V = 4, 30
 SEVERAL = torch.tensor([[3, 1, 2], [0, -100, -100], [-100] * 3, [29, 8, -100]])
@@ -92,10 +85,10 @@ IS_V = 7
 IS_COUNTS = torch.tensor([5.0, 1, 90, 2, 2, 8, 1])
 
 
-def importance(counts: Tensor | None, n_sampled: int, classes: int = IS_V) -> ImportanceSoftmax:
+def importance(counts: Tensor | None, n_sampled: int) -> ImportanceSoftmax:
     torch.manual_seed(2)
     options: dict[str, Any] = {"reduction": "none", "dtype": torch.float64}
-    return ImportanceSoftmax(D, classes, counts, n_sampled=n_sampled, **options)
+    return ImportanceSoftmax(D, IS_V, counts, n_sampled=n_sampled, **options)
 
 
 def test_importance_sampling_is_unbiased_and_may_be_negative() -> None:
@@ -109,8 +102,6 @@ def test_importance_sampling_is_unbiased_and_may_be_negative() -> None:
         loss = criterion(hidden, target).detach()
         mean += q[ids].prod() * (loss + x_BV[[0, 1], target]).exp()
     torch.testing.assert_close(mean, x_BV.exp().sum(1))
-    criterion = importance(1000 / torch.arange(1.0, 1001), 200, 1000)
-    assert_unbiased(criterion, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
     criterion = importance(None, 1)
     criterion.classes.weight.data.fill_(0)
     criterion.classes.weight.data[3] = 10

@@ -16,7 +16,6 @@ from logitsieve.training.proposals.frequency import (
 from tests.refusals import refused
 from tests.training.loss_kit import (
     Numbers,
-    assert_unbiased,
     doubles,
     estimates,
     full_cross_entropy,
@@ -84,30 +83,6 @@ def test_draws_of_a_row_are_never_its_target(name: str) -> None:
     criterion = made(WEIGHTS[name], per_row=True, n_sampled=2000)
     drawn = proposed(criterion, doubles(V, D), torch.arange(V))
     assert not bool((drawn.ids.view(V, -1) == torch.arange(V)[:, None]).any())
-
-
-@pytest.mark.parametrize(
-    ("name", "per_row"),
-    [
-        ("uniform", False),
-        ("unigram", True),
-        ("log-uniform", False),
-        pytest.param("uniform", True, marks=pytest.mark.exhaustive),
-        pytest.param("unigram", False, marks=pytest.mark.exhaustive),
-        pytest.param("log-uniform", True, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_thousand_classes_are_estimated_without_bias(name: str, per_row: bool) -> None:
-    counts = 1000 / torch.arange(1.0, 1001)
-    weights = {
-        "uniform": uniform_weights(1000),
-        "unigram": counts,
-        "log-uniform": log_uniform_weights(1000, counts),
-    }
-    torch.manual_seed(2)
-    proposal = FrequencyProposal(weights[name], n_sampled=200, per_row=per_row)
-    criterion = SampledSoftmax(D, 1000, proposal, reduction="none", dtype=torch.float64)
-    assert_unbiased(criterion, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
 
 
 def test_laws_and_the_class_that_each_number_draws() -> None:

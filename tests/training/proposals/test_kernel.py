@@ -45,23 +45,6 @@ def vectors_of(criterion: SampledSoftmax, hidden: Tensor) -> Tensor:
     return criterion.prepare(hidden) / (criterion.logit_form.scale or 1.0)
 
 
-@METHODS
-def test_the_estimated_normaliser_is_right_on_average(name: str) -> None:
-    # With few directions sums that are cut off at the floor make rare draws count for very much.
-    more = {"n_features": 256} if name == "rf" else {}
-    criterion = loss_of(name, 1000, n_sampled=8, leaf=16, **more)
-    hidden, target = doubles(4, DIM), torch.tensor([5, 999, 30, 5])
-    found = torch.stack(
-        [
-            estimates(criterion, hidden, target, proposed(criterion, hidden, target))
-            for _ in range(400)
-        ]
-    )
-    error = found.std(0) / len(found) ** 0.5
-    assert (error < 0.2 * found.mean(0)).all()
-    assert ((found.mean(0) - rest_of(criterion, hidden, target)).abs() < 4 * error).all()
-
-
 def middle_of(masses: np.ndarray, place: int) -> float:
     """The number at which inversion chooses a place, in the middle of those that do."""
     ends = np.concatenate([[0], np.cumsum(masses)]) / masses.sum()
@@ -98,26 +81,6 @@ def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
             mean += times * probability * estimates(criterion, hidden, target, drawn)
     assert total == pytest.approx(1, rel=1e-9)
     torch.testing.assert_close(mean, rest_of(criterion, hidden, target), rtol=1e-9, atol=0)
-
-
-def test_more_features_come_nearer_to_the_kernel() -> None:
-    """Leaves of one class: probabilities are those of the features, and tend to exp(nu cos)."""
-    hidden, distances = doubles(1, DIM), []
-    for n_features in (16, 256, 4096):
-        options = {"n_features": n_features, "features": "fourier", "nu": 2.0, "leaf": 1}
-        criterion = loss_of("rf", 30, **options)
-        masses = (2.0 * criterion.logits(hidden).detach()[0] / 4.0).exp()
-        tree = kernel(criterion).tree
-        ids, log_q = tree.draw(
-            tree.mixture(vectors_of(criterion, hidden)), (np.arange(20_000) + 0.5) / 20_000
-        )
-        probabilities = np.zeros(30)
-        probabilities[ids] = np.exp(log_q)
-        assert probabilities.sum() == pytest.approx(1)
-        distances.append(float(np.abs(probabilities - (masses / masses.sum()).numpy()).sum()))
-    assert distances[1] < distances[0] / 2
-    assert distances[2] < distances[1] / 2
-    assert distances[2] < 0.05
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

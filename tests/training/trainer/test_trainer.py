@@ -121,14 +121,6 @@ def test_what_does_not_go_together(corpus: Corpus, more: dict[str, Any], field: 
         Trainer(options(**more), corpus)
 
 
-@pytest.mark.parametrize("loss", ["full", "uniform"])
-def test_dense_and_sparse_gradients_are_stepped(corpus: Corpus, loss: str) -> None:
-    trainer = Trainer(options(loss=loss), corpus)
-    before = trainer.loss.full_classes()[0].clone()
-    trained(trainer, 2)
-    assert (before != trainer.loss.full_classes()[0]).any()
-
-
 def test_each_epoch_begins_elsewhere(corpus: Corpus) -> None:
     starts = []
     for seed in range(2):
