@@ -18,10 +18,11 @@ from numpy.random import Generator
 
 from logitsieve.api.results import BeamStepReply, Float32, Float64, Int32
 from tests.attacks.decoders import KINDS, decoding
-from tests.attacks.judge import DIGITS, LONG, Long, decimal_log_z, exact_logits, log_probs, log_z
+from tests.attacks.judge import DIGITS, LONG, Long, decimal_log_z, log_probs, log_z
 from tests.attacks.scores import NORMALIZERS
 from tests.attacks.tally import Tally
 from tests.attacks.topk import around
+from tests.oracle import logits64
 
 GROUPS, WITHIN = 16, 1e-7
 DOUBT = LONG(2) ** -56
@@ -36,7 +37,7 @@ def tied(random: Generator, kind: str) -> Tally:
     hidden = hidden[random.permutation(len(hidden))[: GROUPS * beams_in]]
     if random.random() < 0.2:
         hidden[1::2] = hidden[::2][: len(hidden[1::2])]
-    logits = exact_logits(softmax.weight, softmax.bias, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden)
     truth = log_probs(logits, log_z(logits))
     scores = tying_scores(truth, beams_in, random)
     alpha = float(random.choice([0.0, 0.0, 0.0, 0.6]))

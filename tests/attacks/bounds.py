@@ -13,9 +13,10 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.rotated_rows import turn
 from tests.attacks import topk
-from tests.attacks.judge import LONG, exact_logits, log_z
+from tests.attacks.judge import LONG, log_z
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
+from tests.oracle import logits64
 
 CLIMBERS, STEPS = 16, 40
 
@@ -37,7 +38,7 @@ def odd_matrices(random: Generator) -> Tally:
 def whole_numbers(random: Generator) -> Tally:
     """What codes hold exactly, with large biases: all of a bound's width is there for rounding."""
     victim, h = topk.coded_exactly(random, int(random.integers(1, 300)))
-    logits = exact_logits(victim.softmax.weight, victim.softmax.bias, h[None])[0]
+    logits = logits64(victim.softmax.weight, victim.softmax.bias, h[None])[0]
     bias = topk.tying_biases(logits, int(random.integers(len(logits))), random)
     return judged(victim.with_bias(bias), h[None])
 
@@ -128,14 +129,14 @@ def _parts(lower: Float64, upper: Float64, computed: Bool, logits: Float64) -> F
 def _tightest(victim: Sketched, hidden: Float32) -> Float64:
     softmax = victim.softmax
     lower, upper, computed, _ = _bounds(victim, hidden)
-    logits = exact_logits(softmax.weight, softmax.bias, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden)
     parts = _parts(lower, upper, computed, logits)
     return np.asarray(np.nan_to_num(parts, nan=-1.0).max(axis=1))
 
 
 def judged(victim: Sketched, hidden: Float32) -> Tally:
     softmax, tally = victim.softmax, Tally()
-    logits = exact_logits(softmax.weight, softmax.bias, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden)
     lower, upper, computed, ends = _bounds(victim, hidden)
     printed = logits.astype(np.float32)
     outside = (logits < lower) | (logits > upper)

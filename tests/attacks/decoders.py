@@ -15,9 +15,9 @@ from logitsieve.api.results import Float32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index
-from tests.attacks.judge import exact_logits
 from tests.attacks.matrices import DIMS, contexts_of, sketched, softmax_of
 from tests.attacks.topk import around, one_way
+from tests.oracle import logits64
 
 Hard = tuple[Softmax, Float32]  # a softmax, contexts [B, D]
 HEADS = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
@@ -50,7 +50,7 @@ def roundings(random: Generator, B: int) -> Hard:
     W, h = one_way(random, V, D)
     bias = np.zeros(V, np.float32)
     if random.random() < 0.7:
-        logits = exact_logits(W, bias, h[None])[0]
+        logits = logits64(W, bias, h[None])[0]
         bias = (random.choice([0.0, -np.log(V)]) - logits).astype(np.float32)
     return Softmax(W, bias), around(h, B, random)
 
@@ -83,7 +83,7 @@ def cancelling(random: Generator, B: int) -> Hard:
     h = np.tile(random.standard_normal(D // 2), 2).astype(np.float32)
     bias = np.zeros(V, np.float32)
     if random.random() < 0.5:
-        bias = -exact_logits(W, bias, h[None])[0].astype(np.float32)
+        bias = -logits64(W, bias, h[None])[0].astype(np.float32)
     return Softmax(W, bias), around(h, B, random)
 
 

@@ -25,14 +25,13 @@ from tests.attacks.decoders import KINDS, decoding
 from tests.attacks.judge import (
     LONG,
     decimal_log_prob,
-    exact_logits,
     log_probs,
     log_z,
     probabilities_above_one,
     rounded_down,
 )
 from tests.attacks.tally import Attack, Tally
-from tests.oracle import best, edited
+from tests.oracle import best, edited, logits64
 
 ROWS, SAMPLES, CALLS = 8, 16, 6
 LEAST = 2.0**-40  # of min-p's product: closer than this to the limit either is right
@@ -43,7 +42,7 @@ certified.PRODUCTS_A_DRAW = 0  # by bounds, however small a softmax is
 def drawn(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random constraints, temperatures and filters."""
     softmax, hidden = KINDS[kind](random, ROWS)
-    logits, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     with decoding(softmax, random) as decoder:
         for _ in range(CALLS):
             constraints, left = constrained(random, logits)
@@ -134,7 +133,7 @@ def fill_noise(seed: Any, step: Any, draw: Any, noise: Float64) -> None:
 def winners(random: Generator) -> Tally:
     """Draws of the head `exact`: the ids of the largest perturbed logits, whatever was skipped."""
     softmax, hidden = KINDS[str(random.choice(list(KINDS)))](random, ROWS)
-    logits, noise = exact_logits(softmax.weight, softmax.bias, hidden), np.empty(softmax.vocab_size)
+    logits, noise = logits64(softmax.weight, softmax.bias, hidden), np.empty(softmax.vocab_size)
     scale = 10.0 ** random.uniform(-4, 3)
     scaled = (logits - logits.max(axis=1, keepdims=True)) * scale
     seeds, step = random.integers(0, 2**63, ROWS).astype(np.uint64), int(random.integers(1 << 40))

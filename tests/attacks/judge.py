@@ -3,7 +3,7 @@
 On x86 a long double has 64 bits, so a log-probability is off by some 2^-60 of itself. What is
 nearer to a boundary than DOUBT is computed again by Decimal, whose exp and ln are exact to DIGITS.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, N pairs of a row and an id.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
 
 from decimal import Decimal, localcontext
@@ -13,41 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logitsieve.api.results import Bool, Float32, Float64, Int64
-from tests.oracle import LANES
+from tests.oracle import dot64
 
 Long = NDArray[np.longdouble]
 LONG = np.longdouble
 DOUBT = LONG(2.0) ** -56  # of a number: long doubles are nearer than this to the truth
 DIGITS = 60
-AT_ONCE = 1 << 22  # products of pairs
-
-
-def dots_of_pairs(weight: Float32, hidden: Float32, ids: Int64, rows: Int64) -> Float64:
-    """[N] dot64 of weight[ids[n]] and hidden[rows[n]], in its order."""
-    found, step = np.empty(len(ids)), max(1, AT_ONCE // LANES)
-    for first in range(0, len(ids), step):
-        part = slice(first, first + step)
-        found[part] = _dots(weight, hidden, ids[part], rows[part])
-    return found
-
-
-def _dots(weight: Float32, hidden: Float32, ids: Int64, rows: Int64) -> Float64:
-    dim = weight.shape[1]
-    sums = np.zeros((len(ids), LANES))
-    for start in range(0, dim, LANES):
-        width = min(LANES, dim - start)
-        w = weight[ids, start : start + width].astype(np.float64)
-        sums[:, :width] += w * hidden[rows, start : start + width]
-    while sums.shape[1] > 1:
-        sums = sums[:, 0::2] + sums[:, 1::2]
-    return sums[:, 0]
-
-
-def exact_logits(weight: Float32, bias: Float32, hidden: Float32) -> Float64:
-    """[B, V] exact logits."""
-    (V, _), B = weight.shape, len(hidden)
-    ids, rows = np.tile(np.arange(V), B), np.repeat(np.arange(B), V)
-    return dots_of_pairs(weight, hidden, ids, rows).reshape(B, V) + bias
 
 
 def best(weight: Float32, bias: Float32, hidden: Float32, k: int) -> tuple[Int64, Float64]:
@@ -55,18 +26,18 @@ def best(weight: Float32, bias: Float32, hidden: Float32, k: int) -> tuple[Int64
 
     Only rows that a product in any order leaves in doubt are computed in the order of `dot64`.
     """
-    wide, wide_hidden = weight.astype(np.float64), hidden.astype(np.float64)
-    with np.errstate(over="ignore"):
-        rough = wide_hidden @ wide.T + bias
-    norms = np.linalg.norm(wide_hidden, axis=1) * np.linalg.norm(wide, axis=1).max()
-    off = (weight.shape[1] + 40) * 2.0**-51 * (norms + np.abs(bias).max()) + 1e-300
-    least = -np.partition(-rough, k - 1, axis=1)[:, k - 1] - 2 * off
-    rows, ids = np.nonzero(rough >= least[:, None])
-    values = dots_of_pairs(weight, hidden, ids, rows) + bias[ids]
-    order = np.lexsort((ids, -values, rows))
-    starts = np.searchsorted(rows, np.arange(len(hidden)))
-    places = order[starts[:, None] + np.arange(k)]
-    return ids[places], values[places]
+    wide, answers = weight.astype(np.float64), list[tuple[Int64, Float64]]()
+    length, most = np.linalg.norm(wide, axis=1).max(), np.abs(bias).max()
+    for h in hidden:
+        with np.errstate(over="ignore"):
+            rough = wide @ h.astype(np.float64) + bias
+        norm = float(np.linalg.norm(h.astype(np.float64))) * length
+        off = (len(h) + 40) * 2.0**-51 * (norm + most) + 1e-300
+        ids = np.flatnonzero(rough >= np.partition(rough, -k)[-k] - 2 * off)
+        logits = dot64(weight[ids], h) + bias[ids]
+        order = np.argsort(-logits, kind="stable")[:k]
+        answers.append((ids[order], logits[order]))
+    return np.stack([ids for ids, _ in answers]), np.stack([logits for _, logits in answers])
 
 
 class LogZ(NamedTuple):

@@ -19,10 +19,11 @@ from logitsieve.heads._base.head import Edits
 from logitsieve.heads.exact import DrawOptions, ExactHead
 from tests.attacks.decoders import KINDS, Hard
 from tests.attacks.draws import fill_noise
-from tests.attacks.judge import DOUBT, LONG, exact_logits, log_z
+from tests.attacks.judge import DOUBT, LONG, log_z
 from tests.attacks.matrices import sketched
 from tests.attacks.tally import Attack, Tally
 from tests.log_z import interval_of
+from tests.oracle import logits64
 
 ROWS, SAMPLES, CALLS = 6, 6, 6
 CLOSE = LONG(1e-12)  # of a mass, or of min-p: the edge of a filter
@@ -48,7 +49,7 @@ def lawful(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random edits, temperatures, filters and widths."""
     softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
     exact, certified = ExactHead(softmax), sketched(softmax, random).head
-    plain, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     for _ in range(CALLS):
         edits, logits = edited(random, plain)
         seeds, step = (

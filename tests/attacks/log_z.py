@@ -15,10 +15,11 @@ from logitsieve.heads import Softmax
 from logitsieve.heads.exact import ExactHead
 from tests.attacks import judge
 from tests.attacks.decoders import KINDS
-from tests.attacks.judge import DOUBT, LONG, Long, exact_logits
+from tests.attacks.judge import DOUBT, LONG, Long
 from tests.attacks.matrices import sketched
 from tests.attacks.tally import Tally
 from tests.log_z import interval_of
+from tests.oracle import logits64
 
 ROWS = 64
 LEAST = 1e-200  # of log Z - top: below it an interval begins at 0
@@ -27,7 +28,7 @@ LEAST = 1e-200  # of log Z - top: below it an interval begins at 0
 def enclosed(random: Generator, kind: str) -> Tally:
     """The passes in float32, float64 and by fine codes, at several temperatures."""
     softmax, hidden = KINDS[kind](random, ROWS)
-    logits, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     exact, scale = ExactHead(softmax), float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
     truth = judge.log_z(logits, scale)
     _, _, low, high = exact.log_z(hidden, scale).T

@@ -10,9 +10,10 @@ from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads import ScreenHead, Softmax
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.screen.route import CODES
-from tests.attacks.judge import best, exact_logits
+from tests.attacks.judge import best
 from tests.attacks.matrices import DIMS, contexts_of, rows_of
 from tests.attacks.tally import Tally
+from tests.oracle import logits64
 
 ROWS = 32  # contexts of a batch
 LARGEST = 3e38  # of a coordinate
@@ -132,7 +133,7 @@ def judged(centroids: Float32, hidden: Float32, probes: int) -> Tally:
         wrong = np.array([not np.array_equal(*pair) for pair in zip(routes, truth, strict=True)])
 
         def describe(place: int, routes: list[Int32] = routes, codes: str = codes) -> str:
-            dots = exact_logits(centroids, np.zeros(C, np.float32), hidden[place, None])[0]
+            dots = logits64(centroids, np.zeros(C, np.float32), hidden[place, None])[0]
             got, wanted = routes[place][:5], truth[place][:5]
             sizes = f"C={C} D={D} {codes} codes row {place}"
             return f"{sizes}: {got} {dots[got]}, truth {wanted} {dots[wanted]}"

@@ -23,13 +23,13 @@ from tests.attacks.judge import (
     LogZ,
     Long,
     decimal_log_prob,
-    exact_logits,
     log_probs,
     log_z,
     probabilities_above_one,
     rounded_down,
 )
 from tests.attacks.tally import Tally
+from tests.oracle import logits64
 
 ROWS = 8
 NORMALIZERS: tuple[NormalizerName, ...] = ("exact", "certified")
@@ -39,7 +39,7 @@ ULP = np.float32(2.0**-23)
 def scored(random: Generator, kind: str) -> Tally:
     """All ids of a few rows, by both normalizers, with and without constraints."""
     softmax, hidden = KINDS[kind](random, ROWS)
-    logits, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     allowed = random.permutation(softmax.vocab_size)[: random.integers(1, 6)]
     with decoding(softmax, random) as decoder:
         for ids in (None, allowed):

@@ -13,9 +13,10 @@ from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.utils.stored import KINDS
-from tests.attacks.judge import best, exact_logits
+from tests.attacks.judge import best
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
+from tests.oracle import logits64
 from tests.stored import BLOCKS, random_blocks
 from tests.synthetic import basis_of
 
@@ -87,7 +88,7 @@ def one_way_roundings(random: Generator) -> Tally:
     """The exact head: float32 dots whose every rounding goes the same way, beside others."""
     D, V, B = int(random.choice([64, 512, 2048])), int(random.integers(20, 200)), 4
     W, h = one_way(random, V, D)
-    logits = exact_logits(W, np.zeros(V, np.float32), h[None])[0]
+    logits = logits64(W, np.zeros(V, np.float32), h[None])[0]
     bias = tying_biases(logits, int(random.integers(V)), random)
     softmax = Softmax(W, bias)
     return judged(ExactHead(softmax), softmax, around(h, B, random), int(random.integers(1, 12)))
@@ -104,7 +105,7 @@ def codes_off_one_way(random: Generator) -> Tally:
     h = random.integers(-300, 300, D) + side * np.sign(softmax.weight[row])
     h[random.integers(D)] = LARGEST_CODE  # so that codes are the nearest whole numbers
     h = (h * 2.0 ** random.integers(-12, 3)).astype(np.float32)
-    logits = exact_logits(softmax.weight, softmax.bias, h[None])[0]
+    logits = logits64(softmax.weight, softmax.bias, h[None])[0]
     tied = Softmax(matrix, tying_biases(logits, row, random))
     return judged(ExactHead(tied), tied, around(h, AT_ONCE, random), int(random.integers(1, 12)))
 
@@ -162,7 +163,7 @@ def nearly_tied(
 ) -> tuple[Head, Softmax, Float32, int]:
     """What `judged` takes: biases such that for h the logits of `row` and of k others are close."""
     softmax, none = victim.softmax, np.zeros(victim.softmax.vocab_size, np.float32)
-    logits = exact_logits(softmax.weight, none, h[None])[0]
+    logits = logits64(softmax.weight, none, h[None])[0]
     tied = victim.with_bias(tying_biases(logits, row, random, k))
     return tied.head, tied.softmax, around(h, ROWS // 2, random), k
 

@@ -14,7 +14,7 @@ from logitsieve.api.results import Answer
 from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
 from logitsieve.decoding.auto import Auto
 from logitsieve.evaluation import cpu_name
-from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, nearest, undominated
+from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, undominated
 from logitsieve.index import open_index
 from tests.evaluation.test_operating_points import (
     BATCHED,
@@ -41,12 +41,6 @@ def choose(
 ) -> OperatingPoint | None:
     """The point of the choice; None where it was not measured."""
     return over.measured.get(over.choose(batch, k, precision, refuted))
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 22, 23, 64, 10**6])
-def test_the_batch_of_a_request_is_the_nearest_measured_one(rows: int) -> None:
-    assert auto(POINTS).batch(rows) == nearest([1, 8, 64], max(rows, 1))
-    assert auto([replace(EXACT, us_per_row={1: 1.0, 2: 1.0})]).batch(rows) == min(max(rows, 1), 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.heads import HEADS
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.kernels.ready import forget, ready
-from tests.refusals import refused
 from tests.server.running import write_model
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
@@ -61,25 +60,9 @@ def test_other_names(decoder: LocalDecoder, model: str) -> None:
         decoder.topk(make_hidden(1), 1, model=model)
 
 
-@pytest.mark.parametrize("k", [0, -1, 301, True, 2.0, "3", None])
-def test_k(decoder: LocalDecoder, k: Any) -> None:
-    with refused("k", "k: got"):
-        decoder.topk(make_hidden(1), k)
-
-
 @pytest.mark.parametrize(
     ("knobs", "field"),
-    [
-        ({"probes": 0}, "knobs.probes"),
-        ({"probes": 1.5}, "knobs.probes"),
-        ({"probes": float("nan")}, "knobs.probes"),
-        ({"probes": float("inf")}, "knobs.probes"),
-        ({"speed": 1}, "knobs.speed"),
-        ({"self": 1}, "knobs.self"),
-        ({"name": 1}, "knobs.name"),
-        ({"probes": "many"}, "knobs"),
-        ({"probes": None}, "knobs"),
-    ],
+    [({"probes": 0}, "knobs.probes"), ({"self": 1}, "knobs.self"), ({"probes": "many"}, "knobs")],
 )
 def test_wrong_knobs(decoder: LocalDecoder, knobs: Any, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:

@@ -192,9 +192,6 @@ SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "a stretch of 0": ("stretch", lambda array: 0 * array),
     "a triangle of too few rows": ("triangle", lambda array: array[1:]),
     "an order that leads astray": ("order", lambda array: array + 1),
-    "a norm below 0": ("norms", lambda array: -1 - array),
-    "norms without end": ("norms", lambda array: array + np.inf),
-    "a norm of NaN": ("norms", lambda array: array * np.nan),
     "too few norms": ("norms", lambda array: array[1:]),
 }
 
@@ -250,14 +247,6 @@ def test_levels_of_earlier_versions_are_refused_by_name(other: str) -> None:
     shapes = {"stretch": (np.ones(24, np.float32)), "order": np.arange(300, dtype=np.int32)}
     arrays |= {other: shapes.get(other, np.eye(24, dtype=np.float32))}
     with pytest.raises(InvalidRequest, match=f"{other}', as the levels of earlier versions did"):
-        CertifiedHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
-
-
-def test_directions_of_another_type_are_refused() -> None:
-    softmax = make_softmax()
-    arrays = sketch_arrays(softmax, narrow_rotation(softmax, make_hidden(30), softmax.dim)[0])
-    arrays |= {"directions": arrays["directions"].astype(np.float64)}
-    with pytest.raises(InvalidRequest, match="directions is float64"):
         CertifiedHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
 
 

@@ -326,6 +326,31 @@ def test_unknown_knobs_are_refused(kind: Kind) -> None:
         assert head.with_knobs(**{knob: entry.high}).knobs.keys() == head.knobs.keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "fixed", "knob", "values", "ends_exact"),
+    [
+        ("frequency", {}, "n", (5, 20, 80, 200, 300), True),
+        ("ivf", {}, "nprobe", range(1, 11), True),
+        ("svd", {"width": 6}, "candidates", (5, 10, 20, 40, 80, 300), True),
+        ("svd", {"candidates": 10}, "width", (1, 8, 16, 24), False),
+        ("lsh", {}, "tables", (1, 2, 4, 6), False),
+        ("lsh", {"tables": 2}, "probes", (1, 2, 4, 8), True),
+        ("lsh", {}, "candidates", (5, 20, 80, 300), False),
+        ("graph", {}, "ef", (5, 20, 80, 300), False),
+        ("screen", {}, "probes", range(1, 7), False),
+    ],
+)
+def test_more_of_a_knob_finds_no_less(
+    name: str, fixed: dict[str, float], knob: str, values: Sequence[float], ends_exact: bool
+) -> None:
+    head, true = make_head(name, SOFTMAX), best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), 5)
+    tops = [head.with_knobs(**fixed, **{knob: value}).topk(HIDDEN, 5) for value in values]
+    hits = [int((top.ids[:, :, None] == true[:, None]).sum()) for top in tops]
+    assert hits == sorted(hits)
+    assert hits[0] < hits[-1]
+    assert not ends_exact or hits[-1] == true.size
+
+
 @every_kind()
 def test_warm_changes_nothing(kind: Kind) -> None:
     head, hidden = kind.make(SOFTMAX), HIDDEN

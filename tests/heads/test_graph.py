@@ -28,22 +28,12 @@ def make_graph(arrays: dict[str, np.ndarray], ef: int) -> GraphHead:
     return GraphHead.from_arrays(SOFTMAX, arrays, fallback=EXACT, threads=1, knobs=knobs)
 
 
-def precision(head: GraphHead) -> float:
-    true = EXACT.topk(HIDDEN, 5).ids
-    return float((head.topk(HIDDEN, 5).ids[:, :, None] == true[:, None]).sum() / true.size)
-
-
-@pytest.mark.parametrize("arrays", ARRAYS)
-def test_precision_rises_with_ef_to_the_exact_answer(arrays: dict[str, np.ndarray]) -> None:
-    found = [precision(make_graph(arrays, ef)) for ef in (5, 20, 80, 300)]
-    assert found == sorted(found)
-    assert found[0] < found[-1] == 1.0
-
-
 @pytest.mark.parametrize("arrays", ARRAYS)
 def test_no_more_than_ef_rows_are_looked_at(arrays: dict[str, np.ndarray]) -> None:
     assert (make_graph(arrays, 20).topk(HIDDEN, 5).scanned == 20).all()
-    assert make_graph(arrays, 999).knobs == {"ef": 300}
+    every = make_graph(arrays, 999)
+    assert every.knobs == {"ef": 300}
+    np.testing.assert_array_equal(every.topk(HIDDEN, 5).ids, EXACT.topk(HIDDEN, 5).ids)
     assert make_graph(arrays, 4).topk(HIDDEN, 5).exact.all(), "fewer than k: the fallback"
 
 

@@ -39,16 +39,6 @@ def test_the_answer_is_the_best_of_the_probed_lists() -> None:
             np.testing.assert_array_equal(top.ids[row], expected)
 
 
-def test_precision_does_not_fall_as_probes_grow_and_all_lists_are_the_union() -> None:
-    true = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), 5)
-    hits = [
-        int((make_screen(ARRAYS, p).topk(HIDDEN, 5).ids[:, :, None] == true[:, None]).sum())
-        for p in range(1, 7)
-    ]
-    assert hits == sorted(hits)
-    assert hits[-1] > hits[0]
-
-
 def test_rows_with_too_few_candidates_are_answered_by_the_fallback() -> None:
     arrays = screen_arrays(SOFTMAX)
     sizes = np.diff(arrays["offsets"])

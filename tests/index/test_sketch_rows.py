@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.index import sketch_codes, sketch_rows
 from logitsieve.index.sketch_rows import NORMS, SAMPLED, check_rows, sampled_rows, spectral_norms
 from logitsieve.index_builder.fit.certified import Widths
@@ -347,34 +347,3 @@ def test_a_sample_has_no_row_twice(vocab_size: int) -> None:
         rows = sampled_rows(f"{digest:064x}", vocab_size)
         assert (np.diff(rows) > 0).all()
         assert rows[-1] < vocab_size
-
-
-@pytest.mark.parametrize("count", [17, 24])
-@pytest.mark.parametrize("limit", [0, 2])
-def test_the_least_limits_that_pass_still_bound_every_logit(limit: int, count: int) -> None:
-    """kappa lowered as far as the check allows, for contexts along what it bounds."""
-    softmax = make_softmax(V, 24)
-    sketch = sketch_of(softmax, Widths(16, 64), count=count)
-    stretch = sketch["stretch"].astype(np.float64)
-    inverse = np.linalg.pinv(basis_of(sketch))
-    turned = (softmax.weight / stretch) @ inverse
-    low, high = 0.0, float(sketch["limits"][limit])
-    for _ in range(60):
-        sketch["limits"][limit] = middle = (low + high) / 2
-        try:
-            check(softmax, sketch)
-            high = middle
-        except ValueError:
-            low = middle
-    sketch["limits"][limit] = high
-    scales = sketch["fine"][:, -8:].copy().view(np.float32)[:, :1].astype(np.float64)
-    errors = turned - (sketch["fine"][:, :count].astype(np.float64) - 128) * scales
-    worst = np.linalg.norm(errors / scales, axis=1).argsort()[-8:]
-    head = CertifiedHead(softmax, sketch)
-    for coordinates in (*errors[worst], *-errors[worst], *turned[worst]):
-        context = (inverse @ coordinates / stretch).astype(np.float32)
-        bounds = head.bounds(context[None] / np.abs(context).max(), 1)
-        logits = softmax.weight.astype(np.float64) @ (context / np.abs(context).max())
-        logits = (logits + softmax.bias).astype(np.float32)  # as the rows computed are
-        assert (bounds.lower <= logits).all()
-        assert (logits <= bounds.upper).all()

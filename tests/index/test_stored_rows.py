@@ -21,7 +21,7 @@ from logitsieve.index import HeadEntry, Index, open_index, verify_index, write_i
 from logitsieve.index.reader import read_contents
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.stored import KINDS
-from tests.index.samples import forge, read_manifest, spoil_tensor, tensor_bytes, write_tiny
+from tests.index.samples import forge, spoil_tensor, write_tiny
 from tests.stored import BLOCKS, HALVES, as_floats, reference, stored_softmax
 from tests.synthetic import ARRAYS, make_hidden
 
@@ -229,29 +229,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda index: os.truncate(index / FILE, (index / FILE).stat().st_size - 100),
         "bytes, the manifest says",
     ),
-    "cut rows": (lambda index: cut(index), r"weight is U8 \[20, 271\], needed: \[20, 272\]"),
 }
-
-
-def cut(index: Path) -> None:
-    """Rows of a byte less, the digests fitting."""
-    softmax = read_contents(index).softmax
-    data = softmax.stored[:, :-1].tobytes()
-    gap = -len(data) % 64
-    header = {
-        "__metadata__": {"softmax_sha256": read_manifest(index).softmax_sha256},
-        "weight": {"dtype": "U8", "shape": [20, 271], "data_offsets": [0, len(data)]},
-        "_pad_0": {"dtype": "U8", "shape": [gap], "data_offsets": [len(data), len(data) + gap]},
-        "bias": {
-            "dtype": "F32",
-            "shape": [20],
-            "data_offsets": [len(data) + gap, len(data) + gap + 80],
-        },
-    }
-    file = index / FILE
-    file.unlink()
-    file.write_bytes(tensor_bytes(header, data + bytes(gap) + softmax.bias.tobytes()))
-    forge(index)
 
 
 @pytest.mark.parametrize("case", REFUSED)

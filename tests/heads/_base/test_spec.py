@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from logitsieve.heads._base.spec import (
-    CHECKED_AT_ONCE,
     PartSpec,
     TensorSpec,
     all_different,
     check_structure,
     check_values,
     lists_part,
-    no_id_twice,
 )
 
 PART = lists_part("lists", {"centroids": TensorSpec("float32", ("C", "D"))})
@@ -44,17 +42,6 @@ def test_values_are_finite_and_ids_occur_once() -> None:
     seen: list[int] = []
     check_values(PART, arrays(), seen.append)
     assert sum(seen) == sum(array.nbytes for array in arrays().values())
-    broken = arrays()
-    broken["centroids"][1, 2] = np.nan
-    with pytest.raises(ValueError, match="not finite in row 1"):
-        check_values(PART, broken, seen.append)
-    long = np.zeros((CHECKED_AT_ONCE + 5, 1), np.float32)
-    long[CHECKED_AT_ONCE + 2] = np.inf
-    reals = PartSpec("reals", {"reals": TensorSpec("float32", ("N", 1))})
-    with pytest.raises(ValueError, match=f"not finite in row {CHECKED_AT_ONCE + 2}"):
-        check_values(reals, {"reals": long}, seen.append)
-    with pytest.raises(ValueError, match="list 1 holds an id twice"):
-        no_id_twice(arrays() | {"ids": np.array([1, 0, 3, 3, 1], np.int32)})
     with pytest.raises(ValueError, match="1"):
         all_different(arrays())
     all_different({"ids": np.array([2, 0, 1], np.int32)})

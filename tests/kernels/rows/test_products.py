@@ -1,11 +1,10 @@
 """Dots of codes: what they are made of, how far from `dot64` they are, what is chosen by them."""
 
+from functools import partial
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -18,6 +17,7 @@ from logitsieve.kernels.topk.descriptor import coded_slack_at, matrix_descriptor
 from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.scan import FEW_CODED, FEW_COSTLY
 from logitsieve.utils.stored import KINDS, StoredMatrix
+from tests.kernels.assembly import instructions, vector
 from tests.oracle import best, logits64
 from tests.stored import BLOCKS, random_blocks, reference, stored_softmax
 
@@ -167,7 +167,7 @@ def test_what_is_chosen_by_codes_is_the_exact_answer(kind: str) -> None:
 
 
 def _summed(neighbours: bool) -> Any:
-    words, sums = (ir.VectorType(ir.IntType(bits), n) for bits, n in ((16, 16), (32, 8)))
+    words, sums = vector(16, 16), vector(32, 8)
 
     @intrinsic
     def summed(typing_context, left, right, out):  # type: ignore[no-untyped-def]
@@ -213,21 +213,11 @@ CPUS = [
 def test_products_are_added_in_pairs_by_one_instruction(
     architecture: str, cpu: str, instruction: str, register: str
 ) -> None:
-    words, sums = (ir.VectorType(ir.IntType(bits), n) for bits, n in ((16, 16), (32, 8)))
-    module = ir.Module()
-    places = [kind.as_pointer() for kind in (words, words, sums)]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), places), "products")
-    builder = ir.IRBuilder(function.append_basic_block())
-    left, right, out = function.args
-    loaded = [builder.load(place, align=1) for place in (left, right)]
-    builder.store(sums_of_pairs(builder, *loaded, architecture == "x86_64"), out, align=1)
-    builder.ret_void()
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    triple = f"{architecture}-unknown-linux-gnu"
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
-    parsed = llvm.parse_assembly(str(module))
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    passes.getModulePassManager().run(parsed, passes)
-    lines = machine.emit_assembly(parsed).splitlines()
+    lines = instructions(
+        f"{architecture}-unknown-linux-gnu",
+        cpu,
+        [vector(16, 16)] * 2,
+        vector(32, 8),
+        partial(sums_of_pairs, neighbours=architecture == "x86_64"),
+    )
     assert any(instruction in line and register in line for line in lines)

@@ -1,7 +1,5 @@
 """log Z in float64: its value, interval and place among batches, also of one-sided roundings."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -9,63 +7,20 @@ from logitsieve.heads import Softmax
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
+from tests.attacks.decoders import KINDS
 from tests.oracle import log_probs, logits64
+from tests.synthetic import make_hidden, make_softmax
 
-Make = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
-
-
-def gaussian(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    return random.standard_normal((V, D)), random.standard_normal(V), random.standard_normal((9, D))
+EVERY_KIND = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "odd"])
+Made = tuple[ExactHead, np.ndarray, np.ndarray]  # the head, rows of hidden, float64 logits
 
 
-def flat(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    return 1e-3 * random.standard_normal((V, D)), np.zeros(V), random.standard_normal((9, D))
+def over(softmax: Softmax, hidden: np.ndarray) -> Made:
+    return ExactHead(softmax), hidden, logits64(softmax.weight, softmax.bias, hidden)
 
 
-def peaked(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    weight, bias, hidden = gaussian(random, V, D)
-    return weight, bias, 30.0 * hidden
-
-
-def biased(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    weight, _, hidden = gaussian(random, V, D)
-    return weight, random.choice([-1e4, 1e4], V), hidden
-
-
-def cancelling(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    """Logits of about one, of terms of a million: float32 dots are off by whole nats."""
-    weight, bias, hidden = gaussian(random, V, D)
-    half = D // 2
-    weight[:, half : 2 * half] = -weight[:, :half]
-    hidden[:, :half] *= 1e6
-    hidden[:, half : 2 * half] = hidden[:, :half] * (1 + 1e-7)
-    return weight, bias, hidden
-
-
-def tiny(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    weight, bias, hidden = gaussian(random, V, D)
-    return 1e-25 * weight, 1e-30 * bias, 1e-25 * hidden
-
-
-def one_sided(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
-    """Equal rows, and each float32 sum of a product rounds down: nothing averages out."""
-    scale = 4.0
-    row, hidden = np.zeros(D), np.zeros((9, D))
-    row[:16] = np.sqrt(scale)
-    row[16:] = np.sqrt(scale * 2.0**-24 * 0.98)
-    hidden[:, :16] = scale * (1 + 2.0**-20) / row[:16]
-    hidden[:, 16:] = scale * 2.0**-24 * 0.98 / row[16:]
-    return np.repeat(row[None], V, 0), np.full(V, -float(row @ hidden[0])), hidden
-
-
-MAKERS = [gaussian, flat, peaked, biased, cancelling, tiny, one_sided]
-
-
-def made(make: Make, V: int, D: int) -> tuple[ExactHead, np.ndarray, np.ndarray]:
-    """The head, rows of hidden, and the logits in float64."""
-    parts = make(np.random.default_rng(V), V, D)
-    weight, bias, hidden = (part.astype(np.float32) for part in parts)
-    return ExactHead(Softmax(weight, bias)), hidden, logits64(weight, bias, hidden)
+def made(kind: str, seed: int) -> Made:
+    return over(*KINDS[kind](np.random.default_rng(seed), 9))
 
 
 def true_rest(logits: np.ndarray, scale: float) -> np.ndarray:
@@ -75,12 +30,10 @@ def true_rest(logits: np.ndarray, scale: float) -> np.ndarray:
     return np.array([-log_probs(row).max() for row in apart])
 
 
-@pytest.mark.parametrize(
-    ("V", "D", "scale"), [(1, 1, 1.0), (15, 3, 3.0), (257, 40, 0.5), (1000, 70, 1.0)]
-)
-@pytest.mark.parametrize("make", MAKERS)
-def test_it_is_that_of_long_doubles(make: Make, V: int, D: int, scale: float) -> None:
-    head, hidden, logits = made(make, V, D)
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 3.0), (2, 0.5), (3, 1.0)])
+@EVERY_KIND
+def test_it_is_that_of_long_doubles(kind: str, seed: int, scale: float) -> None:
+    head, hidden, logits = made(kind, seed)
     found, wanted = head.log_z(hidden, scale), true_rest(logits, scale)
     np.testing.assert_array_equal(found[:, TOP], logits.max(axis=1))
     assert ((found[:, LOW] <= wanted) & (wanted <= found[:, HIGH])).all()
@@ -92,7 +45,7 @@ def test_it_is_that_of_long_doubles(make: Make, V: int, D: int, scale: float) ->
 
 
 def test_edits_take_the_place_of_logits() -> None:
-    head, hidden, logits = made(gaussian, 600, 24)
+    head, hidden, logits = over(make_softmax(600, 24), make_hidden(9, 24))
     random = np.random.default_rng(0)
     ids = [np.sort(random.choice(600, count, replace=False)) for count in [0, 1, 600] + [40] * 6]
     values = [random.standard_normal(len(row)) * 3 for row in ids]

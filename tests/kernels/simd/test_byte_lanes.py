@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llvmlite import ir
 
 from logitsieve.heads.certified import MAX_CODE_BYTES
 from logitsieve.kernels.compile import kernel
@@ -33,6 +31,7 @@ from logitsieve.kernels.simd.byte_lanes import (
 )
 from logitsieve.kernels.simd.lanes import cpu_has, load, store
 from logitsieve.kernels.simd.pointers import as_int8, pointer
+from tests.kernels.assembly import instructions, vector
 
 RUNNABLE = list({FORM, X86, OTHER} | ({AVX_VNNI} if cpu_has("avxvnni") else set()))
 
@@ -168,26 +167,9 @@ def test_codes_are_stored_as_bytes_and_as_words() -> None:
 
 
 def assembly(form: Form, triple: str, cpu: str) -> list[str]:
-    """Mnemonics with the first operand of what 64 products with a row become on a CPU."""
-    text, address = ir.Module(), ir.VectorType(ir.IntType(32), 16).as_pointer()
-    function = ir.Function(text, ir.FunctionType(ir.VoidType(), [address] * 4), "products")
-    builder = ir.IRBuilder(function.append_basic_block())
-    out = function.args[0]
-    total, rows, first, second = (builder.load(place, align=1) for place in function.args)
-    rows = builder.bitcast(rows, ir.VectorType(ir.IntType(8), 64))
-    builder.store(form.products(builder, total, rows, first, second), out, align=1)
-    builder.ret_void()
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
-    module = llvm.parse_assembly(str(text))
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    passes.getModulePassManager().run(module, passes)
-    return [
-        line.strip().replace("{vex}", "").strip()
-        for line in machine.emit_assembly(module).splitlines()
-        if line.startswith("\t") and not line.startswith("\t.")
-    ]
+    """What 64 products with a row become."""
+    total, rows = vector(32, 16), vector(8, 64)
+    return instructions(triple, cpu, [total, rows, total, total], total, form.products)
 
 
 CPUS = [
