@@ -29,6 +29,7 @@ from logitsieve.client.errors import EXCEPTIONS, of_message
 from logitsieve.server.rpc.status import CODES
 from logitsieve.server.rpc.status import to_status as status_of
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.refusals import refused
 from tests.server.materials import authority, signed_by
 
 ANSWER = pb.Model(name="demo", version="7").SerializeToString()
@@ -200,9 +201,8 @@ def test_a_call_may_have_metadata_of_its_own() -> None:
     "pair", [("Upper", "v"), ("grpc-x", "v"), ("", "v"), ("k", "\n"), ("k", b"v"), ("k-bin", "v")]
 )
 def test_no_metadata(pair: tuple[str, str | bytes]) -> None:
-    with DecoderClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest) as caught:
+    with DecoderClient("127.0.0.1:1") as client, refused("metadata"):
         client.with_options(metadata=[pair])
-    assert caught.value.field == "metadata"
 
 
 def test_options_of_the_channel_go_before_ours() -> None:
@@ -228,9 +228,8 @@ def test_address_and_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("LOGITSIEVE_ADDRESS")
     with DecoderClient() as other:
         assert other.address == "localhost:50051"
-    with pytest.raises(InvalidRequest) as caught:
+    with refused("tls"):
         AdminClient("decoder.example:1")
-    assert caught.value.field == "tls"
 
 
 def test_a_long_trouble_is_raised() -> None:

@@ -1,10 +1,12 @@
-"""The client's side of a Decode stream, against a server that follows a script."""
+"""The clients' side of a Decode stream, against a server that follows a script."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from inspect import isawaitable
 from threading import Barrier, Event
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import numpy as np
@@ -19,9 +21,10 @@ from logitsieve.api.errors import (
     RequestTooLarge,
     Unavailable,
 )
-from logitsieve.client import DecoderClient, DecodeStream
+from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.running import Loop
 
 WAIT_S = 60.0
 ROW = np.zeros((1, 2), np.float32)
@@ -44,7 +47,8 @@ def answered(request: pb.DecodeRequest) -> pb.DecodeResponse:
 
 
 @contextmanager
-def scripted(script: Script | None, **options: Any) -> Iterator[DecoderClient]:
+def serving(script: Script | None) -> Iterator[str]:
+    """The address of a server that follows `script`."""
     server = grpc.server(ThreadPoolExecutor(4))
     if script is not None:
         method = grpc.stream_stream_rpc_method_handler(
@@ -55,10 +59,68 @@ def scripted(script: Script | None, **options: Any) -> Iterator[DecoderClient]:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with DecoderClient(f"127.0.0.1:{port}", **{"timeout_s": WAIT_S, **options}) as client:
-            yield client
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
+
+
+class Waiting:
+    """An awaited client, or a stream of it: each call is waited for, in the loop of a thread."""
+
+    def __init__(self, loop: Loop, of: Any) -> None:
+        vars(self).update(loop=loop, of=of)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.of, name)
+
+        async def called(*arguments: Any, **options: Any) -> Any:
+            found = value(*arguments, **options)
+            found = await found if isawaitable(found) else found
+            return Waiting(self.loop, found) if isinstance(found, AsyncDecodeStream) else found
+
+        return lambda *arguments, **options: self.loop.run(called(*arguments, **options))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.of, name, value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+Scripted = Callable[..., AbstractContextManager[Any]]
+
+
+@pytest.fixture(params=[DecoderClient, AsyncDecoderClient])
+def scripted(request: pytest.FixtureRequest) -> Scripted:
+    """A client, or an awaited one, of a server that follows a script."""
+
+    async def made(*arguments: Any, **options: Any) -> AsyncDecoderClient:
+        return AsyncDecoderClient(*arguments, **options)
+
+    async def ended() -> None:
+        """What `asyncio.run` does with tasks that gRPC leaves."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @contextmanager
+    def opened(script: Script | None, **options: Any) -> Iterator[Any]:
+        with serving(script) as address:
+            options = {"timeout_s": WAIT_S, **options}
+            if request.param is DecoderClient:
+                with DecoderClient(address, **options) as client:
+                    yield client
+                return
+            with closing(Loop()) as loop:
+                with Waiting(loop, loop.run(made(address, **options))) as waiting:
+                    yield waiting
+                loop.run(ended())
+
+    return opened
 
 
 def in_order(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[pb.DecodeResponse]:
@@ -69,13 +131,13 @@ def asked_for(decoder: Decoder, k: int) -> int:
     return int(decoder.topk(ROW, k).ids[0, 0])
 
 
-def test_it_is_a_decoder() -> None:
-    with scripted(in_order) as client, client.stream() as stream:
-        as_protocol: Decoder = stream
+def test_a_stream_is_a_decoder() -> None:
+    with serving(in_order) as address, DecoderClient(address) as client:
+        as_protocol: Decoder = client.stream(timeout_s=WAIT_S)
         assert [asked_for(as_protocol, k) for k in (3, 1, 2)] == [3, 1, 2]
 
 
-def test_threads_get_their_own_answers_in_whatever_order_they_come() -> None:
+def test_threads_get_their_own_answers_in_whatever_order_they_come(scripted: Scripted) -> None:
     def backwards(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
         batch = []
         for request in requests:
@@ -89,7 +151,7 @@ def test_threads_get_their_own_answers_in_whatever_order_they_come() -> None:
             assert list(pool.map(lambda k: asked_for(stream, k), range(8))) == list(range(8))
 
 
-def test_every_message_has_an_id_of_its_own_and_the_timeout() -> None:
+def test_every_message_has_an_id_of_its_own_and_the_timeout(scripted: Scripted) -> None:
     seen: list[pb.DecodeRequest] = []
 
     def noting(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
@@ -104,7 +166,7 @@ def test_every_message_has_an_id_of_its_own_and_the_timeout() -> None:
     assert {request.timeout_ms for request in seen} == {2500}
 
 
-def test_an_answer_that_does_not_come() -> None:
+def test_an_answer_that_does_not_come(scripted: Scripted) -> None:
     late = Event()
 
     def skipping(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
@@ -131,7 +193,9 @@ def test_an_answer_that_does_not_come() -> None:
         (pb.Error(code=99, message="from another world"), InternalError),
     ],
 )
-def test_an_error_is_that_of_one_message(error: pb.Error, kind: type[Exception]) -> None:
+def test_an_error_is_that_of_one_message(
+    scripted: Scripted, error: pb.Error, kind: type[Exception]
+) -> None:
     def failing(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
         yield pb.DecodeResponse(id=next(requests).id, error=error)
         yield from map(answered, requests)
@@ -149,7 +213,7 @@ def breaking(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any
     context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later() -> None:
+def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later(scripted: Scripted) -> None:
     with scripted(breaking) as client, client.stream() as stream, ThreadPoolExecutor(2) as pool:
         stream.topk(ROW, 1)
         for waiting in [pool.submit(stream.topk, ROW, 1) for _ in range(2)]:
@@ -158,7 +222,7 @@ def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later() -> None:
             stream.topk(ROW, 1)
 
 
-def test_a_server_that_ends_the_stream_without_a_word() -> None:
+def test_a_server_that_ends_the_stream_without_a_word(scripted: Scripted) -> None:
     def ending(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
         next(requests)
         return
@@ -179,21 +243,23 @@ def test_nobody_listens() -> None:
 
 def test_a_server_without_streams() -> None:
     with (
-        scripted(None) as client,
+        serving(None) as address,
+        DecoderClient(address, timeout_s=WAIT_S) as client,
         client.stream() as stream,
         pytest.raises((NotBuilt, Unavailable), match="Method not found"),
     ):
         stream.topk(ROW, 1)
 
 
-def test_a_message_that_is_too_large_leaves_the_stream_alone() -> None:
+def test_a_message_that_is_too_large_leaves_the_stream_alone(scripted: Scripted) -> None:
     with scripted(in_order, max_message_bytes=1000) as client, client.stream() as stream:
         with pytest.raises(RequestTooLarge, match="1000 bytes"):
             stream.topk(np.zeros((1, 300), np.float32), 1)
         assert asked_for(stream, 2) == 2
 
 
-def test_closing_fails_who_waits_and_may_be_done_twice() -> None:
+@pytest.mark.parametrize("by_client", [False, True])
+def test_closing_fails_who_waits_and_may_be_done_twice(scripted: Scripted, by_client: bool) -> None:
     taken = Barrier(2)
 
     def silent(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
@@ -205,6 +271,8 @@ def test_closing_fails_who_waits_and_may_be_done_twice() -> None:
         stream = client.stream()
         waiting = pool.submit(stream.topk, ROW, 1)
         taken.wait(WAIT_S)
+        if by_client:
+            client.close()
         stream.close()
         stream.close()
         assert isinstance(waiting.exception(WAIT_S), Unavailable)
@@ -212,7 +280,7 @@ def test_closing_fails_who_waits_and_may_be_done_twice() -> None:
             stream.topk(ROW, 1)
 
 
-def test_more_callers_than_may_wait_to_be_sent() -> None:
+def test_more_callers_than_may_wait_to_be_sent(scripted: Scripted) -> None:
     go = Event()
 
     def slow(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
@@ -226,16 +294,36 @@ def test_more_callers_than_may_wait_to_be_sent() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, True, float("nan"), 3601])
-def test_a_timeout_is_as_for_the_client(timeout_s: Any) -> None:
-    with DecoderClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest):
+def test_a_timeout_is_as_for_the_client(scripted: Scripted, timeout_s: Any) -> None:
+    with scripted(in_order) as client, pytest.raises(InvalidRequest):
         client.stream(timeout_s=timeout_s)
 
 
-def test_the_streams_of_one_client_end_with_it() -> None:
+def test_the_streams_of_one_client_end_with_it(scripted: Scripted) -> None:
     with scripted(in_order) as client:
-        stream: DecodeStream = client.stream()
+        stream = client.stream()
         assert asked_for(stream, 2) == 2
         client.close()
         with pytest.raises(Unavailable):
             stream.topk(ROW, 1)
         stream.close()
+
+
+def test_an_awaited_call_that_is_cancelled_leaves_the_stream_alone() -> None:
+    taken = Event()
+
+    def skipping(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        next(requests)
+        taken.set()
+        yield from map(answered, requests)
+
+    async def scene(address: str) -> None:
+        client = AsyncDecoderClient(address, timeout_s=WAIT_S)
+        async with client, client.stream() as stream:
+            waiting = asyncio.ensure_future(stream.topk(ROW, 1))
+            assert await asyncio.to_thread(taken.wait, WAIT_S)
+            waiting.cancel()
+            assert (await stream.topk(ROW, 2)).ids.tolist() == [[2]]
+
+    with serving(skipping) as address:
+        asyncio.run(scene(address))
