@@ -173,10 +173,12 @@ ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
 }
 
 
-def make_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> Head:
-    """The head of that name with the exact head behind it."""
+def make_head(
+    name: str, softmax: Softmax, threads: Any = 1, arrays: Any = None, **knobs: float
+) -> Head:
+    """The head of that name, over these arrays or random ones, with the exact head behind it."""
     exact = HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=threads, knobs={})
     if name == "exact":
         return exact.with_knobs(**knobs)
-    arrays = ARRAYS[name](softmax)
+    arrays = arrays or ARRAYS[name](softmax)
     return HEADS[name].from_arrays(softmax, arrays, fallback=exact, threads=threads, knobs=knobs)

@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 328,
     "lines of source": 43_890,
     "lines of core/": 18_590,
-    "lines of tests/": 47_502,
+    "lines of tests/": 47_355,
     "lines of benchmarks/": 8_330,
 }
 LONGEST = 70  # lines of a function of the source

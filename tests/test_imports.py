@@ -132,9 +132,12 @@ def modules_after(*steps: str) -> list[set[str]]:
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_the_client_loads_neither_torch_nor_a_head() -> None:
+def test_the_client_and_the_builder_load_no_large_package() -> None:
+    heavy = {"torch", "numba", "faiss", "safetensors", "prometheus_client", "logitsieve.heads"}
     [loaded] = modules_after("import logitsieve.client")
-    assert not loaded & {"torch", "numba", "faiss", "logitsieve.heads", "logitsieve.index"}
+    assert not loaded & {*heavy, "logitsieve.index", "logitsieve.kernels"}
+    [loaded] = modules_after("import logitsieve.index_builder")
+    assert not loaded & {"torch", "faiss", "numba"}
 
 
 def test_help_and_refusals_load_no_large_package(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from logitsieve.heads import HEADS, Head
+from logitsieve.heads import Head
 from logitsieve.index.calibration import check_calibration, unpack_contexts
 from logitsieve.index_builder import calibrate as module
 from logitsieve.index_builder.calibrate import Bench, calibrate
 from logitsieve.index_builder.data.contexts import Contexts
-from tests.index_builder.clustered import make_contexts, make_exact
-from tests.synthetic import make_softmax, screen_arrays
+from tests.index_builder.clustered import make_contexts
+from tests.synthetic import make_head, make_softmax
 
 SOFTMAX = make_softmax(vocab_size=90, dim=16)
 HELDOUT = Contexts([make_contexts(120)])
@@ -17,10 +17,7 @@ HELDOUT = Contexts([make_contexts(120)])
 def heads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Head]:
     """`exact` and a screen; timing them takes no time."""
     monkeypatch.setattr(module, "us_per_row", lambda head, hidden, k, batch: 8.0 / batch)
-    exact = make_exact(SOFTMAX)
-    arrays = screen_arrays(SOFTMAX)
-    screen = HEADS["screen"].from_arrays(SOFTMAX, arrays, fallback=exact, threads=1, knobs={})
-    return {"exact": exact, "screen": screen}
+    return {name: make_head(name, SOFTMAX) for name in ("exact", "screen")}
 
 
 def test_every_head_is_measured_at_each_batch_size(heads: dict[str, Head]) -> None:

@@ -2,6 +2,7 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from logitsieve.index_builder.data.contexts import Contexts, open_contexts
 from tests.refusals import refused
 
 ROWS, DIM = 50, 6
+THREE = np.zeros((3, DIM), np.float32)
 
 
 @pytest.fixture
@@ -22,62 +24,51 @@ def values() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float16)
 
 
-def in_memory(values: np.ndarray, folder: Path) -> object:
-    return values
+def npy(path: Path, array: Any) -> str:
+    np.save(path, array, allow_pickle=True)
+    return str(path)
 
 
-def as_list(values: np.ndarray, folder: Path) -> object:
-    return values.tolist()
+def npz(path: Path, name: str, save: Callable[..., None] = np.savez, **arrays: Any) -> str:
+    save(path, **arrays)
+    return f"{path}:{name}"
 
 
-def as_tensor(values: np.ndarray, folder: Path) -> object:
-    return torch.from_numpy(values)
+def tensors(path: Path, name: str, **arrays: Any) -> str:
+    save_file(arrays, path)
+    return f"{path}:{name}"
 
 
-def as_npy(values: np.ndarray, folder: Path) -> object:
-    np.save(folder / "h.npy", values)
-    return folder / "h.npy"
-
-
-def as_fortran_float32(values: np.ndarray, folder: Path) -> object:
-    np.save(folder / "h.npy", np.asfortranarray(values.astype(np.float32)))
-    return str(folder / "h.npy")
-
-
-def as_shards(values: np.ndarray, folder: Path) -> object:
-    for number, shard in enumerate(np.array_split(values, 11)):
-        np.save(folder / f"{number:05}.npy", shard)
-    np.save(folder / "00011.npy", values[:0])
-    np.save(folder / "weight.npy", values)
+def shards(folder: Path, *names: str, of: Any = THREE) -> Path:
+    """A folder of numbered files, and one more without a number."""
+    np.save(folder / "weight.npy", of)
+    for name, shard in zip(names, np.array_split(of, max(1, len(names))), strict=False):
+        np.save(folder / f"{name}.npy", shard)
     return folder
 
 
-def as_npz(values: np.ndarray, folder: Path) -> object:
-    np.savez(folder / "h.npz", W=np.zeros(3), H=values)
-    return f"{folder / 'h.npz'}:H"
+def as_shards(values: np.ndarray, folder: Path) -> Path:
+    np.save(folder / "00011.npy", values[:0])
+    return shards(folder, *(f"{number:05}" for number in range(11)), of=values)
 
 
-def as_compressed_npz(values: np.ndarray, folder: Path) -> object:
-    np.savez_compressed(folder / "h.npz", H=values)
-    return f"{folder / 'h.npz'}:H"
-
-
-def as_safetensors(values: np.ndarray, folder: Path) -> object:
-    save_file({"other": np.zeros(3, np.float32), "h": values}, folder / "h.safetensors")
-    return f"{folder / 'h.safetensors'}:h"
-
-
-FORMS = [
-    *(in_memory, as_list, as_tensor, as_npy, as_fortran_float32, as_shards, as_npz),
-    *(as_compressed_npz, as_safetensors),
-]
+FORMS: dict[str, Callable[[np.ndarray, Path], object]] = {
+    "array": lambda values, folder: values,
+    "list": lambda values, folder: values.tolist(),
+    "tensor": lambda values, folder: torch.from_numpy(values),
+    "npy": lambda values, folder: npy(folder / "h.npy", values),
+    "path": lambda values, folder: Path(npy(folder / "h.npy", values)),
+    "Fortran": lambda values, folder: npy(folder / "h.npy", np.asfortranarray(np.float32(values))),
+    "shards": lambda values, folder: as_shards(values, folder),
+    "npz": lambda values, folder: npz(folder / "h.npz", "H", W=np.zeros(3), H=values),
+    "deflated": lambda values, folder: npz(folder / "h.npz", "H", np.savez_compressed, H=values),
+    "safetensors": lambda values, folder: tensors(folder / "h.safetensors", "h", o=THREE, h=values),
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_rows(
-    form: Callable[[np.ndarray, Path], object], values: np.ndarray, tmp_path: Path
-) -> None:
-    contexts = open_contexts(form(values, tmp_path), DIM)
+def test_every_form_gives_the_same_rows(form: str, values: np.ndarray, tmp_path: Path) -> None:
+    contexts = open_contexts(FORMS[form](values, tmp_path), DIM)
     expected = values.astype(np.float32)
     assert (contexts.rows, contexts.dim) == (ROWS, DIM)
     blocks = list(contexts.blocks(7))
@@ -166,91 +157,6 @@ def test_values_that_are_not_finite(bad: float, values: np.ndarray) -> None:
         contexts.take(np.array([31]))
 
 
-def pickled(folder: Path) -> str:
-    np.save(folder / "h.npy", np.array([{"a": 1}], object), allow_pickle=True)
-    return f"{folder}/h.npy"
-
-
-def pickled_member(folder: Path) -> str:
-    np.savez(folder / "h.npz", H=np.array([{"a": 1}], object))
-    return f"{folder}/h.npz:H"
-
-
-def truncated(folder: Path) -> str:
-    np.save(folder / "h.npy", np.zeros((ROWS, DIM), np.float32))
-    data = (folder / "h.npy").read_bytes()
-    (folder / "h.npy").write_bytes(data[:-9])
-    return f"{folder}/h.npy"
-
-
-def garbage(name: str) -> Callable[[Path], str]:
-    def write(folder: Path) -> str:
-        file, _, _ = name.partition(":")
-        (folder / file).write_bytes(b"this is no array, but long enough to be read as one")
-        return f"{folder}/{name}"
-
-    write.__name__ = f"garbage {name}"
-    return write
-
-
-def empty(folder: Path) -> str:
-    (folder / "h.npy").touch()
-    return f"{folder}/h.npy"
-
-
-def missing(folder: Path) -> str:
-    return f"{folder}/nothing.npy"
-
-
-def no_shards(folder: Path) -> str:
-    np.save(folder / "weight.npy", np.zeros((3, DIM)))
-    return str(folder)
-
-
-def a_shard_is_missing(folder: Path) -> str:
-    for number in (0, 2):
-        np.save(folder / f"{number:05}.npy", np.zeros((3, DIM)))
-    return str(folder)
-
-
-def two_shards_of_one_number(folder: Path) -> str:
-    for name in ("0.npy", "00000.npy", "00001.npy"):
-        np.save(folder / name, np.zeros((3, DIM)))
-    return str(folder)
-
-
-def member_that_is_no_array(folder: Path) -> str:
-    with zipfile.ZipFile(folder / "h.npz", "w") as archive:
-        archive.writestr("H", b"text")
-    return f"{folder}/h.npz:H"
-
-
-def npy_named_npz(folder: Path) -> str:
-    with (folder / "h.npz").open("wb") as stream:
-        np.save(stream, np.zeros((3, DIM)))
-    return f"{folder}/h.npz:H"
-
-
-def unnamed(folder: Path) -> str:
-    np.savez(folder / "h.npz", H=np.zeros((3, DIM)))
-    return f"{folder}/h.npz"
-
-
-def unknown_member(folder: Path) -> str:
-    np.savez(folder / "h.npz", H=np.zeros((3, DIM)))
-    return f"{folder}/h.npz:G"
-
-
-def unknown_tensor(folder: Path) -> str:
-    save_file({"h": np.zeros((3, DIM), np.float32)}, folder / "h.safetensors")
-    return f"{folder}/h.safetensors:g"
-
-
-def integers(folder: Path) -> str:
-    save_file({"h": np.zeros((3, DIM), np.int32)}, folder / "h.safetensors")
-    return f"{folder}/h.safetensors:h"
-
-
 def broken_member(folder: Path) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -263,17 +169,54 @@ def broken_member(folder: Path) -> str:
     return f"{folder}/h.npz:H"
 
 
-HOSTILE = [
-    *(pickled, pickled_member, truncated, garbage("h.npy"), garbage("h.npz:H")),
-    *(garbage("h.safetensors:h"), garbage("h.txt"), garbage("h.pt"), empty, missing, no_shards),
-    *(a_shard_is_missing, two_shards_of_one_number, member_that_is_no_array, npy_named_npz),
-    *(unnamed, unknown_member, unknown_tensor, integers, broken_member),
-]
+def written(file: Path, content: bytes, name: str = "") -> str:
+    file.write_bytes(content)
+    return f"{file}{name}"
 
 
-@pytest.mark.parametrize("write", HOSTILE, ids=lambda write: write.__name__)
-def test_hostile_files_are_refused_by_name(write: Callable[[Path], str], tmp_path: Path) -> None:
-    source = write(tmp_path)
+def truncated(folder: Path) -> str:
+    data = Path(npy(folder / "h.npy", np.zeros((ROWS, DIM), np.float32))).read_bytes()
+    return written(folder / "h.npy", data[:-9])
+
+
+def member_that_is_no_array(folder: Path) -> str:
+    with zipfile.ZipFile(folder / "h.npz", "w") as archive:
+        archive.writestr("H", b"text")
+    return f"{folder}/h.npz:H"
+
+
+def garbage(file: str, name: str) -> Callable[[Path], str]:
+    content = b"this is no array, but long enough to be read as one"
+    return lambda folder: written(folder / file, content, name)
+
+
+GARBAGE = ("h.npy", ""), ("h.npz", ":H"), ("h.safetensors", ":h"), ("h.txt", ""), ("h.pt", "")
+OBJECTS = np.array([{"a": 1}], object)
+HOSTILE: dict[str, Callable[[Path], str]] = {
+    "pickled": lambda folder: npy(folder / "h.npy", OBJECTS),
+    "pickled member": lambda folder: npz(folder / "h.npz", "H", H=OBJECTS),
+    "truncated": truncated,
+    **{f"garbage {file}{name}": garbage(file, name) for file, name in GARBAGE},
+    "empty": lambda folder: written(folder / "h.npy", b""),
+    "missing": lambda folder: f"{folder}/nothing.npy",
+    "no shards": lambda folder: str(shards(folder)),
+    "a shard is missing": lambda folder: str(shards(folder, "00000", "00002")),
+    "two of one number": lambda folder: str(shards(folder, "0", "00000", "00001")),
+    "a member that is no array": member_that_is_no_array,
+    "npy named npz": lambda folder: (
+        f"{Path(npy(folder / 'h.npy', THREE)).rename(folder / 'h.npz')}:H"
+    ),
+    "unnamed": lambda folder: npz(folder / "h.npz", "H", H=THREE).removesuffix(":H"),
+    "unknown member": lambda folder: npz(folder / "h.npz", "G", H=THREE),
+    "unknown tensor": lambda folder: tensors(folder / "h.safetensors", "g", h=THREE),
+    "integers": lambda folder: tensors(folder / "h.safetensors", "h", h=THREE.astype(np.int32)),
+    "broken member": broken_member,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
+    source = HOSTILE[case](tmp_path)
     with pytest.raises(InvalidRequest) as caught:
         open_contexts(source, DIM)
     assert caught.value.field == "contexts"

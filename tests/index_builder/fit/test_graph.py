@@ -3,7 +3,7 @@ from dataclasses import replace
 import faiss
 import numpy as np
 
-from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.heads.graph import queries
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.graph import (
@@ -14,8 +14,8 @@ from logitsieve.index_builder.fit.graph import (
     least_ef,
 )
 from logitsieve.index_builder.fitting import TARGET, heldout_sample, label_counts
-from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import make_hidden, make_softmax
+from tests.index_builder.clustered import make_inputs
+from tests.synthetic import make_head, make_hidden, make_softmax
 
 CONFIG = BuildConfig(graph_links=8, graph_build_ef=40)
 
@@ -81,10 +81,7 @@ def test_the_operating_point_meets_the_target() -> None:
     softmax, inputs = make_inputs(vocab_size=600)
     made = fit_graph(replace(inputs, config=CONFIG))
     hidden, labels = heldout_sample(inputs)
-    exact = make_exact(softmax)
-    head = HEADS["graph"].from_arrays(
-        softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs
-    )
+    head = make_head("graph", softmax, arrays=made.arrays, **made.knobs)
     assert (head.topk(hidden, 1).ids[:, 0] == labels[:, 0]).mean() >= TARGET
 
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.ivf import cluster_arrays, cluster_ranks, fit_ivf
 from logitsieve.index_builder.fitting import TARGET, heldout_sample, least_reaching
-from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import make_softmax
+from tests.index_builder.clustered import make_inputs
+from tests.synthetic import make_head, make_softmax
 
 
 def test_the_bias_routes_and_equal_rows_share_a_list() -> None:
@@ -16,8 +16,7 @@ def test_the_bias_routes_and_equal_rows_share_a_list() -> None:
     bias = np.array([-5, 0, 5], np.float32).repeat(30)
     softmax = Softmax(np.ones((90, 4), np.float32), bias)
     arrays = cluster_arrays(softmax, 12, BuildConfig().kmeans_iterations, seed=0)
-    exact = make_exact(softmax)
-    head = HEADS["ivf"].from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": 1})
+    head = make_head("ivf", softmax, arrays=arrays, nprobe=1)
     top = head.topk(np.zeros((1, 4), np.float32), 3)
     assert top.ids.tolist() == [[60, 61, 62]]
     assert top.scanned.tolist() == [30]
@@ -34,11 +33,8 @@ def test_ranks_are_what_a_head_needs() -> None:
     arrays = cluster_arrays(softmax, 20, BuildConfig().kmeans_iterations, seed=0)
     hidden, labels = heldout_sample(inputs)
     needed, read = cluster_ranks(arrays, hidden, labels)
-    exact = make_exact(softmax)
     for nprobe in (1, 4, 20):
-        head = HEADS["ivf"].from_arrays(
-            softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": nprobe}
-        )
+        head = make_head("ivf", softmax, arrays=arrays, nprobe=nprobe)
         top = head.topk(hidden, 1)
         np.testing.assert_array_equal(top.ids[:, 0] == labels[:, 0], needed[:, 0] <= nprobe)
         np.testing.assert_array_equal(top.scanned, read[:, nprobe - 1])

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Head, Softmax
-from logitsieve.heads.lsh import LshHead
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.lsh import Setting, fit_lsh
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.index_builder.reduction import draw_planes, hash_vectors, query_planes
-from tests.index_builder.clustered import make_exact, make_inputs
+from tests.index_builder.clustered import make_inputs
 from tests.refusals import refused
-from tests.synthetic import make_hidden
+from tests.synthetic import make_head, make_hidden
 
 CONFIG = BuildConfig(seed=5, lsh_memory=4, lsh_tables=64)
 
@@ -27,8 +26,7 @@ def made() -> tuple[Softmax, FitInputs, FitResult]:
 
 
 def serve(softmax: Softmax, made: FitResult) -> Head:
-    exact = make_exact(softmax)
-    return LshHead.from_arrays(softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs)
+    return make_head("lsh", softmax, arrays=made.arrays, **made.knobs)
 
 
 def memory(made: FitResult, softmax: Softmax) -> float:

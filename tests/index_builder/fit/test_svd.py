@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.svd import fit_svd, preview_arrays, preview_ranks, rotation
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
 from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import make_softmax
+from tests.synthetic import make_head, make_softmax
 
 
 def low_rank(vocab_size: int = 200, dim: int = 16, rank: int = 4) -> Softmax:
@@ -50,10 +50,7 @@ def test_ranks_are_what_a_head_needs() -> None:
     hidden, labels = heldout_sample(inputs)
     needed = preview_ranks(softmax, arrays, 6, hidden, labels)
     count = int(np.median(needed[:, 0]))
-    exact = make_exact(softmax)
-    head = HEADS["svd"].from_arrays(
-        softmax, arrays, fallback=exact, threads=1, knobs={"width": 6, "candidates": count}
-    )
+    head = make_head("svd", softmax, arrays=arrays, width=6, candidates=count)
     found = head.topk(hidden, 1).ids[:, 0] == labels[:, 0]
     assert 0.4 < found.mean() < 1
     assert (found == (needed[:, 0] <= count)).mean() > 0.99, "but for the rounding of ties"
@@ -63,10 +60,7 @@ def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
     _, inputs = make_inputs()
     made = fit_svd(replace(inputs, config=BuildConfig(svd_width=16)))
     hidden, labels = heldout_sample(inputs)
-    exact = make_exact(inputs.softmax)
-    head = HEADS["svd"].from_arrays(
-        inputs.softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs
-    )
+    head = make_head("svd", inputs.softmax, arrays=made.arrays, **made.knobs)
     assert (head.topk(hidden, 1).ids[:, 0] == labels[:, 0]).mean() >= TARGET - 1e-3
     assert made.knobs["candidates"] < inputs.vocab_size
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from logitsieve.evaluation.precision import lower_bound
-from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs, same_text_bound
@@ -17,7 +16,8 @@ from logitsieve.index_builder.screen.cascade import (
 )
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import UNREACHED, plain_centroids
-from tests.index_builder.clustered import escalated_hits, lowest, make_exact, make_inputs
+from tests.index_builder.clustered import escalated_hits, lowest, make_inputs
+from tests.synthetic import make_head
 
 SOFTMAX, MATERIAL = make_inputs(rows=3000, heldout=1000, depth=10)
 REACHABLE = {"p1": 0.97, "p5": 0.95}
@@ -147,13 +147,8 @@ def test_hits_sizes_and_escalated_rows_are_those_of_the_served_screen(probes: in
     partition = make_partition(depth=3)
     keep = partition.knapsack.select(15)
     escalate = float(np.quantile(partition.heldout_cosines, 0.2))
-    head = HEADS["screen"].from_arrays(
-        SOFTMAX,
-        partition.arrays(keep),
-        fallback=make_exact(SOFTMAX),
-        threads=1,
-        knobs={"probes": probes, "escalate": escalate + 1e-6},
-    )
+    knobs = {"probes": probes, "escalate": escalate + 1e-6}
+    head = make_head("screen", SOFTMAX, arrays=partition.arrays(keep), **knobs)
     hidden = MATERIAL.heldout.take(np.arange(MATERIAL.heldout.rows))
     top = head.topk(hidden, 1)
     np.testing.assert_array_equal(top.exact, partition.heldout_cosines < escalate + 1e-6)

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen import partition as partitions
 from logitsieve.index_builder.screen.partition import ROUNDING, Knapsack, Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
-from tests.index_builder.clustered import make_exact, make_inputs, routed
-from tests.synthetic import make_softmax
+from tests.index_builder.clustered import make_inputs, routed
+from tests.synthetic import make_head, make_softmax
 
 WASTE = BuildConfig().waste_weight
 
@@ -114,10 +113,7 @@ def test_hits_and_candidates_are_those_of_the_served_screen() -> None:
     softmax, inputs = make_inputs()
     partition = make_partition(inputs, clusters=6)
     keep = partition.knapsack.select(20)
-    exact = make_exact(softmax)
-    head = HEADS["screen"].from_arrays(
-        softmax, partition.arrays(keep), fallback=exact, threads=1, knobs={}
-    )
+    head = make_head("screen", softmax, arrays=partition.arrays(keep))
     hidden = inputs.heldout.take(np.arange(inputs.heldout.rows))
     top = head.topk(hidden, 5)
     right = np.array(
@@ -158,13 +154,7 @@ def test_a_guard_leaves_a_share_of_every_cluster_to_the_fallback(guard: float) -
     partition = Partition(replace(inputs, config=BuildConfig(guard=guard)), centroids, 5)
     arrays = partition.arrays(partition.knapsack.select(20))
     assert arrays["reaches"].min() == 1
-    screen = HEADS["screen"].from_arrays(
-        softmax,
-        arrays,
-        fallback=make_exact(softmax),
-        threads=1,
-        knobs={"escalate": partition.guarded},
-    )
+    screen = make_head("screen", softmax, arrays=arrays, escalate=partition.guarded)
     left = screen.topk(inputs.sample, 1).exact
     cluster = routed(inputs.train, centroids)
     for number in range(6):
