@@ -1,8 +1,7 @@
 """e^x of lanes, by reducing the range of x: kernels/simd/exponential.py.
 
-With n the integer nearest to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is p 2^n.
-Three things err, relatively: r and p in floating point, which Gappa bounds, and p as an
-approximation of e^r, by the rest of Taylor's series. 2^n p is exact, as a normal number.
+With n the integer nearest to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is p 2^n,
+exactly. r and p err by rounding, which Gappa bounds, and p by the rest of Taylor's series.
 """
 
 from __future__ import annotations

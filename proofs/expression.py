@@ -1,7 +1,7 @@
 """Expressions of the kernels for Gappa: the kernels' own Python code, run on symbols.
 
-A symbol is text and a format. Arithmetic on symbols writes the text, with each operation rounded to
-the format that Numba computes it in; comparisons hold, so that code takes the proven path.
+Arithmetic on symbols writes text, with each operation rounded to the format that Numba computes it
+in; comparisons hold, so that code takes the proven path.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Sums of exponentials within intervals, decisions by them, and draws by Gumbel's trick.
 
 kernels/intervals: the exponent of a row is y inverse - top, for y its estimate or a bound of its
-logit; all of it is float32 but `inverse`, `top` and `lift`, which are rounded to it here.
-Exponentials below e^-87 carry no information, and `LEAST` is taken off for them.
+logit, in float32. `LEAST` is taken off for exponentials below e^-87.
 
-kernels/sampling/gumbel.py passes ids over. The C library's log and exp are assumed to err as in
-log_z.py. An id wins a draw if its scaled logit s and its noise G = -log E, E = l or l + e, reach M
-as computed, with l a sixteenth of -log u of its block and e its own -log u; and -log u >= 1 - u.
-The largest s is 0, with noise of at least -3.7, and G is at most 39.6, as u is from 2^-53 to
-1 - 2^-53. So s is at least -44, and neither its weight e^s nor e^-M underflows in float32. The
-1 - u of the tests is truncated to a multiple of 2^-31, then rounded.
+kernels/sampling/gumbel.py passes ids over. An id wins a draw if its scaled logit s and its noise
+G = -log E, E = l or l + e, reach M as computed, with l a sixteenth of -log u of its block and e its
+own -log u; and -log u >= 1 - u. The largest s is 0, with noise of at least -3.7, and G is at most
+39.6, as u is from 2^-53 to 1 - 2^-53. So s is at least -44, and neither e^s nor e^-M underflows in
+float32. The 1 - u of the tests is truncated to a multiple of 2^-31, then rounded.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ DRAWN_NATS = 40  # above |G|, and above |s + G| of an id that wins
 def passed_over(spare: float) -> Checks:
     """A logarithm and sums, for l + e and e^{s - M}; in float32 1 - u, and its upper bound.
 
-    That is w e^-M - r of a weight w, rounded twice, with r a sixteenth of the block's 1 - u. Both
-    sides are linear in r, which is at most l: 0 or all of l + e.
+    That is w e^-M - r, rounded twice, with r a sixteenth of the block's 1 - u. Both sides are
+    linear in r, which is at most l: 0 or all of l + e.
     """
     off = (LIBM + U64) * DRAWN_NATS * (1 + U64)
     exponential = 1 / ((1 - off) * (1 - U64))
@@ -58,8 +56,7 @@ TOPS = [
     (Fraction(0), Fraction(1)),
     *((Fraction(q << p, 4), Fraction(q + 1 << p, 4)) for p in range(21) for q in range(4, 8)),
 ]
-# Of a lift: the error of one exponent. Joint bounds have three and two lifts: for an estimate
-# weighed and compared with the logit, and the largest bound's.
+# Of a lift: the error of one exponent. Joint bounds have two or three lifts.
 SHARE = Fraction(5, 8)
 
 
@@ -80,7 +77,7 @@ def with_margin(share: float, spare: float) -> Checks:
 def lift(share: float, flat: float) -> Checks:
     """Exponents are off by SHARE of the lift; a lower bound is rounded, too, before it is weighed.
 
-    What remains of a lift is more than the spare of a weight that noise is compared with.
+    The rest of a lift is more than the spare of a weight that noise is compared with.
     """
     yield 3 * SHARE <= 2
     yield (1 - SHARE) * Fraction(share) * Fraction(flat) >= Fraction(SPARE) - 1 + Fraction(ERROR32)

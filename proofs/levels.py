@@ -57,9 +57,8 @@ def scaled_sums() -> Checks:
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     """Bounds summed from terms of at most `magnitude`.
 
-    X and Y are sums q.g of the codes of the first coordinates and of the tail; `dot` and `tail` are
-    within TWICE of them. R, K and E are the float64 factors REST, ERROR and the level's, at least
-    NORMAL.
+    `dot` and `tail` are within TWICE of X and Y, the sums of codes; R, K and E are the float64
+    factors REST, ERROR and the level's, at least NORMAL.
     """
     most, half = number(magnitude), number(magnitude / 2)
     query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)

@@ -1,7 +1,6 @@
 """log Z in float64, and from one pass of float32 dots: kernels/sampling.
 
-The C library's exp and log1p are assumed to be within a unit in the last place, LIBM. Sums are of
-positive numbers, so their rounding is relative to the sum.
+The C library's exp and log1p are assumed to be within a unit in the last place, LIBM.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Routing by int8 (kernels/screen/route.py): approximations of all dots, and their slack.
 
 A centroid is v = s q + r, a query h = g z + t, and S = q.z an integer. In exact numbers v.h is
-within ||r|| ||h|| + ||s q|| ||t|| of S s g. Three other things round: S, s g and their product, to
-float32; `dot64` itself; and the slack, in float64. With e at least ||r||, n at least ||v||, and
-computed norms of h and t, the first two are shares of
+within ||r|| ||h|| + ||s q|| ||t|| of S s g. The roundings of S s g to float32, and of `dot64`, are
+shares of
 
     reach = (n + e) (||h|| + ||t||),
 
-which is at least ||s q|| ||g z||. Above LARGEST_LOGIT there is no approximation. Below it, only s g
-may overflow, with S = 0: NaN rules no centroid out.
+with e at least ||r|| and n at least ||v||. It is at least ||s q|| ||g z||. Above LARGEST_LOGIT
+there is no approximation. Below it, only s g may overflow, with S = 0: NaN rules no centroid out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The guard of the console: sign-ins by a token of scope `console`, and the site they come from.
 
-The cookie names a session of this process and not the token: cookies ignore ports, so other
-servers of this machine get it, too. No other site's pages send it (SameSite=Strict), and no script
-reads it.
+The cookie names a session of this process, not the token: other servers of this machine get it,
+too, as cookies ignore ports.
 """
 
 from __future__ import annotations

@@ -55,19 +55,18 @@ def build(
     StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise.
     `out` is <name>/<version> and must not exist.
 
-    `heads` default to exact, screen and certified; if the head estimated can be built, the screen
-    only if it is cheaper at equal precision, else a warning says how much text that would take.
-    Without `contexts` only exact and certified are possible, unmeasured and with wider bounds.
-    `heldout` are contexts of unseen text, or of several texts, which are judged by the worst.
-    Without them the last tenth of `contexts` judges, and its misses count twice against a target.
+    `heads` default to exact, screen and certified; the screen is left out, with a warning, if the
+    head estimated is cheaper. Without `contexts` only exact and certified are possible, unmeasured
+    and with wider bounds. `heldout` are contexts of one or several unseen texts; the worst
+    decides. Without them the last tenth of `contexts` judges, and its misses count twice.
 
-    `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the screen that meets it
-    with the fewest bytes read. Unless `best_effort`, InvalidRequest if the held-out contexts are
-    too few to show that, and TargetNotReached if no screen does.
+    `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the cheapest screen that
+    meets it. Unless `best_effort`, InvalidRequest if the held-out contexts are too few to show
+    that, and TargetNotReached if no screen does.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
-    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument at fault; then
-    no index is written.
+    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument; then no index
+    is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.index import new_path
@@ -127,7 +126,7 @@ def _fit(
     names: Sequence[str],
     vocabulary: Sequence[str] | None,
 ) -> Index:
-    """Open the contexts and run the pipeline in a scratch folder; `options` are BuildInputs's."""
+    """Run the pipeline in a scratch folder; `options` are BuildInputs's."""
     from logitsieve.index.files import remove_stale
     from logitsieve.index_builder import pipeline
     from logitsieve.index_builder.workers import Workers, in_threads

@@ -167,10 +167,7 @@ def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
 
 
 def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None = None) -> Choice:
-    """Return the choice that reads the fewest bytes; of those within NEAR of it, the fastest.
-
-    Times, in microseconds, are taken in turns; without `us` bytes decide alone.
-    """
+    """Return the choice that reads the fewest bytes; with `us`, the fastest within NEAR of it."""
     least = min(read.values())
     near = [choice for choice, number in read.items() if number <= (1 + NEAR) * least]
     if len(near) == 1 or us is None:

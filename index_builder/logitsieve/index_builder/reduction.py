@@ -2,8 +2,8 @@
 
 logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. Neyshabur, Srebro
 2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 - ||w~||^2) appended
-to w~ and 0 to h~ all norms are M, so that angles order like inner products. M may belong to a range
-of norms (Yan et al. 2018, Norm-Ranging LSH). Rows are scaled to length 1, which changes no sign.
+to w~ and 0 to h~ angles order like inner products. M may belong to a range of norms (Yan et al.
+2018, Norm-Ranging LSH). Rows are scaled to length 1.
 
 Shape letters: U rows, J = L N planes.
 """
@@ -30,8 +30,7 @@ STEPS = 100  # of a golden-section search
 def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
     """Return the beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
 
-    Its square is convex in beta^2: a row's is (|w|^2 + b^2 / x) (power + x), least at x = |b|
-    sqrt(power) / |w|.
+    A row's square, (|w|^2 + b^2 / x) (power + x) of x = beta^2, is convex and least at center.
     """
     curved = (bias_V != 0) & (squares_V > 0)
     if power <= 0 or not curved.any():

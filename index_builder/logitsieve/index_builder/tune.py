@@ -34,9 +34,8 @@ def tune(
 
     Use other `contexts` than the fit did: precisions are measured on them. Each head's grid is the
     product of its knobs' `tried` values. Only calibration.json differs, which gets the undominated
-    points and those stored in the index; points of unknown heads are lost. One thread; `progress`
-    as in `build`. InvalidRequest names the argument, IndexUnreadable the file; then no index is
-    written.
+    points and those stored in the index. One thread; `progress` as in `build`. InvalidRequest names
+    the argument, IndexUnreadable the file; then no index is written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index

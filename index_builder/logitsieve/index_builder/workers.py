@@ -1,7 +1,7 @@
-"""Spread calls over an executor, in blocks that do not depend on the number of workers.
+"""Spread calls over an executor; results equal a single thread's bit for bit.
 
 Calls share large objects: another process makes each object once, from arrays that it gets once.
-Every call uses one thread for matrix products, so results equal a single thread's bit for bit.
+Every call uses one thread for matrix products.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ class RayFailed(BuildFailed, BrokenExecutor):
 class RayExecutor(SharingExecutor):
     """Makes calls as tasks on the connected cluster, each with `cpus` of a node.
 
-    A task with a lost worker starts again on another. Shared arrays lie once in the memory of each
-    node, mapped by its workers.
+    A task with a lost worker starts again on another.
     """
 
     def __init__(self, cpus: float = 1.0) -> None:
@@ -86,10 +85,9 @@ def _run(version: str, call: Callable[..., R], /, *args: Any, **options: Any) ->
 
 @contextmanager
 def connected(address: str) -> Iterator[RayExecutor]:
-    """Connect to the cluster at `address` and yield an executor on it.
+    """Connect to the cluster at `address` and yield an executor on it; InvalidRequest without one.
 
-    "local" starts a cluster here, which ends with the block. InvalidRequest names an address
-    without a cluster.
+    "local" starts a cluster here, which ends with the block.
     """
     connect("ray", address, f"{ADDRESSES}, or local (a new one)", known=("auto", "local"))
     try:
@@ -101,10 +99,7 @@ def connected(address: str) -> Iterator[RayExecutor]:
 def connect(
     field: str, address: str, allowed: str = ADDRESSES, known: tuple[str, ...] = ("auto",)
 ) -> None:
-    """Connect to the cluster at HOST:PORT, or at a name `known` to Ray.
-
-    InvalidRequest naming `field` without a cluster.
-    """
+    """Connect to HOST:PORT, or a name `known` to Ray; InvalidRequest names `field`."""
     if address not in known:
         _require_reached(field, address, allowed)
     try:

@@ -40,9 +40,8 @@ def deploy(server: ServeConfig, options: RayOptions) -> Status:
     """Serve the versions of `server.models` (<name>/<version>) on the connected cluster.
 
     Called again, it follows the folder. An ingress, a server with the options `server`, answers
-    versions in one piece itself; its ports must not be 0, as a restarted ingress listens on the
-    same. InvalidRequest names an option, Unavailable the versions that could not be run; others are
-    served.
+    versions in one piece itself; its ports must not be 0. InvalidRequest names an option,
+    Unavailable the versions that could not be run; others are served.
     """
     config = replace(server, models=server.models.resolve())
     _require_ports(config)

@@ -59,8 +59,7 @@ class IngressState(NamedTuple):
 class Ingress:
     """The actor. When it dies, Ray restarts it on the same ports.
 
-    It has no coroutines: with any, Ray would run every method in an event loop, which `update` and
-    `stop` block.
+    It has no coroutines: with any, Ray would run `update` and `stop` in an event loop.
     """
 
     def __init__(self, config: ServeConfig, options: RayOptions) -> None:
@@ -83,10 +82,10 @@ class Ingress:
         return IngressState(node, server.port, server.metrics_port, server.admin_port, versions)
 
     def update(self, options: RayOptions) -> list[str]:
-        """Follow the folder, with other `replicas` and `cpus`; return what failed.
+        """Follow the folder, with other `replicas` and `cpus`; return errors.
 
-        New versions answer once all their shards do, aliases follow, and versions without a folder
-        are closed after their last requests.
+        New versions answer once all their shards do; versions without a folder are closed after
+        their last requests.
         """
         before, self._options = self._options, options
         repository, errors = self._server.repository, list[str]()

@@ -1,7 +1,6 @@
 """The shards of a version on Ray Serve: an application for each, named by its digest.
 
-Equal bytes have equal names, so a version is deployed once, and another of the same number runs
-next to it until nobody needs the first.
+So another version of the same number runs next to the first until nobody needs that.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def open_folder(
 ) -> tuple[nn.Module, Windows]:
     """Open a model in float32, and batches that read `text` (UTF-8, plain or gzipped) once.
 
-    Windows have `window` tokens, at most the model's positions (with a warning), and begin with the
-    tokenizer's first token. MissingExtra without transformers; InvalidRequest names the argument.
+    Windows have `window` tokens, at most the model's positions, and begin with the tokenizer's
+    first token. MissingExtra without transformers; InvalidRequest names the argument.
     """
     require("huggingface", "transformers")
     from transformers import AutoConfig, AutoTokenizer
@@ -74,21 +74,14 @@ def load_model(folder: Path) -> nn.Module:
 
 @contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    try:
-        with _without_bars():
-            yield
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("huggingface", f"{folder} ({str(error)[:MOST]})", NEEDED) from error
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
+    """Name the folder in errors of transformers, and hide its progress bars."""
     bars: Any = import_module("transformers.utils.logging")  # untyped
-
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     try:
         yield
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("huggingface", f"{folder} ({str(error)[:MOST]})", NEEDED) from error
     finally:
         if shown:
             bars.enable_progress_bar()

@@ -1,8 +1,7 @@
 """Run a GGUF model in llama.cpp over a text or the primer; record its output layer's inputs.
 
-The primer is a short text of many kinds, for second moments of contexts. A hundred contexts of a
-kind of text (a language, code, dialogue) give nearly the moments of thousands; bounds for a missing
-kind are several times wider.
+The primer is a short text of many kinds, for second moments of contexts: bounds for a missing kind
+(a language, code, dialogue) are several times wider.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ def capture_gguf(
     """Write `out`: `00000.npy` ... (contexts) and `capture.json`; return the latter's contents.
 
     The model reads the text once, in windows of `window` tokens that begin with the tokenizer's
-    first token. Contexts are multiplied by the architecture's scale of logits: W h + b are the
-    model's logits before a softcap. With `chat` each line is a user's message in the file's chat
-    template, and the contexts come from the model's greedy answer, at most `window` tokens with its
-    prompt. `text` None reads the primer, enough for `exact` and `certified`.
+    first token. W h + b are the model's logits before a softcap. With `chat` each line is a user's
+    message in the file's chat template, and the contexts come from the model's greedy answer, at
+    most `window` tokens with its prompt. `text` None reads the primer, enough for `exact` and
+    `certified`.
 
-    `progress` gets (stage, rows seen, estimated rows of the text). `executor` reads windows in
-    parallel; other processes open `gguf` by its path, each with `threads` threads. InvalidRequest
-    names the argument at fault; then no file is written.
+    `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; other
+    processes open `gguf` by its path, each with `threads` threads. InvalidRequest names the
+    argument; then no file is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), None if text is None else Path(text)

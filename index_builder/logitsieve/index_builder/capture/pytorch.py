@@ -44,7 +44,7 @@ def capture(
     Each batch is the model's argument, a tuple of arguments, or a mapping of keywords; padding
     would be recorded. `output_layer` is the nn.Linear that makes the logits, or its name; by
     default the last one called with as many outputs as logits. `progress` gets (stage, rows seen,
-    0). Return the contents of `capture.json`, with the attribute `window` of `batches`, if any.
+    0). Return the contents of `capture.json`.
 
     `executor` runs the batches in parallel; other processes run, on one thread, the model that
     `load`, a function of a module, makes. InvalidRequest if `out` exists or the model's output is

@@ -1,7 +1,7 @@
 """An even sample of a stream of rows of unknown length.
 
 The stream is cut into equal cells, with one row drawn from each; at twice the needed rows, cells
-are joined in pairs. Drawn, as every n-th row of equal sequences could be the same position.
+are joined in pairs.
 """
 
 from __future__ import annotations

@@ -146,8 +146,7 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
     """Return [V, D] of `dtype`: a name of STORED, or "given" for its own half type, else float32.
 
-    `weight` is a file or an array; bfloat16 becomes uint16 bits. InvalidRequest for another form,
-    NaN, or numbers that overflow the type.
+    bfloat16 becomes uint16 bits. InvalidRequest for another form, NaN, or numbers that overflow.
     """
     array = load_array(weight, "weight") if isinstance(weight, (str, Path)) else weight
     if np.ndim(array) != 2:
@@ -229,7 +228,7 @@ def gguf_output_layer(
     """Read the layer of a GGUF file, with its tokens as words unless a `vocabulary` is given.
 
     The matrix is mapped as stored, or float32 if the index has no such rows. InvalidRequest names
-    `weight` if the file cannot be used, and `bias` if one is given.
+    `weight` if the file cannot be used, `bias` if one is given.
     """
     from logitsieve.llamacpp.model_file import GgufModel  # loads numba
 

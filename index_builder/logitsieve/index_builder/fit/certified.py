@@ -152,9 +152,8 @@ def _allowed(widths: Widths, dim: int, share: float) -> bool:
 def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
     """Return B [P, P]: contexts become B h and rows w B^-1, with one covariance, largest first.
 
-    This change of coordinates keeps w.h and minimises the norms left out. X are second moments of
-    rows, Y of contexts, T^2 the geometric mean of X and Y^-1: T h and T^-1 w have the same second
-    moments, and their eigenvectors are the coordinates.
+    With X the second moments of rows, Y of contexts, and T^2 the geometric mean of X and Y^-1, T h
+    and T^-1 w have the same second moments, and their eigenvectors are the coordinates.
     """
     root_PP, inverse_PP = _power(contexts_PP, 0.5), _power(contexts_PP, -0.5)
     mean_PP = inverse_PP @ _power(root_PP @ rows_PP @ root_PP, 0.5) @ inverse_PP
@@ -166,9 +165,8 @@ def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
 def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
     """(A [P, D], stretch E [D]) for `count` = P, by second moments of rows and contexts.
 
-    Contexts become A h and, outside its span, E h. E brings rows over E and contexts times E near
-    to one covariance. The span minimises the mean of ||w / E||^2 times the mean of ||E h||^2
-    outside it; coordinates within it are `balanced`.
+    Contexts become A h and, outside its span, E h. The span minimises the mean of ||w / E||^2 times
+    the mean of ||E h||^2 outside it; coordinates within it are `balanced`.
     """
     if count >= len(rows_DD):
         return balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))

@@ -1,11 +1,10 @@
 """Build a small-world graph over the rows of W with faiss.
 
 Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
-every query is far from all of them; then a walk by the angle to [w; b] meets more of the best rows.
-Both graphs are built, and the cheaper one is stored.
+a walk by the angle to [w; b] meets more of the best rows. Both graphs are built, and the cheaper
+one is stored.
 
-A row is linked to the nearest rows that are there already, so the most frequent words come first:
-their links reach far, and a walk that begins among them ends sooner (docs/heads.md).
+The most frequent words come first: their links reach far, and a walk ends sooner (docs/heads.md).
 """
 
 from __future__ import annotations

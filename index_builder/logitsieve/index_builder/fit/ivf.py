@@ -1,11 +1,10 @@
 """Fit inverted lists for `ivf`: the best of several starts of k-means, and its probes.
 
-Auvolat et al. 2015, section 3: a row [w; b] / M is extended to norm 1, the query [h; 1] by a zero.
-Then the largest logit has the smallest angle, and spherical k-means groups rows that are large for
-the same queries. A centroid's coordinate for the bias is its own bias.
+Auvolat et al. 2015, section 3: with rows [w; b] / M extended to norm 1, the largest logit has the
+smallest angle, and spherical k-means groups rows that are large for the same queries. A centroid's
+coordinate for the bias is its own bias.
 
-Shape letters: C clusters, D hidden size, E = D + 2, V vocabulary, H held-out contexts judged, K
-labels.
+Shape letters: E = D + 2.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ PROMISED = 0.01  # guard of a screen that promises a precision
 def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult:
     """Return a screen with the configured budget, or the cheapest that meets the target.
 
-    Bytes decide, times only between near choices; also whether the screen bounds its candidates
-    first.
+    Bytes decide, times only between near choices; so they do whether it bounds candidates first.
     """
     trial, softmax = inputs.trial, inputs.softmax
 
@@ -155,8 +154,8 @@ class Search:
     def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train the cheapest.
 
-        The dearer ones are trained too until one reaches the target, unless no contexts could show
-        it. Without one, TargetNotReached, or the nearest screen with `best_effort`.
+        Others are trained until one reaches the target, unless no contexts could show it. Without
+        one, TargetNotReached, or the nearest screen with `best_effort`.
         """
         reached: list[FittedScreen] = []
         nearest: FittedScreen | None = None

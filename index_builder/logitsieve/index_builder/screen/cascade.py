@@ -1,8 +1,7 @@
 """The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
 
-Lists are likely to miss the labels of a row with a low cosine to its best centroid, so rows of the
-lowest cosines are escalated until the others reach the target precision. Not in the paper;
-docs/building.md measures the gain.
+Rows with the lowest cosines to their best centroid are escalated until the others reach the target
+precision. Not in the paper; docs/building.md measures the gain.
 """
 
 from __future__ import annotations
@@ -139,8 +138,7 @@ def least_escalation(
 ) -> float | None:
     """Return the least cosine threshold at which the lower bounds meet `precision`; -1 for no rows.
 
-    Rows below it count as `rest_HK` (None: right). None if that takes all rows, or more than
-    `most`.
+    Rows below it count as `rest_HK` (None: right). None if that takes all rows or over `most`.
     """
     order_H = np.argsort(cosines_H, kind="stable")
     ranked_H = cosines_H[order_H]

@@ -1,7 +1,6 @@
 """Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels.
 
-Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels a
-context, P observed (cluster, label) pairs, R best clusters of a context.
+Shape letters: R best clusters of a context.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when mul
 
 
 class Knapsack:
-    """A greedy knapsack of the labels that each cluster keeps, for any budget.
+    """A greedy knapsack of the labels that each cluster keeps, for any budget: O(P log P) once.
 
-    Chen et al. 2019, section 3, "Optimization"; derived in docs/building.md. The pairs are sorted
-    once, O(P log P). `hits_P` counts the rows of a pair's cluster that have its label, m_ts;
-    `cluster_P` is the pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
+    Chen et al. 2019, section 3, "Optimization"; derived in docs/building.md.
     """
 
     def __init__(self, cluster_P: Int32, hits_P: Int32, rows_C: Int64, waste_weight: float) -> None:
@@ -50,8 +47,8 @@ class Knapsack:
     def select(self, budget: float | None) -> Bool:
         """bool [P], the kept pairs: at most `budget` candidates a row on average; None: all paying.
 
-        Items are taken in order, past any that does not fit. An item that did not fit never fits
-        later, so each pass drops all such items and takes the longest prefix of the others.
+        An item that does not fit never fits later, so each pass drops all such items and takes the
+        longest prefix of the others.
         """
         keep_P = np.zeros(self._pairs, bool)
         budget = self.everything if budget is None else min(budget, self.everything + 1)
@@ -122,10 +119,10 @@ def count_block(
 
 
 class Partition:
-    """The clusters of `centroids_CD` over all contexts; clusters without contexts are dropped.
+    """The clusters with contexts, and `depth` labels of each context counted.
 
-    `depth` labels of each context are counted. With a guard, each cluster has a reach, and
-    `escalate` = `guarded` leaves that share of its contexts to the fallback.
+    With a guard, each cluster has a reach, and `escalate` = `guarded` leaves that share of its
+    contexts to the fallback.
     """
 
     def __init__(self, inputs: FitInputs, centroids_CD: Float32, depth: int) -> None:

@@ -1,8 +1,6 @@
 """Spherical k-means over the sampled contexts, their blocks assigned by workers.
 
 Chen et al. 2019, Algorithm 1 line 3 and section 7.2; Dhillon, Modha 2001, Concept Decompositions.
-
-Shape letters: S sampled contexts, R contexts of a block, D hidden size, C clusters.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ def spherical_kmeans(
 ) -> Float32:
     """float32 [C, D]: unit centroids, at most `clusters` and at most one a context.
 
-    Each is the mean direction of the contexts that have their largest product with it. It starts in
-    the direction of one of them; one without contexts takes half of a large cluster.
+    They start at contexts; one that loses all of its contexts takes half of a large cluster.
     """
     workers, random = workers or Workers(), np.random.default_rng(seed)
     chosen = random.permutation(len(hidden_SD))[: min(clusters, len(hidden_SD))]

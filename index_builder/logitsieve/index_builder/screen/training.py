@@ -1,9 +1,6 @@
 """The learned screen: clusters of contexts, and a short list of candidate labels for each.
 
 Chen et al. 2019, Learning to Screen, Algorithm 1, derived in docs/building.md.
-
-Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
-(cluster, label) pairs.
 """
 
 from __future__ import annotations
