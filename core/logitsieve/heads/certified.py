@@ -37,6 +37,7 @@ from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
+from logitsieve.kernels.simd.byte_lanes import WORDS
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
 from logitsieve.kernels.sketch.certified_topk import (
@@ -61,8 +62,10 @@ MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of f
 # from DRAM half as many do.
 PRODUCTS_A_DRAW = 1 << 16
 # Rows of a call beyond which the product with W, which they share, takes less than proofs by
-# levels: measured on two published models. A narrower interval of log Z takes all logits.
+# levels: measured on two published models. A narrower interval of log Z takes all logits. For the
+# best ids it never takes less with AVX2; CPUs that multiply bytes have not been measured.
 MAX_LEVEL_ROWS, ANY_ROWS, NARROW_LOG_Z = 3, 1 << 62, 0.1
+MAX_BEST_ROWS = MAX_LEVEL_ROWS if not WORDS else ANY_ROWS
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits, by the bound of their errors
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)  # tensors of either alone
@@ -160,7 +163,7 @@ class CertifiedHead(Head):
         self._most = MAX_LEVEL_ROWS if "middle" in self._arrays else ANY_ROWS
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
-        if self.proves and rows > self._most:
+        if self.proves and rows > max(self._most, MAX_BEST_ROWS):
             return self._exact.topk(hidden, k)
         return super()._answer_checked(hidden, rows, k)
 
