@@ -108,3 +108,12 @@ def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
     scanned = [top.scanned.mean() for top in tops]
     assert scanned[2] <= scanned[1] < scanned[0] < V
     assert np.isinf(grades[0].candidates(hidden, 5).upper).all()
+
+
+def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
+    """Up to 256 rows may wait to be computed together: few of them need to be."""
+    softmax, hidden = flat(rows=20_000)
+    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, D)[0], F)
+    for kind, most in ((EstimatedHead, 20), (AssuredHead, 35)):
+        top = kind(softmax, arrays, fallback=ExactHead(softmax)).topk(hidden, 1)
+        assert top.scanned.max() <= most
