@@ -2,8 +2,8 @@
 
 A client of gRPC in Python makes hardly as many calls as a server answers on an equal core, so it
 cannot offer several times that. This one writes frames that were made beforehand, and reads no
-more of a reply than its status. It keeps to the server's limit on streams, lets calls wait for one
-in order, and cancels those whose time is up, as gRPC's own client does.
+more of a reply than its status and its wait. It keeps to the server's limit on streams, lets calls
+wait for one in order, and cancels those whose time is up, as gRPC's own client does.
 
 A process of its own: `python -m benchmarks.load.wire` reads a Plan as JSON from stdin and writes
 a Result as JSON to stdout.
@@ -25,7 +25,8 @@ import grpc
 
 from benchmarks.load.clients import CHANNELS, Plan, Result, ranks, requests
 from logitsieve.api.errors import Overloaded
-from logitsieve.client.throttle import Throttle
+from logitsieve.client.throttle import MARK, Throttle
+from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 
 DATA, HEADERS, RESET, SETTINGS, PING, WINDOW = 0, 1, 3, 4, 6, 8
@@ -39,10 +40,10 @@ LOCAL = "REFUSED_BY_CLIENT"
 class Call:
     """A call that was due at `due`, on stream `stream` once it has been sent."""
 
-    __slots__ = ("body", "due", "ended", "stream")
+    __slots__ = ("body", "due", "ended", "queue_ns", "stream")
 
     def __init__(self, due: float, body: bytes) -> None:
-        self.due, self.body, self.stream, self.ended = due, body, 0, False
+        self.due, self.body, self.stream, self.ended, self.queue_ns = due, body, 0, False, 0
 
 
 class Wire:
@@ -122,7 +123,9 @@ class Wire:
         elif kind == WINDOW and not stream:
             self._window += struct.unpack(">I", load)[0]
         elif stream in self._open and kind == RESET:
-            return "RESET"
+            return f"RESET {int.from_bytes(load)}"
+        elif stream in self._open and kind == DATA and load:  # a reply fits one frame
+            self._open[stream].queue_ns = pb.TopKResponse.FromString(load[5:]).answer.queue_ns
         elif stream in self._open and kind == HEADERS and flags & END_STREAM:
             at = load.index(STATUS) + len(STATUS)
             code = CODES[load[at + 1 : at + 1 + load[at]]]
@@ -150,7 +153,8 @@ def run(plan: Plan) -> Result:
         call.ended, now = True, perf_counter()
         running -= 1
         if throttle is not None and code != LOCAL:
-            throttle.leave(code in {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
+            waited = call.queue_ns > MARK * plan.timeout_s * 1e9
+            throttle.leave(waited or code in {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
         if first <= now < last:
             taken[code].append((now - call.due) * 1e6)
 

@@ -19,7 +19,7 @@ import grpc
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.client.errors import to_exception
-from logitsieve.client.throttle import Throttle
+from logitsieve.client.throttle import MARK, Throttle
 from logitsieve.utils.deadline import time_left
 from logitsieve.utils.environment import is_loopback
 from logitsieve.v1.rpcs import TIMEOUT
@@ -124,18 +124,23 @@ class Connection:
         return other
 
     @contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Hold a call back while servers refuse many; raise our exceptions."""
+    def _sending(self, timeout_s: float) -> Iterator[list[Any]]:
+        """Hold a call back while servers are crowded; raise our exceptions.
+
+        The list is for the response: its answer tells how long the call has waited.
+        """
         self._throttle.enter()
-        refused = False
+        responses, crowded = list[Any](), False
         try:
-            yield
+            yield responses
+            answers = [each.answer for each in responses if hasattr(each, "answer")]
+            crowded = any(answer.queue_ns > MARK * timeout_s * 1e9 for answer in answers)
         except grpc.RpcError as failure:
             error = self._exception(failure)
-            refused = isinstance(error, Overloaded | DeadlineExceeded)
+            crowded = isinstance(error, Overloaded | DeadlineExceeded)
             raise error from failure
         finally:
-            self._throttle.leave(refused)
+            self._throttle.leave(crowded)
 
     def _timed(self, timeout_s: float) -> dict[str, Any]:
         whole = (TIMEOUT, str(ceil(timeout_s * 1000)))
@@ -152,8 +157,9 @@ class BlockingConnection(Connection, Closing):
     def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
         left = time_left()  # of the computation around this call
         timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
-        with self._sending():
-            return read(method(request, **self._timed(timeout)))
+        with self._sending(timeout) as responses:
+            responses.append(method(request, **self._timed(timeout)))
+        return read(responses[0])
 
 
 class AsyncConnection(Connection, AsyncClosing):
@@ -166,8 +172,9 @@ class AsyncConnection(Connection, AsyncClosing):
         await self._channel.close()
 
     async def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
-        with self._sending():
-            return read(await method(request, **self._timed(self.timeout_s)))
+        with self._sending(self.timeout_s) as responses:
+            responses.append(await method(request, **self._timed(self.timeout_s)))
+        return read(responses[0])
 
 
 def seconds(value: float) -> float:

@@ -1,8 +1,9 @@
-"""Calls held back in the client while servers refuse some or are late.
+"""Calls held back in the client while servers are crowded.
 
 Refusing a call costs a server nearly as much as answering it: servers that clients flood answer
 hardly any. So a client keeps to a number of calls in flight, like TCP to its window: it grows
-while calls are answered and shrinks when one is refused. Jacobson (1988), Congestion avoidance.
+while calls are answered and shrinks when one is refused, or answered after a long wait. Jacobson
+(1988), Congestion avoidance; RFC 3168, Explicit congestion notification.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from time import monotonic
 
 from logitsieve.api.errors import Overloaded
 
+MARK = 0.25  # the share of its time that a call may wait; servers refuse from a half
 CUT = 0.9
-CUT_S = 0.05  # between two cuts: refusals come in crowds
+CUT_S = 0.05  # between two cuts: waits come in crowds
 LEAST = 8  # calls in flight that are never held back
 RETRY_S = 0.1
 
 
 class Throttle:
-    """Counts the calls of a connection; thread-safe. Without refusals it limits nothing."""
+    """Counts the calls of a connection; thread-safe. It limits nothing while none waits long."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock, self._lock = clock, Lock()
@@ -33,14 +35,14 @@ class Throttle:
         """Count a call until it `leave`s; Overloaded if it is not to be sent."""
         with self._lock:
             if self.in_flight >= self.limit:
-                reason = f"held back here, with {self.in_flight} in flight: servers refuse calls"
+                reason = f"held back here, with {self.in_flight} in flight: servers are crowded"
                 raise Overloaded(reason, RETRY_S)
             self.in_flight += 1
 
-    def leave(self, refused: bool) -> None:
-        """Count the end of a call; `refused`, or too late."""
+    def leave(self, crowded: bool) -> None:
+        """Count the end of a call; `crowded`: it was refused, too late, or waited too long."""
         with self._lock:
-            if not refused:
+            if not crowded:
                 self.limit += 1 / self.limit
             elif (now := self._clock()) >= self._cut_at + CUT_S:
                 self._cut_at = now
