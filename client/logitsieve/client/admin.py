@@ -47,8 +47,7 @@ class AdminConnection(Connection):
 class AdminClient(AdminConnection, BlockingConnection):
     """The Admin service at `address`, the admin port, without retries.
 
-    A server finishes work that it has begun, even after a DeadlineExceeded. `token` and `options`
-    are those of a `DecoderClient`.
+    A server finishes work that it has begun, even after a DeadlineExceeded.
     """
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:

@@ -77,9 +77,8 @@ def beam_search(
     """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
     `hidden` [S, D] predicts the first tokens; `step` returns the contexts after the chosen ones. A
-    hypothesis has finished when it ends in one of `eos_ids` or is `max_tokens` long, and ranks by
-    log_prob / length ** length_penalty, for "gnmt" by log_prob / ((5 + length) / 6) **
-    length_penalty.
+    hypothesis has finished when it ends in one of `eos_ids` or is `max_tokens` long. It ranks by
+    log_prob / length ** length_penalty, for "gnmt" with (5 + length) / 6 for length.
 
     `early_stopping` True leaves a sentence once `beams` hypotheses have finished; False when the
     best live one would not rank among them now; "never" when it could not even at `max_tokens`

@@ -32,10 +32,9 @@ TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
 METADATA_BYTES = 64 << 10
 
-# gRPC retries, waits for the server's grpc-retry-pushback-ms, and stops at the deadline; several
-# addresses ("ipv4:host:port,host:port") share the load. A call that reaches a stopping server gets
-# CANCELLED; one cancelled on this side is not retried. Retries stop once failures outnumber
-# successes by 500, until calls succeed again: they would multiply the load of an outage.
+# gRPC retries after the server's grpc-retry-pushback-ms, until the deadline. A stopping server ends
+# calls by CANCELLED; one cancelled on this side is not retried. Retries stop while failures
+# outnumber successes by 500: they would multiply the load of an outage.
 SERVICE_CONFIG = json.dumps(
     {
         "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1},
@@ -125,11 +124,10 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     """A decoder at `address`, else LOGITSIEVE_ADDRESS, else localhost:50051; thread-safe.
 
     Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. During
-    calls, a server that is silent for `keepalive_s` is pinged. Each call, retries included, takes
-    at most `timeout_s` seconds, up to an hour. Messages over `max_message_bytes`, either way, raise
-    RequestTooLarge. `token`, by default LOGITSIEVE_TOKEN, goes with every call; it needs `tls`
-    unless the address is this machine. `options` are channel arguments of gRPC, such as
-    ("grpc.max_reconnect_backoff_ms", 500). `with_options` changes timeout and metadata by call.
+    calls, a server that is silent for `keepalive_s` is pinged. A call takes at most `timeout_s`
+    seconds with its retries, up to an hour. Messages over `max_message_bytes`, either way, raise
+    RequestTooLarge. `token`, by default LOGITSIEVE_TOKEN, needs `tls` unless the address is this
+    machine. `options` are channel arguments of gRPC. `with_options` changes timeout and metadata.
     """
 
     def wait_until_ready(self, timeout_s: float | None = None) -> None:

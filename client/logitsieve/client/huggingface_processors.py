@@ -1,9 +1,8 @@
 """Logits processors before `generate`'s own, or instead of them if it samples.
 
-Processors that penalise, bias or ban ids read only `input_ids`, so a row of ones shows which ids
-they edit: KnownLogits finds their logits, and DecoderDraws turns the edits into constraints.
-Warpers read the whole row. If the first leaves the K best ids, K exact logits are enough; otherwise
-the decoder draws.
+Processors that edit single ids read only `input_ids`, so a row of ones shows which: KnownLogits
+finds their logits, DecoderDraws turns the edits into constraints. Warpers read the whole row: if
+the first leaves the K best ids, K exact logits are enough; otherwise the decoder draws.
 
 Shape letters: B rows, V vocabulary, K ids with known logits.
 """

@@ -94,9 +94,8 @@ class RemoteDecoder(ABC):
 
         Only the `top_k` best ids remain (0: all), of those the least set with a probability of at
         least `top_p`, and those at least `min_p` as probable as the best. A draw depends only on
-        its row's seed (uint64 [B]; one number is spread over the rows; None: fresh ones), on `step`
-        and on its place in the row. Other keywords are those of `topk`; by default a head that
-        proves its draws answers.
+        its row's seed (uint64 [B]; one number is spread; None: fresh ones), on `step` and on its
+        place in the row. Other keywords are those of `topk`; by default draws are proven.
         """
         request = pb.SampleRequest()
         # Fresh seeds are drawn here, so a retry draws the same ids.

@@ -94,11 +94,10 @@ class Server:
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
-        """Load and warm every version, then listen and say SERVING.
+        """Load and warm every version, then say SERVING; the HTTP port answers from the beginning.
 
-        The HTTP port answers from the beginning. InvalidRequest names a port that cannot be bound,
-        a bad file of TLS or tokens, `models` without an index, or an absent GPU; DeviceLost,
-        MissingExtra.
+        InvalidRequest names a port that cannot be bound, a bad file of TLS or tokens, `models`
+        without an index, or an absent GPU; DeviceLost, MissingExtra.
         """
         config = self.config
         versions = self.repository.find()
@@ -212,11 +211,11 @@ def serve(
     progress: ProgressShown = lambda: nullcontext(no_progress),
     repository: Repository | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return. InvalidRequest names a bad option.
+    """Serve until SIGTERM or SIGINT, then drain; InvalidRequest names a bad option.
 
-    The process ends LAST_S seconds after draining, whatever still runs in it, and at a second
-    signal. DeviceLost after draining, if a GPU fails. `progress()` is entered while versions load;
-    it yields a callback of (stage, done, total).
+    The process ends LAST_S seconds after draining, and at a second signal. DeviceLost after
+    draining, if a GPU fails. `progress()` is entered while versions load; it yields a callback of
+    (stage, done, total).
     """
     configure(config.log_format, config.log_level)
     return_memory()

@@ -1,8 +1,7 @@
 """The server's metrics for Prometheus, counted in plain integers on the event loop.
 
-No lock is needed; prometheus_client would take one, and look up labels, for each of a dozen numbers
-a request. Some requests are counted at a time, to find the processor's caches warm. Labels are of
-loaded models ("unknown" and "" else), never text that a client sent. Durations are in seconds.
+prometheus_client would take a lock and look up labels for each of a dozen numbers a request. Labels
+are of loaded models ("unknown" and "" else), never a client's text. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from platform import python_version
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from prometheus_client import (
@@ -40,23 +39,12 @@ from logitsieve.version import __version__
 
 if TYPE_CHECKING:
     from logitsieve.gpu.device import Memory
+    from logitsieve.server.models.routes import Version
 
 T = TypeVar("T")
 
 MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
-
 UNKNOWN = "unknown"
-
-
-class Version(Protocol):
-    """A version of a model, and its labels if it is loaded."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def served(self) -> Any: ...
 
 
 SHED_REASONS = ("in_flight", "deadline", "device_memory")
@@ -67,7 +55,7 @@ BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
 BATCH_ROWS = tuple(1 << power for power in range(11))
 UPPER_BOUNDS = [*map(str, SECONDS), "+Inf"]
 
-KEPT = 16  # finished requests that are counted together
+KEPT = 16  # finished requests that are counted together, by warm caches
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +98,7 @@ class Series(defaultdict[tuple[str, ...], T]):
         self._about = (f"logitsieve_{name}", help_text, labels)
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Drop the values of other versions, or else series would grow by every deployment."""
+        """Drop the values of other versions."""
         known = {(v.name, number) for v in versions for number in ("", str(v.number))}
         labels = self._about[2]
         for values in list(self):

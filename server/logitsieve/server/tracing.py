@@ -1,8 +1,7 @@
 """Spans of calls for OpenTelemetry, from times that are taken anyway, once a call has ended.
 
-The span of a call continues the client's W3C traceparent. Under it, `admit` ends when the request
-was read and admitted, `queue` when computing began, `compute` with its answer; inside that, calls
-to shards have theirs.
+A call's span continues the client's W3C traceparent. In it, `admit` ends when the request was read,
+`queue` when computing began, `compute` with its answer; calls to shards are inside that.
 """
 
 from __future__ import annotations

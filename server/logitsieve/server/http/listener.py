@@ -1,6 +1,6 @@
 """An HTTP port on gRPC's event loop, by uvicorn's protocol and with limits.
 
-On the same loop, /healthz answers only while requests can be answered.
+So /healthz answers only while requests can be answered.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from uvicorn.server import ServerState
 
 PATIENCE_S = 5.0  # for a request's head and for each reply to be read
 MAX_HEAD = 1 << 14
-# Connections without a request. Beyond these the oldest is dropped, so that silent ones take no
-# file descriptors from gRPC and keep no probe out.
+# Connections without a request; beyond these the oldest is dropped, and keeps no probe out.
 MOST_RESTING = 100
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's

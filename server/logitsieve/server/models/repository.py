@@ -69,7 +69,7 @@ class Repository:
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
-        # Held for an assignment to `routes`, and so by the event loop, too.
+        # Held for an assignment to `routes`, by the event loop too.
         self._changing = Lock()
         # Held, before it, by who changes aliases or sends no more requests to a version.
         self._ordering = Lock()
@@ -116,9 +116,8 @@ class Repository:
         """Open and warm a version, and let it answer instead of the loaded one of its number.
 
         `alias`, unless empty, names it from then on. Returns the replaced version, to be closed
-        when it is idle. After a failure only the version's error is new: ModelNotFound,
-        InvalidRequest naming `version` or `alias`, or Unavailable if the alias could not be
-        written.
+        when it is idle. ModelNotFound, InvalidRequest naming `version` or `alias`, or Unavailable
+        if the alias could not be written, change only the version's error.
         """
         self._require_model(name)
         _require_alias(alias)
@@ -144,10 +143,9 @@ class Repository:
             raise
 
     def unload(self, name: str, number: int) -> Served | None:
-        """Send no more requests to a version, and return it, to be closed when it is idle.
+        """Send no more requests to a version, and return it, to be closed when idle, or None.
 
-        A failed one is forgotten, and None returned. ModelNotFound, or InvalidRequest naming
-        `version` if an alias names it.
+        ModelNotFound, or InvalidRequest naming `version` if an alias names it.
         """
         with self._ordering, self._changing:
             version = self._version(name, number)

@@ -1,7 +1,6 @@
 """Loaded versions and their aliases: immutable, so a swap is one assignment.
 
-Processes that share models/<name>/aliases.json, {"stable": 3, "canary": 4}, take turns, and each
-changes only its alias.
+Processes that share models/<name>/aliases.json, {"stable": 3}, take turns to change an alias.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class DriftGuard:
     """Tells if a point's live precision is below the one asked for.
 
     When the lower 95 % bound of a point's misses exceeds a request's allowance in two windows in a
-    row, AUTO leaves it for proven points until the version is loaded again. Two windows, because
-    each of many is a chance to be wrong. For the event loop alone.
+    row, as one of many may err, AUTO leaves it until the version is loaded again. For the event
+    loop alone.
     """
 
     def __init__(self) -> None:
@@ -79,9 +79,9 @@ class DriftGuard:
 
 
 class UseCount:
-    """Counts the uses of a version: `with leases:` is one use, which any thread may begin.
+    """Counts the uses of a version, each a `with leases:`, by any thread.
 
-    After `end`, `idle` is done when no use is left; from then on `with` raises Unavailable.
+    After `end`, `idle` is done when no use is left; then `with` raises Unavailable.
     """
 
     def __init__(self, label: str) -> None:
@@ -168,9 +168,9 @@ class Served:
         ]
 
     def learn(self, chosen: EngineChoice, shares: Mapping[int, float]) -> OperatingPoint | None:
-        """Add the shares of the true top k in one answer, by class of k.
+        """Add the shares of the true top k in one answer, by class of k, on the event loop.
 
-        Returns the point that answered if AUTO leaves it for that. Called on the event loop.
+        Returns the point that answered if AUTO leaves it for that.
         """
         point = self.decoder.auto.measured.get(setting_of(chosen.engine.head, chosen.engine.knobs))
         if point is None or point.proven or not self._guard.add(point.setting, shares):

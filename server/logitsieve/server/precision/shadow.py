@@ -1,8 +1,7 @@
 """Live precision: a share of the answered TopK rows, answered again by the exact head.
 
-Each row without constraints is chosen with the same chance. Proven rows wait in the same queue: a
-full queue would otherwise drop only rows that may be wrong. So the counted rows are an unbiased
-sample. One thread of lower priority computes, and rests in proportion to its processor time.
+Rows without constraints are chosen with equal chance, proven ones too: a full queue would drop only
+rows that may be wrong. One thread of lower priority computes, and rests in proportion.
 """
 
 from __future__ import annotations
@@ -81,10 +80,7 @@ def _top(reply: TopKReply) -> TopK:
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
-    """Return k -> true ids among the first k answers, for measured ks and the request's.
-
-    Answers are ordered by exact logits: the first k answer a request for k ids.
-    """
+    """Return k -> true ids among the first k answers, for measured ks and the request's."""
     last = answer.ids.shape[1]
     hits_by_k = {}
     for k in (*(k for k in KS if k < last), last):
@@ -94,10 +90,7 @@ def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
 
 
 class Shadow:
-    """Chooses rows on the event loop, judges them in a thread, reports on the loop.
-
-    `share` of the rows, for at most `cpu` of one core; 0 of either turns it off.
-    """
+    """Judges a `share` of the rows, with at most `cpu` of one core; 0 of either turns it off."""
 
     def __init__(
         self,
@@ -138,10 +131,7 @@ class Shadow:
     def offer(
         self, served: Served, chosen: EngineChoice, hidden: np.ndarray, reply: TopKReply
     ) -> None:
-        """Copy the chosen rows of `hidden` [B, D] and of their reply.
-
-        Answers without some rows of the vocabulary are not judged.
-        """
+        """Copy the chosen rows of `hidden` [B, D] and of their reply, unless some are missing."""
         if reply.answer.rows_missing:
             return
         while self._gap < len(hidden):

@@ -44,10 +44,7 @@ class AdminService:
         return self._model(*key[:2])
 
     async def Unload(self, request: pb.UnloadRequest, call: Call) -> pb.Model:
-        """Return the version, without a state once it is gone; wait for that up to `drain_ms`.
-
-        UNLOADING after that: it is closed with its last request.
-        """
+        """Return the version, without a state if it is gone within `drain_ms`, else UNLOADING."""
         key = request.name, to_number(request.version)
         unloading = self._begin(self._unload(*key))
         if (retiring := await asyncio.shield(unloading)) is not None:

@@ -14,9 +14,9 @@ from logitsieve.server.rpc.status import guarded
 
 
 class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
-    """NOT_SERVING until `publish`; `drain` ends watches, which would hold up the exit.
+    """NOT_SERVING until `publish`; `drain` ends watches.
 
-    The library's own servicer removes no service, and its watches end with no server.
+    The library's own servicer removes no service, and its watches hold up the exit.
     """
 
     def __init__(self) -> None:

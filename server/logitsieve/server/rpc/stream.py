@@ -1,7 +1,7 @@
 """Decode: requests and replies of all RPCs on one stream, matched by id.
 
-A stream has a fixed number of workers. Each answers a message and writes the reply before it takes
-another, so a client that does not read its replies is not read from.
+Each of a stream's workers writes its reply before it takes another message: a client that does not
+read is not read from.
 """
 
 from __future__ import annotations

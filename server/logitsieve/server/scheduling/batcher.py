@@ -1,8 +1,7 @@
 """The queue before the pool, counted in rows.
 
-A worker takes the oldest request and, if its rows are independent (TopK without constraints),
-others at the same operating point and k that fit into the batch. A longer request is computed a
-batch at a time and goes to the end of the queue after each, so small ones wait for one batch.
+A worker takes the oldest request, and others of its key that fit into the batch. A longer request
+goes to the end of the queue after each batch, so small ones wait for one.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ LEAST_RETRY_S = 0.05
 
 TOO_LATE = "the deadline passed before computing"
 
-# The share of a request's time left that it may wait. The rest is for computing, the way back, and
-# errors of estimates: otherwise a queue under overload computes answers that come too late.
+# The share of its time that a request may wait. The rest is for computing, the way back, and errors
+# of estimates.
 PATIENCE = 0.5
 
-
-# An estimate may be so many times too high before it tells that a request comes too late.
+# An estimate that is more times the time left tells that a request comes too late.
 DOUBT = 4.0
 
 

@@ -41,10 +41,10 @@ Handed = list[tuple[int, Finished]]  # one, with the rows of its batch
 
 
 class Executor:
-    """Runs computations for event loops: at most `max_in_flight` wait or run on the pool.
+    """Runs computations for event loops.
 
-    `count_batch` gets the rows of each batch, `lose_device` the failure of a GPU, both on the event
-    loop. `device_ns` returns the calling thread's time on GPUs so far.
+    `count_batch` gets the rows of each batch, `lose_device` the failure of a GPU, both on the loop.
+    `device_ns` returns the calling thread's time on GPUs so far.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Executor:
     ) -> Computed:
         """Return the reply of `point`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
-        Work of a GPU or of other processes (`offloaded`) never runs on the event loop.
-        DeadlineExceeded if no time is left, Overloaded like `Batcher.put`. A request cancelled, or
-        too late, is computed no further than its present batch. `timings` get the calls to shards.
+        `offloaded` work, of a GPU or other processes, never runs on the event loop. Raises like
+        `Batcher.put`. A request cancelled, or too late, is computed no further than its present
+        batch. `timings` get the calls to shards.
         """
         estimate_us += extra_us
         small = not offloaded and pace.fits_loop(estimate_us)

@@ -1,9 +1,8 @@
 """Certificates and bearer tokens from files, which are read again when they change.
 
-One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped; LF and CRLF
-end a line. The scope `read` answers requests, `console` shows the console, `admin` changes the
-served versions and includes both. Only hashes are kept, and all are compared, in constant time. A
-file that cannot be used is logged, and the last good one stays.
+One token a line, `scope:token`; lines that are empty or begin with `#` are skipped. The scope
+`admin` includes the others. Only hashes are kept, and all are compared, in constant time. Of a file
+that cannot be used, the last good state stays.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, the scopes 
 class ReloadingFile(Generic[T]):
     """The value that `read()` returned when the files were last good; the first is the secret.
 
-    InvalidRequest names the option if they are not good at the start. `renew` compares the files'
-    stats.
+    InvalidRequest names the option if they are not good at the start.
     """
 
     def __init__(self, option: str, read: Callable[[], T], allowed: str, *files: Path) -> None:
@@ -172,10 +170,7 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
 
 
 def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContext] | None:
-    """Return TLS for an HTTP port, None without a certificate.
-
-    The first value presents the last: no handshake, on the event loop, reads a file.
-    """
+    """Return TLS for an HTTP port, None without a certificate; handshakes read no files."""
     if cert is None or key is None:
         return None
 
