@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 328,
-    "lines of source": 43_890,
-    "lines of core/": 18_590,
+    "lines of source": 43_600,
+    "lines of core/": 18_300,
     "lines of tests/": 47_355,
     "lines of benchmarks/": 8_330,
 }

@@ -4,18 +4,16 @@ A logit x becomes x / penalty if x > 0, else x * penalty (`repeated`), then x + 
 in `banned` or outside `allowed` are never answered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Float32, Int32, Int64
+from logitsieve.api.results import Float32, Int32, Int64, offsets_of, repeated_id, select_rows
 
 ID_LISTS = "ids for every row: a list of integers, or a list of such lists, one for each row"
 WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
@@ -42,10 +40,12 @@ class Constraints:
     repeated: IdLists | None = None
     repetition_penalty: float = 1.0
 
-    def for_rows(self, rows: int) -> Constraints:
+    def for_rows(self, rows: int) -> Self:
         """Convert every list to IdSets and `bias` to float32; InvalidRequest names a field."""
         biased = _id_sets(self.biased, rows, "constraints.biased")
-        _require_distinct(biased, "constraints.biased")
+        if biased is not None and (repeated := repeated_id(*biased)):
+            got = f"{repeated[1]} twice in row {repeated[0]}"
+            raise InvalidRequest("constraints.biased", got, "distinct ids in each row")
         return replace(
             self,
             banned=_id_sets(self.banned, rows, "constraints.banned"),
@@ -56,11 +56,11 @@ class Constraints:
             repetition_penalty=_penalty(self.repetition_penalty),
         )
 
-    def take(self, rows: Int64) -> Constraints:
+    def take(self, rows: Int64) -> Self:
         """Select rows, in that order, of constraints that `for_rows` made."""
         bias = self.bias
         if isinstance(self.biased, IdSets):
-            bias = np.asarray(bias, np.float32)[_places(self.biased, rows)[1]]
+            bias = np.asarray(bias, np.float32)[select_rows(self.biased.offsets, rows)[1]]
         return replace(
             self,
             banned=_taken(self.banned, rows),
@@ -75,20 +75,8 @@ def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
     if sets is None:
         return None
     assert isinstance(sets, IdSets), "made by for_rows"
-    offsets, places = _places(sets, rows)
-    return IdSets(offsets, sets.ids[places])
-
-
-def _places(sets: IdSets, rows: Int64) -> tuple[Int32, Int64]:
-    lengths = np.diff(sets.offsets)[rows]
-    offsets = _offsets(lengths)
-    return offsets, np.arange(offsets[-1]) + np.repeat(sets.offsets[rows] - offsets[:-1], lengths)
-
-
-def _offsets(lengths: ArrayLike) -> Int32:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    offsets, places = select_rows(sets.offsets, rows)
+    return IdSets(offsets.astype(np.int32), sets.ids[places])
 
 
 def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
@@ -99,7 +87,8 @@ def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
     each = _by_row(lists, rows, field, "iu", ID_LISTS)
     ids = np.concatenate([row.astype(np.int64) for row in each])
     _check_range(ids, field)
-    return IdSets(_offsets([len(row) for row in each]), ids.astype(np.int32))
+    offsets = offsets_of([len(row) for row in each])
+    return IdSets(offsets.astype(np.int32), ids.astype(np.int32))
 
 
 def _by_row(
@@ -177,19 +166,6 @@ def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | 
     if not np.isfinite(values).all():
         raise InvalidRequest(field, "NaN or infinity", allowed)
     return values
-
-
-def _require_distinct(sets: IdSets | None, field: str) -> None:
-    """InvalidRequest if a row has an id twice: it would have two biases."""
-    if sets is None:
-        return
-    rows = np.repeat(np.arange(len(sets.offsets) - 1), np.diff(sets.offsets))
-    order = np.lexsort((sets.ids, rows))
-    ids, rows = sets.ids[order], rows[order]
-    twice = np.flatnonzero((np.diff(ids) == 0) & (np.diff(rows) == 0))
-    if twice.size:
-        got = f"{ids[twice[0]]} twice in row {rows[twice[0]]}"
-        raise InvalidRequest(field, got, "distinct ids in each row")
 
 
 def _penalty(penalty: Any) -> float:

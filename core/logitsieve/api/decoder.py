@@ -78,9 +78,8 @@ class SampleOptions(Target, total=False):
 class BeamOptions(Target, total=False):
     """Keywords of `beam_step`: `Target`'s, and the state of the hypotheses, [B] each.
 
-    `lengths` are in tokens (None: 0), `finished` None is false for all. A finished hypothesis
-    continues only as itself, with the first of `eos_ids`. Pairs are ranked by score / ((5 + length)
-    / 6)^length_alpha.
+    `lengths` are in tokens (None: 0), `finished` None is false for all. `Decoder.beam_step`
+    explains `eos_ids` and `length_alpha`.
     """
 
     lengths: ArrayLike | None

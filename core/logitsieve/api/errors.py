@@ -1,39 +1,37 @@
 """Every exception logitsieve raises on purpose.
 
 LogitsieveError
-├── InvalidRequest (ValueError)      an argument, request field or flag is wrong; .field names it
-│   ├── InvalidKnob                  a query-time knob is unknown or out of its range
-│   └── RequestTooLarge              a message exceeds the server's published limit
-├── IndexUnreadable                  an index was refused: .file and the reason
-├── BuildFailed                      the builder could not finish
-│   └── TargetNotReached             no setting meets the target precision; .best is the nearest
-├── TrainingFailed                   the training could not go on; saved files are complete
-├── DeviceExhausted                  a GPU has too little memory left for the request; .device
-├── DeviceLost                       a GPU has failed, for the life of the process; .device
-├── ServiceError                     the server answered with an error
-│   ├── ModelNotFound                no such model, version or alias
-│   ├── Unauthenticated              no token that the server knows
-│   ├── PermissionDenied             the token, or the port, is not for this
-│   ├── Unavailable                  loading, draining, or no server at the address
-│   │   └── ShardUnavailable         a shard of W cannot be asked; .first and .rows
-│   ├── Overloaded                   too much work in flight; .retry_after_s
+├── InvalidRequest (ValueError)
+│   ├── InvalidKnob
+│   └── RequestTooLarge
+├── IndexUnreadable
+├── BuildFailed
+│   └── TargetNotReached
+├── TrainingFailed
+├── DeviceExhausted
+├── DeviceLost
+├── ServiceError
+│   ├── ModelNotFound
+│   ├── Unauthenticated
+│   ├── PermissionDenied
+│   ├── Unavailable
+│   │   └── ShardUnavailable
+│   ├── Overloaded
 │   ├── DeadlineExceeded (TimeoutError)
-│   ├── NotBuilt                     the server does not implement the call
-│   └── InternalError                a defect; .incident finds it in the server's log
-└── MissingExtra (ImportError)       an optional dependency is not installed
+│   ├── NotBuilt
+│   └── InternalError
+└── MissingExtra (ImportError)
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class LogitsieveError(Exception):
     """Root of the tree."""
 
-    def __reduce__(self) -> tuple[Callable[..., LogitsieveError], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restored, (type(self), self.args, vars(self))
 
 
@@ -47,7 +45,7 @@ def _restored(
 
 
 class InvalidRequest(LogitsieveError, ValueError):
-    """`field` is at fault, `got` is its value, `allowed` describes correct ones."""
+    """An argument, request field or flag is wrong: `field`, its value `got`, and `allowed` ones."""
 
     def __init__(self, field: str, got: object, allowed: str) -> None:
         super().__init__(f"{field}: got {got}, allowed: {allowed}")
@@ -60,7 +58,7 @@ class InvalidKnob(InvalidRequest):
     """A query-time knob that is unknown or out of range."""
 
     @classmethod
-    def unknown(cls, knob: str, value: object, knobs: Iterable[str]) -> InvalidKnob:
+    def unknown(cls, knob: str, value: object, knobs: Iterable[str]) -> Self:
         """Make the error for a knob that is not in `knobs`."""
         names = ", ".join(knobs)
         error = cls(f"knobs.{knob}", value, names or "no knobs")
@@ -86,7 +84,7 @@ class BuildFailed(LogitsieveError):
 
 
 class TargetNotReached(BuildFailed):
-    """No setting meets the target precision; `best` holds the nearest one's measurements."""
+    """No setting meets the target precision; `best` has the nearest one's measurements."""
 
     def __init__(self, target: Mapping[str, float], best: Mapping[str, float]) -> None:
         def shown(point: Mapping[str, float]) -> str:

@@ -1,9 +1,4 @@
-"""Check the arguments of `sample`, `score` and `beam_step`, except hidden.
-
-Shape letters: T targets, G groups of beams.
-"""
-
-from __future__ import annotations
+"""Check the arguments of `sample`, `score` and `beam_step`, except hidden."""
 
 import secrets
 from collections.abc import Sequence
@@ -96,19 +91,27 @@ def beams(
 
 
 def score_targets(targets: ArrayLike, rows: int) -> Int32:
-    """Return `targets` as int32 [B, T]; InvalidRequest unless they are integers for `rows` rows."""
-    allowed = f"integers [{rows}, T] or [{rows}], T >= 1"
-    try:
-        array = np.asarray(_on_host(targets))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest("targets", "a ragged list", allowed) from error
-    if array.ndim == 1:
-        array = array[:, None]
+    """Return `targets`, [B, T] or [B] for `rows` rows, as int32 [B, T]; or InvalidRequest."""
+    array = _array("targets", targets, f"integers [{rows}, T] or [{rows}], T >= 1")
+    return id_rows("targets", array[:, None] if array.ndim == 1 else array, rows, INT32_MAX)
+
+
+def id_rows(field: str, ids: ArrayLike, rows: int, largest: int) -> Int32:
+    """Return `ids` as int32 [B, M]; InvalidRequest unless integers 0 .. `largest`, `rows` rows."""
+    allowed = f"integers [{rows}, M], M >= 1"
+    array = _array(field, ids, allowed)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0 or len(array) != rows:
-        raise InvalidRequest("targets", f"{array.dtype} {list(array.shape)}", allowed)
-    if array.min() < 0 or array.max() > INT32_MAX:
-        raise InvalidRequest("targets", f"{array.min()} .. {array.max()}", "ids of the vocabulary")
+        raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
+    if array.min() < 0 or array.max() > largest:
+        raise InvalidRequest(field, f"{array.min()} .. {array.max()}", f"ids, 0 .. {largest}")
     return np.ascontiguousarray(array, np.int32)
+
+
+def _array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(_on_host(values))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(field, "a ragged list", allowed) from error
 
 
 def whole(field: str, value: Any, low: int, high: int) -> int:
@@ -181,10 +184,7 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
         return np.ascontiguousarray(values)
     allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden"
-    try:
-        array = np.asarray(_on_host(values))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(field, "a ragged list", allowed) from error
+    array = _array(field, values, allowed)
     if array.dtype.kind not in kinds or array.size != rows:
         raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
     with np.errstate(over="ignore"):  # the caller refuses infinity

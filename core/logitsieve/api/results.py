@@ -1,9 +1,4 @@
-"""Answers of heads and decoders.
-
-Shape letters: T targets, N draws, G groups of beams.
-"""
-
-from __future__ import annotations
+"""Answers of heads and decoders."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,6 +13,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 UInt64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
+ArrayLike = Any  # accepted by `as_hidden`: arrays, nested lists, CPU torch tensors
 
 
 class TopK(NamedTuple):
@@ -46,6 +42,28 @@ class Candidates(NamedTuple):
     ids: Int32  # [offsets[B]] distinct within a row
     logits: Float32  # [offsets[B]] exact logits
     upper: Float32  # [B] bounds all logits outside the set; +inf without a proof
+
+
+def offsets_of(lengths: ArrayLike) -> Int64:
+    """Return the CSR offsets of rows of these lengths."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def select_rows(offsets: Int32 | Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
+    """Return the CSR offsets of some rows, in that order, and the places of their items."""
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - starts
+    ends = offsets_of(lengths)
+    return ends, np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths)
+
+
+def repeated_id(offsets: Int32 | Int64, ids: Int32) -> tuple[int, int] | None:
+    """Return (row, id) of the first id that a row has twice; None without one."""
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    order = np.lexsort((ids, rows))
+    rows, ids = rows[order], ids[order]
+    twice = np.flatnonzero((np.diff(ids) == 0) & (np.diff(rows) == 0))
+    return (int(rows[twice[0]]), int(ids[twice[0]])) if twice.size else None
 
 
 class Bounds(NamedTuple):
@@ -124,10 +142,10 @@ class TopKReply(NamedTuple):
             raise ValueError("no log Z in this reply: ask topk for a normalizer")
         if not isinstance(self.logits, np.ndarray):  # tensors on a GPU
             return (self.logits - self.answer.log_z[:, None]).clip(max=0)
-        apart = self.logits - self.logits[:, :1].astype(np.float64)
-        rest = np.log1p(np.exp(apart[:, 1:]).sum(axis=1)) * (1 + 2.0**-40)
+        deltas = self.logits - self.logits[:, :1].astype(np.float64)
+        rest = np.log1p(np.exp(deltas[:, 1:]).sum(axis=1)) * (1 + 2.0**-40)
         rest = np.maximum(rest, self.answer.log_z.astype(np.float64) - self.logits[:, 0])
-        return rounded_down(apart - rest[:, None])
+        return rounded_down(deltas - rest[:, None])
 
 
 class ScoreReply(NamedTuple):
@@ -157,6 +175,3 @@ class BeamStepReply(NamedTuple):
     ranks: Float32  # [G, K] scores under the length penalty, descending
     finished: Bool  # [G, K]
     answer: Answer  # exact, a row: its group's pairs and their order are the full softmax's, proven
-
-
-ArrayLike = Any  # accepted by `as_hidden`: arrays, nested lists, CPU torch tensors

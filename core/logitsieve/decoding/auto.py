@@ -1,10 +1,8 @@
 """AUTO: choose the fastest measured point for a request that names no head.
 
-It meets the request's precision, a proof, or the index's target. Times are of the measured batch
-size nearest to the request's rows.
+It meets the request's precision or the index's target, or proves its answers. Times are of the
+measured batch size nearest to the request's rows.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -75,8 +73,8 @@ class Auto:
     ) -> Setting:
         """Return the head and knobs of the fastest point at `rows` a call.
 
-        It meets `precision` at class `k`; for BEYOND only a proof does. If live answers `refuted`
-        it, the fastest proven point is returned. Without measurements: the default head, or `exact`
+        It meets `precision` at class `k`; for BEYOND only a proof does. The fastest proven point
+        replaces one that live answers `refuted`. Without measurements: the default head, or `exact`
         for a precision.
         """
         goal, points = self.goal(k, precision), self._fastest[self.batch(rows)]
@@ -144,7 +142,7 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
 
 
 def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> PointRequest:
-    """Return a request for draws with a proving head, if it leaves the choice to AUTO."""
+    """Name a proving head in a request for draws that leaves the choice to AUTO."""
     if not request.automatic or request.precision is not None:
         return request
     head = auto.drawing_head or ("certified" if "certified" in heads else "exact")

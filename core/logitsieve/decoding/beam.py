@@ -1,17 +1,17 @@
 """One step of a beam search over several groups at once, without state between steps.
 
-If the proven interval of log Z leaves the best pairs of a group or their order open, log Z of its
-rows is computed in float64, to some 1e-12. A group that is still open is not exact.
+If the proven interval of log Z leaves the best pairs of a group or their order open, log Z is
+computed in float64, to some 1e-12. A group that is still open is not exact.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
-Shape letters: G groups, N tokens a hypothesis, K pairs a group.
+Shape letters: N tokens a hypothesis, K pairs a group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -154,16 +154,20 @@ def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: 
     rows = len(beams.scores)
     if live.size == rows:
         return _Lists(best.ids, best.logits, counts, best.provenance)
-    ids, logits = np.full((rows, k), -1, np.int32), np.zeros((rows, k))
-    every, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
-    provenance = Provenance(exact, np.zeros(rows, np.int32), np.zeros(rows, np.bool_))
-    ids[beams.finished, 0], every[live] = beams.eos_ids[0], counts
-    width = best.ids.shape[1]
+    ids, logits, width = np.full((rows, k), -1, np.int32), np.zeros((rows, k)), best.ids.shape[1]
     ids[live, :width], logits[live, :width] = best.ids, best.logits
-    for whole, part in zip(provenance[:3], best.provenance[:3], strict=True):
-        whole[live] = part
-    provenance = provenance._replace(chance=best.provenance.chance)
-    return _Lists(ids, logits, every, provenance)
+    ids[beams.finished, 0] = beams.eos_ids[0]
+    columns = zip(best.provenance[:3], (True, 0, False), strict=True)
+    every = (_spread(each, live, rows, value) for each, value in columns)
+    provenance = Provenance(*every)._replace(chance=best.provenance.chance)
+    return _Lists(ids, logits, _spread(counts, live, rows, 1), provenance)
+
+
+def _spread(values: Any, live: Int64 | slice, rows: int, finished: float) -> Any:
+    """Return values of all rows, from values of live ones and the value of finished ones."""
+    every = np.full(rows, finished, values.dtype)
+    every[live] = values
+    return every
 
 
 def _best(
@@ -235,12 +239,5 @@ def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> LogZ32:
     rounded = estimate._replace(fields=log_z[live]).rounded()
     if live is EVERY:
         return rounded
-
-    def by_row(values: Float32 | None) -> Float32 | None:
-        if values is None:
-            return None
-        every = np.full(len(log_z), np.nan, np.float32)
-        every[live] = values
-        return every
-
-    return LogZ32(*map(by_row, rounded))
+    every = (v if v is None else _spread(v, live, len(log_z), np.nan) for v in rounded)
+    return LogZ32(*every)

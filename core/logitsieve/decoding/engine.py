@@ -1,7 +1,5 @@
 """A decoder held at one operating point."""
 
-from __future__ import annotations
-
 from math import inf
 from time import perf_counter_ns
 from typing import ClassVar
@@ -44,9 +42,8 @@ NO_LOG_Z = LogZ32(None)
 class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
-    A `width` limits the interval of log Z, and needs a normalizer that proves one (default: that of
-    `score`). InvalidRequest for one without a proof. Immutable; any number of threads may call
-    it.
+    A `width` limits the interval of log Z. It needs a normalizer that proves one, by default
+    `score`'s; else InvalidRequest. Immutable; any number of threads may call it.
     """
 
     takes_tensors: ClassVar[bool] = False  # whether tensors on the index's device get tensors
@@ -116,8 +113,8 @@ class Engine:
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
         """Return logit - log Z of `targets` [B, T] for each row of `hidden` [B, D]; -inf if p = 0.
 
-        p is 0 for ids that constraints forbid and, under "candidates", for ids that the head does
-        not look at. "lowrank" has a preview's logit for those. A row's `scanned` are its targets.
+        p is 0 for forbidden ids and, under "candidates", for ids that the head does not look at;
+        "lowrank" gives them a preview's logit. A row's `scanned` are its targets.
         """
         started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)
         check_ids(targets, self._index.vocab_size, "targets")

@@ -1,7 +1,5 @@
 """Decoders in this process; the service uses them too, so both agree bit for bit."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,11 +1,11 @@
 """Constraints as edits, and the best of the remaining ids, as exact as the head's own answer.
 
-Edits are the logits of a row that constraints replace, and the new values. Sets of (row, id) are
-vectors of keys, row x V + id, to avoid loops over rows.
+Edits are the ids of a row with replaced logits, and the new values. Sets of (row, id) are vectors
+of keys, row x V + id, to avoid loops over rows.
 
-With A the edited ids of a row, the best k are among the best k outside A, and A by its edited
-logits. A head answers for a few more than k, and for twice as many while fewer than k are outside
-A. That number depends on the row alone, so an answer does not depend on its batch.
+With A the edited ids of a row, the best k are among A and the best k outside A. A head answers for
+a few more than k, and for twice as many while fewer than k are outside A. That number depends on
+the row alone, so an answer does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,17 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, Int64, Provenance
-from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits, offsets_of
+from logitsieve.api.results import (
+    Bool,
+    Candidates,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Provenance,
+    offsets_of,
+)
+from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
@@ -125,9 +134,9 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
     if edits is None:
         return ListedLogits(offsets, ids, logits.astype(np.float64))
     keys, edited = (keys_of(each.offsets, each.ids, vocab_size) for each in (candidates, edits))
-    kept = ~among(keys, edited) & (not edits.allow_list)
-    both = np.concatenate([keys[kept], edited])
-    values = np.concatenate([logits[kept].astype(np.float64), edits.values])
+    remaining = ~among(keys, edited) & (not edits.allow_list)
+    both = np.concatenate([keys[remaining], edited])
+    values = np.concatenate([logits[remaining].astype(np.float64), edits.values])
     order = np.argsort(both)
     both = both[order]
     offsets = np.searchsorted(both, np.arange(len(offsets), dtype=np.int64) * vocab_size)
@@ -195,8 +204,8 @@ def _edited(
     values[penalized] = np.where(old > 0, old / penalty, old * penalty)
     if biased.size:
         places = np.searchsorted(keys, biased)
-        kept = among(biased, keys)
-        values[places[kept]] += np.asarray(sets.bias, np.float64)[kept]
+        named = among(biased, keys)
+        values[places[named]] += np.asarray(sets.bias, np.float64)[named]
     # Rows of W that cannot be asked have -inf: they are not answered.
     return np.where(values > -np.inf, np.clip(values, -LARGEST, LARGEST), -np.inf)
 
@@ -205,15 +214,15 @@ HEADROOM = 8  # ids beyond k that a head answers at first, up to the number edit
 
 
 class BestLogits(NamedTuple):
-    """Like TopK, but with logits before they are rounded, and with rows of different lengths."""
+    """Like TopK, with logits before rounding, and with rows of different lengths."""
 
-    ids: Int32  # [B, K] -1 beyond the wanted number
+    ids: Int32  # [B, K] -1 beyond a row's length
     logits: Float64  # [B, K] -inf beyond
     provenance: Provenance  # the ids that edits name are scanned, too
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
-    """Return [B] k for every row; InvalidRequest names the row with the fewest, if fewer remain."""
+    """Return [B] k; InvalidRequest names the row with the fewest ids, if fewer than k remain."""
     remaining = edits.remaining(vocab_size)
     row = int(np.argmin(remaining))
     if remaining[row] < k:
@@ -223,16 +232,16 @@ def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
 
 
 def best_edited(
-    softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
+    softmax: Softmax, head: Head, hidden: Float32, counts: Int64, edits: Edits
 ) -> BestLogits:
-    """Return the wanted[r] <= V best ids of each admissible row of hidden [B, D] under `edits`."""
-    rows, width = len(hidden), int(wanted.max())
-    offsets, ids, provenance = _of_head(softmax, head, hidden, wanted, edits)
+    """Return the counts[r] <= V best ids of each row of hidden [B, D] under `edits`."""
+    rows, width = len(hidden), int(counts.max())
+    offsets, ids, provenance = _of_head(softmax, head, hidden, counts, edits)
     logits = softmax.logits64(hidden, offsets, ids)
     best_ids = np.empty((rows, width), np.int32)
     best_logits = np.empty((rows, width), np.float64)
     merge_edited(
-        offsets, ids, logits, edits.offsets, edits.ids, edits.values, wanted, best_ids, best_logits
+        offsets, ids, logits, edits.offsets, edits.ids, edits.values, counts, best_ids, best_logits
     )
     return BestLogits(best_ids, best_logits, provenance)
 
@@ -246,12 +255,12 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
 
 
 def _of_head(
-    softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
+    softmax: Softmax, head: Head, hidden: Float32, counts: Int64, edits: Edits
 ) -> tuple[Int64, Int32, Provenance]:
     """Return the best unedited ids that are needed, as CSR offsets and ids."""
     rows, size = len(hidden), softmax.vocab_size
     named = np.diff(edits.offsets)
-    lengths = np.minimum(wanted, size - named) * (not edits.allow_list)
+    lengths = np.minimum(counts, size - named) * (not edits.allow_list)
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
     ids, exact = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)

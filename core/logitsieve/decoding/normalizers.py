@@ -1,15 +1,13 @@
 """Normalizers: log Z per row, which turns exact logits into log-probabilities.
 
-log Z is the logarithm of the sum of e^{scale x} over all logits x, or the ones that edits leave;
-`scale` is 1 / temperature.
+log Z is the logarithm of the sum of e^{scale x} over all logits x that edits leave; `scale` is 1 /
+temperature.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -34,7 +32,7 @@ from logitsieve.kernels.sampling.lsh_softmax import sampled_log_z
 from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, round_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
-# Logits of all V at a time: 16 MiB of float32 for any number of rows.
+# Logits of all V at a time, of any number of rows: 16 MiB of float32.
 LOGITS_AT_ONCE = 1 << 22
 SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
 
@@ -57,13 +55,13 @@ class LogZ(NamedTuple):
     error: Float64 | None = None  # [B] the standard error of an estimate
 
     @classmethod
-    def estimate(cls, value: Float64, scale: float, error: Float64 | None = None) -> LogZ:
+    def estimate(cls, value: Float64, scale: float, error: Float64 | None = None) -> Self:
         """Make an estimate [B] without bounds."""
         fields = np.empty((len(value), FIELDS))
         fields[:, TOP], fields[:, VALUE] = 0.0, value
         return cls(fields, scale, False, error).unbounded()
 
-    def unbounded(self) -> LogZ:
+    def unbounded(self) -> Self:
         """Withdraw the bounds."""
         self.fields[:, LOW], self.fields[:, HIGH] = -np.inf, np.inf
         return self._replace(bounded=False)
@@ -86,8 +84,8 @@ class LogZ(NamedTuple):
         error = None if self.error is None else self.error.astype(np.float32)
         return LogZ32(rounded[0], low, high, error)
 
-    def raised(self, logits: Float64, ids: Int32) -> LogZ:
-        """Raise log Z to at least the one of the row's distinct `ids` [B, M] with these logits."""
+    def raised(self, logits: Float64, ids: Int32) -> Self:
+        """Raise log Z to at least that over distinct `ids` [B, M] alone, with these logits."""
         raise_log_z(logits, ids, self.fields, self.scale)
         return self
 
@@ -110,7 +108,7 @@ class Query(NamedTuple):
     # Nats that the interval of log Z may span; inf: no limit.
     width: float = inf
 
-    def rows(self, rows: Int64) -> Query:
+    def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
         edits = None if self.edits is None else self.edits.rows(rows)
         return self._replace(hidden=self.hidden[rows], edits=edits)
@@ -182,17 +180,17 @@ class _LowRank(Normalizer):
     name, reads = "lowrank", "svd"
 
     def log_z(self, query: Query) -> LogZ:
-        return _log_z_all(self._slices(query), query.scale)
+        return self.target_logits(query, np.empty((len(query.hidden), 0), np.int32))[0]
 
     def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
-        chosen: list[Float32] = []
-
-        def choosing() -> Iterator[tuple[slice, Float32]]:
-            for rows, logits in self._slices(query):
-                chosen.append(np.take_along_axis(logits, targets[rows], axis=1))
-                yield rows, logits
-
-        return _log_z_all(choosing(), 1.0), np.concatenate(chosen).astype(np.float64)
+        fields, chosen = [], []
+        for rows, logits in self._slices(query):
+            offsets = np.arange(len(logits) + 1) * query.index.vocab_size
+            values = logits.ravel().astype(np.float64)
+            fields.append(_log_sum_exp(offsets, values, query.scale).fields)
+            chosen.append(np.take_along_axis(logits, targets[rows], axis=1))
+        log_z = LogZ(np.concatenate(fields), query.scale).unbounded()
+        return log_z, np.concatenate(chosen).astype(np.float64)
 
     def _slices(self, query: Query) -> Iterator[tuple[slice, Float32]]:
         """Yield edited logits of all V for LOGITS_AT_ONCE, or one row, at a time."""
@@ -268,15 +266,6 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
     if wide.size:
         log_z.fields[wide] = EXACT.log_z(query.rows(wide)).fields
     return log_z
-
-
-def _log_z_all(slices: Iterator[tuple[slice, Float32]], scale: float) -> LogZ:
-    parts = []
-    for _, logits in slices:
-        rows, vocab_size = logits.shape
-        offsets = np.arange(rows + 1) * vocab_size
-        parts.append(_log_sum_exp(offsets, logits.ravel().astype(np.float64), scale).fields)
-    return LogZ(np.concatenate(parts), scale).unbounded()
 
 
 def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:

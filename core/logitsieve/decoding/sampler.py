@@ -1,9 +1,9 @@
 """Draw from the softmax, at sub-linear cost if a head allows it.
 
-With `top_k`, an allow list or `min_p` the remaining ids are listed first, and drawn from by
-Gumbel's trick. Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick over all
-logits that filters leave (`exact`), by the same noise over proven bounds (`certified`), or lazily
-(other heads; not exact, and without filters: with them `certified` or `exact` draws).
+With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
+trick. Otherwise an id is drawn from all of V: by Gumbel's trick over all logits that filters leave
+(`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads: not exact;
+with filters `certified` or `exact` draws instead).
 
 Shape letters: L ids of all lists.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, offsets_of
 from logitsieve.decoding.logit_edits import BestLogits, best_edited, target_logits, unedited
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
@@ -29,7 +29,7 @@ from logitsieve.decoding.normalizers import (
     Query,
     narrowed,
 )
-from logitsieve.heads._base.head import offsets_of, refuse_first
+from logitsieve.heads._base.head import refuse_first
 from logitsieve.heads.certified import GRADES, WIDEST_LOG_Z
 from logitsieve.kernels.sampling.lists import cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
@@ -198,9 +198,9 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
 
 
 def best_left(query: Query, how: Sampling) -> tuple[Shortlist, Bool]:
-    """Return the ids that top-p and min-p leave of all V, and [B] False where it takes more ids.
+    """Return the ids that top-p and min-p leave of all V, and [B] False if there may be more.
 
-    Those rows have one id here.
+    Rows that may have more get one id here.
     """
     best, wanted = _best(query, BEST)
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_within(best, wanted)]

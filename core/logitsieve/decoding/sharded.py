@@ -125,9 +125,7 @@ class ShardedDecoder(CheckedDecoder):
 
         calls = [pool.submit(ask, part) for pool, part in zip(self._pools, parts, strict=True)]
         wait(calls, None if deadline is None else deadline - monotonic())
-        wait(
-            [call for call in calls if not call.cancel()]
-        )  # calls that have not begun have no time left
+        wait([call for call in calls if not call.cancel()])  # waiting ones have no time left
         found, lost = list[Found](), list[RowRange]()
         for part, call in zip(parts, calls, strict=True):
             try:

@@ -3,11 +3,9 @@
 Shape letters: S shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from logitsieve.index.manifest import Manifest
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.kernels.topk.merge import LOW, VALUE
 
-HALF_PLACE = 2.0**-24  # relative error of rounding to float32; down: twice that
+HALF_PLACE = 2.0**-24  # relative error of rounding to float32; twice that for rounding down
 FLOAT64_ERROR = 2.0**-50  # relative error of a few operations in float64
 LARGEST_NOISE = 64.0  # above any Gumbel noise
 SETS = ("banned", "allowed", "biased", "repeated")
@@ -39,12 +37,12 @@ class Shard(NamedTuple):
     model: str = ""  # the decoder's name for the shard
 
     @classmethod
-    def of(cls, decoder: Decoder, manifest: Manifest) -> Shard:
+    def of(cls, decoder: Decoder, manifest: Manifest) -> Self:
         """Return the shard with this manifest; InvalidRequest for a whole index."""
-        if (whole := manifest.shard) is None:
+        if (full := manifest.shard) is None:
             got = f"a whole index, {manifest.digest[:12]}"
             raise InvalidRequest("shards", got, "shards, as `split_index` writes them")
-        place = whole.first, manifest.vocab_size, whole.vocab_size, whole.softmax_sha256
+        place = full.first, manifest.vocab_size, full.vocab_size, full.softmax_sha256
         return cls(decoder, *place)
 
 
@@ -52,9 +50,9 @@ def check_shards(shards: Sequence[Shard]) -> None:
     """InvalidRequest names the first shard that does not continue the previous ones."""
     row = 0
     for number, shard in enumerate(shards):
-        got, whole = shard[3:5], shards[0][3:5]
-        if shard.first != row or got != whole:
-            allowed = f"rows from {row}, no gap, no overlap, of V and hash {whole}"
+        got, full = shard[3:5], shards[0][3:5]
+        if shard.first != row or got != full:
+            allowed = f"rows from {row}, no gap, no overlap, of V and hash {full}"
             raise InvalidRequest(f"shards[{number}]", f"rows from {shard.first} of {got}", allowed)
         row += shard.rows
     if not shards or row != shards[0].vocab_size:
@@ -86,7 +84,7 @@ class Part(NamedTuple):
     left: Int64  # [B] allowed ids
 
     @classmethod
-    def of(cls, shard: Shard, constraints: Constraints | None, rows: int) -> Part:
+    def of(cls, shard: Shard, constraints: Constraints | None, rows: int) -> Self:
         """Return the shard's part of checked constraints; InvalidRequest names a wrong id."""
         size = shard.rows
         if constraints is None:
@@ -159,7 +157,7 @@ class Part(NamedTuple):
             sets = None if self.constraints is None else self.constraints.take(own)
             keywords = {**target, "model": self.shard.model, "constraints": sets}
             local, logits[own, to], off[own], answer = question(own, count, **keywords)
-            ids[own, to], log_z[own] = local + np.int32(self.shard.first), _log_z_of(answer)
+            ids[own, to], log_z[own] = local + np.int32(self.shard.first), _interval_of(answer)
             exact[own], scanned[own] = answer.exact, answer.scanned
             fallback[own], chance = answer.fallback, max(chance, *answer.chances.tolist())
         answer = answer._replace(exact=exact, scanned=scanned, fallback=fallback, chance=chance)
@@ -168,12 +166,12 @@ class Part(NamedTuple):
 
 def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
     """Return logits by log-probabilities and log Z, and a bound on each row's error."""
-    value, low, high = _log_z_of(answer).T
+    value, low, high = _interval_of(answer).T
     printed = 4 * HALF_PLACE * np.abs(log_probs).max(axis=1)
     return log_probs + value[:, None], 2 * (high - low) + printed
 
 
-def _log_z_of(answer: Answer) -> Float64:
+def _interval_of(answer: Answer) -> Float64:
     """Return [B, 3] value, low and high of log Z; NaN without one, infinite if unproven."""
     columns = (answer.log_z, np.nan), (answer.log_z_low, -np.inf), (answer.log_z_high, np.inf)
     rows = len(answer.exact)

@@ -1,10 +1,8 @@
 """Operating points: heads at one setting of their knobs, with their measurements.
 
-Precision belongs to the index; time depends on the machine and the rows per call. A precision is
-met if its lower 95 % confidence bound meets it, so luck on few contexts buys no advantage.
+Precision belongs to the index; time depends on the machine and the rows per call. A point meets a
+precision if its lower 95 % confidence bound does, so luck on few contexts is no advantage.
 """
-
-from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,8 +79,8 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
     target = config.get("target_precision")
     if not isinstance(target, Mapping):
         return {}
-    wanted = {k: target.get(f"p{k}") for k in KS}
-    return {k: float(p) for k, p in wanted.items() if isinstance(p, (int, float)) and 0 < p <= 1}
+    targets = {k: target.get(f"p{k}") for k in KS}
+    return {k: float(p) for k, p in targets.items() if isinstance(p, (int, float)) and 0 < p <= 1}
 
 
 def k_class(k: int) -> int:
@@ -101,12 +99,12 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return the points that no other matches or beats in all times and precisions."""
-    kept: list[OperatingPoint] = []
+    best: list[OperatingPoint] = []
     for point in points:
-        if any(_dominates(other, point) for other in kept):
+        if any(_dominates(other, point) for other in best):
             continue
-        kept = [other for other in kept if not _dominates(point, other)] + [point]
-    return kept
+        best = [other for other in best if not _dominates(point, other)] + [point]
+    return best
 
 
 def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:

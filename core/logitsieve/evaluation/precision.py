@@ -5,8 +5,6 @@ Chen et al. 2019, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the
 Shape letters: N rows, B rows of a block.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Time a head's public `topk`, and name the processor."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 from functools import cache
@@ -34,9 +32,9 @@ def us_per_row(
 ) -> float:
     """Return microseconds a row: the mean over batches of `batch` rows from `hidden` [N, D].
 
-    A batch counts by the least of its REPEATS calls, since load only adds. If `calls` allows fewer
-    batches, they are spread over `hidden`; too few rows are repeated. After `limit_ns` only the
-    first LEAST_CALLS calls begin.
+    A batch counts by the least of its REPEATS calls, since load only adds. If there are more
+    batches than `calls` allows, they are spread over `hidden`; too few rows are repeated. After
+    `limit_ns` only the first LEAST_CALLS calls begin.
     """
     if len(hidden) < batch:
         hidden = np.resize(hidden, (batch, hidden.shape[1]))

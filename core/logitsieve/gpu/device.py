@@ -1,7 +1,5 @@
 """A GPU: its name, its memory, copies to and from it, and its driver's errors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

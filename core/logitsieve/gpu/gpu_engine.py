@@ -3,8 +3,6 @@
 `topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import Any, TypeVar

@@ -1,17 +1,13 @@
 """Draws from the softmax of exact logits, and log Z in float64 with its interval.
 
-Draws equal those of the head `exact` on the host, seed for seed, unless differently rounded float64
-sums or logarithms decide: kernels/sampling/gumbel.py defines an id's noise as -log E with E
-exponential. The least E of a block of sixteen ids comes from the stream LEAST_NOISE, whose bits
-name its id; the others add their own exponentials from the stream NOISE. A counter's words 0 and 1
-are the bits of the even id, or block, of a pair, words 2 and 3 the odd one's.
+Draws equal the ones of head `exact` on the host, seed for seed, unless differently rounded float64
+sums or logarithms decide: kernels/sampling/gumbel.py defines the noise.
 
 log Z as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE. PyTorch's exp and log1p are
 assumed to be within two units in the last place (CUDA's manual: one).
 """
 
-from __future__ import annotations
-
+import numpy as np
 import torch
 from torch import Tensor
 from triton import cdiv
@@ -19,16 +15,15 @@ from triton import cdiv
 from logitsieve.gpu.kernels import gumbel_kernel
 from logitsieve.gpu.matrix import LOGITS_AT_ONCE
 from logitsieve.heads.exact import DrawOptions
-from logitsieve.kernels.sampling import philox
+from logitsieve.kernels.sampling import gumbel
 from logitsieve.kernels.sampling.gumbel import BLOCK
 from logitsieve.kernels.sampling.log_z import LOG_ERROR, SPREAD, STEP, TINY
+from logitsieve.kernels.sampling.philox import LEAST
 
 SUMMED_AT_ONCE = 1024
 IDS = 256  # per program
-LEAST_NOISE = int(philox.LEAST)
+LEAST_NOISE = int(LEAST)
 WORD = 0xFFFFFFFF
-FACTORS = tuple(map(int, philox.FACTORS))
-WEYL = tuple(map(int, philox.WEYL))
 
 
 def draw(logits: Tensor, seeds: Tensor, options: DrawOptions) -> tuple[Tensor, Tensor]:
@@ -90,37 +85,11 @@ def gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
     """
     if seeds.is_cuda:
         return launch_gumbel_noise(seeds, step, draws, ids)
-    number = torch.arange(draws.start, draws.stop)[None, :, None]
-    blocks = range(ids.start // BLOCK, -(-ids.stop // BLOCK))
-    low, high = _words(seeds, step, number | LEAST_NOISE, blocks)
-    least = (_exponential(low, high) / BLOCK).repeat_interleave(BLOCK, 2)[..., : len(ids)]
-    place = (low & (BLOCK - 1)).repeat_interleave(BLOCK, 2)[..., : len(ids)]
-    more = _exponential(*_words(seeds, step, number, ids))
-    own = torch.arange(ids.start, ids.stop) % BLOCK == place
-    return -torch.where(own, least, least + more).log()
-
-
-def _words(seeds: Tensor, step: int, draw: Tensor, places: range) -> tuple[Tensor, Tensor]:
-    """Return the lower and higher words [B, N, P] of consecutive `places` from Philox4x32-10."""
-    key0, key1 = seeds[:, None, None] & WORD, seeds[:, None, None] >> 32 & WORD
-    pairs = torch.arange(places.start // 2, -(-places.stop // 2))
-    c0, c1, c2, c3 = pairs, draw, torch.tensor(step & WORD), torch.tensor(step >> 32)
-    for _ in range(philox.ROUNDS):
-        low, high = FACTORS[0] * c0, FACTORS[1] * c2
-        c0, c1, c2, c3 = (
-            (high >> 32 & WORD) ^ c1 ^ key0,
-            high & WORD,
-            (low >> 32 & WORD) ^ c3 ^ key1,
-            low & WORD,
-        )
-        key0, key1 = (key0 + WEYL[0]) & WORD, (key1 + WEYL[1]) & WORD
-    lower, higher = (torch.stack(pair, 3).flatten(2) for pair in ((c0, c2), (c1, c3)))
-    return lower[..., : len(places)], higher[..., : len(places)]
-
-
-def _exponential(low: Tensor, high: Tensor) -> Tensor:
-    low, high = (low >> 12).double(), high.double()
-    return -(high * 2.0**-32 + (low * 2.0**-52 + 2.0**-53)).log()
+    named = np.tile(np.arange(ids.start, ids.stop, dtype=np.int32), (draws.stop, 1))
+    noise = np.empty((len(seeds), *named.shape))
+    for seed, own in zip(seeds.numpy().view(np.uint64), noise, strict=True):
+        gumbel.gumbel_noise(seed, np.uint64(step), named, own)
+    return torch.from_numpy(noise[:, draws.start :])
 
 
 def launch_gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:

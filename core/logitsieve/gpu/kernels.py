@@ -1,10 +1,7 @@
 """The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise.
 
-`matrix.py` and `gumbel_draws.py` launch them, or compute the same by tensor operations on PyTorch's
-CPU device.
+`matrix.py` and `gumbel_draws.py` launch them, and compute the same on PyTorch's CPU device.
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl

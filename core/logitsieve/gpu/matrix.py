@@ -2,17 +2,14 @@
 
 A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of the
 products' magnitudes, gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h||. So `slack` takes
-gamma_{D+1}, which leaves u for the float64 rounding of an exact logit, plus the loss of products
-and sums below the normal numbers, which a GPU may flush to 0. Adding the bias is monotonic. TF32
-and bfloat16 products have no such bound and are refused.
+Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h||. `slack` takes
+gamma_{D+1}, which leaves u for the float64 rounding of an exact logit, plus the loss of numbers
+below the normal ones, which a GPU may flush to 0. Adding the bias is monotonic. TF32 and bfloat16
+products have no such bound and are refused.
 
-Exact logits are float64 sums in the order of kernels/simd/dots.py: element d in sum d mod 16, then
-adjacent sums added in pairs, then the bias. The product of two float32 is exact in float64, so
-neither fused multiply-add nor the device changes a bit.
+Exact logits are float64 sums in the order of kernels/simd/dots.py, then the bias. The product of
+two float32 is exact in float64, so neither fused multiply-add nor the device changes a bit.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 
@@ -25,7 +22,7 @@ from logitsieve.gpu.device import computing, require_true_float32, to_device
 from logitsieve.gpu.kernels import exact_logits_kernel
 from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.rows.functions import decoded
-from logitsieve.kernels.topk.descriptor import LARGEST_BIAS, LARGEST_LOGIT, LARGEST_NORM
+from logitsieve.kernels.topk.descriptor import LARGEST_BIAS, LARGEST_LOGIT, LARGEST_NORM, UNIT32
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
 LANES = 16
@@ -59,7 +56,6 @@ def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tenso
     return logits
 
 
-UNIT32 = 2.0**-24  # relative error of float32
 UNDERFLOW = 2.0**-125  # of a term: product and addition, flushed to 0
 NORM_SPARE = 1 + 2.0**-40  # of ||h|| in float64
 ROWS_WIDENED = 1 << 14  # rows of W of a half type that are float32 at a time

@@ -1,7 +1,5 @@
 """Heads: ways to find the largest logits, one file each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from logitsieve.heads._base.head import Softmax
@@ -40,8 +38,8 @@ def make_heads(
 ) -> dict[str, Head]:
     """Make `exact` and the heads that `knobs` names, in the order of the registry.
 
-    Rows that a head cannot answer go to the last head before it that proves its answers, or to
-    `fallback` if that comes before it and its chance of a wrong answer is known.
+    Rows that a head cannot answer go to the last proving head before it, or to the head `fallback`
+    if it is before it and has a known chance to be wrong.
     """
     heads: dict[str, Head] = {}
     last = ""

@@ -1,11 +1,9 @@
 """Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
 
-docs/certified.md derives and proves the bound. Every logit gets an upper bound from the int8 codes
-of some coordinates of its row; rows with a bound below k exact logits are dropped, all others are
-computed. Time O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
+docs/certified.md proves the bound, which comes from int8 codes of some coordinates of a row. Rows
+with a bound below k exact logits are dropped, all others are computed. Time O(P D + V F), the V F
+on bytes; memory F + T + 16 bytes a row.
 """
-
-from __future__ import annotations
 
 from functools import cached_property, partial
 from math import inf
@@ -58,8 +56,8 @@ from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes
 MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
-# Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3,
-# from DRAM half as many do.
+# Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3;
+# half as many from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
 # Rows of a call beyond which the product with W, which they share, takes less than proofs by
 # levels: measured on two published models. A narrower interval of log Z takes all logits. For the
@@ -72,7 +70,6 @@ ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)  # tensor
 
 
 def _check_arrays(arrays: Arrays) -> None:
-    """ValueError unless the codes are as wide as the kernels read them, for every row."""
     count, dim = arrays["directions"].shape
     levels = "middle" in arrays
     if count > dim or (levels and count < dim):
@@ -199,8 +196,8 @@ class CertifiedHead(Head):
     ) -> Float64:
         """Return [B, 4] an estimate of log Z of all e^{scale x}, and proven bounds of it.
 
-        They are at most `width` nats apart, except in rows that would need too many logits: these
-        are computed from all logits, in float32 if that suffices.
+        They are at most `width` nats apart. Rows that would need too many logits are computed from
+        all, in float32 if that suffices.
         """
         if len(hidden) > self._most or (self._most == MAX_LEVEL_ROWS and width < NARROW_LOG_Z):
             return self._dense_log_z(hidden, scale, edits, width)
@@ -279,8 +276,8 @@ class CertifiedHead(Head):
 class AssuredHead(CertifiedHead):
     """Like `certified` with bounds that may fail: a top k is wrong with a chance of at most 1e-15.
 
-    The chance is over the random rotation of the index, for contexts that do not depend on it:
-    docs/levels.md. Draws, bounds and log Z are `certified`'s.
+    Over the random rotation of the index, for contexts that do not depend on it: docs/levels.md.
+    Draws, bounds and log Z are `certified`'s.
     """
 
     name: ClassVar[str] = "assured"

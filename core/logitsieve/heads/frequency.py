@@ -3,8 +3,6 @@
 Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

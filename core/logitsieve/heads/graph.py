@@ -1,13 +1,10 @@
 """A graph over the rows of W, walked towards the query; needs faiss.
 
 Zhang, Liu, Wang, Gao, He 2018, Navigating with Graph Representations for Fast and Scalable Decoding
-of Neural Language Models (FGD): inner products become distances, and a small-world graph (HNSW,
-faiss) finds the nearest rows.
+of Neural Language Models (FGD): inner products become distances, and HNSW finds the nearest rows.
 
 Time O(ef M D) a row and about log V with M links; memory V (D + 8 M) bytes.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.api.results import Float32, Int32, Int64, offsets_of
 from logitsieve.heads._base.head import Knob, Softmax
 from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
@@ -56,9 +53,7 @@ class GraphHead(SelectingHead):
             ef = int(self.knobs["ef"])
             _, ids = self._graph.search(queries(hidden), ef, params=self._search)
         met = ids >= 0
-        offsets = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum(met.sum(axis=1), out=offsets[1:])
-        return offsets, ids[met].astype(np.int32)
+        return offsets_of(met.sum(axis=1)), ids[met].astype(np.int32)
 
 
 def width(dim: int) -> int:
@@ -97,10 +92,10 @@ def _read(graph: np.ndarray, softmax: Softmax) -> Any:
         index = faiss.deserialize_index(graph)
     except RuntimeError as error:
         raise InvalidRequest("arrays", f"graph: {error}", "what faiss serialized") from error
-    wanted = (softmax.vocab_size, width(softmax.dim))
-    if not isinstance(index, faiss.IndexHNSW) or (index.ntotal, index.d) != wanted:
+    needed = (softmax.vocab_size, width(softmax.dim))
+    if not isinstance(index, faiss.IndexHNSW) or (index.ntotal, index.d) != needed:
         got = f"{type(index).__name__} {[index.ntotal, index.d]}"
-        raise InvalidRequest("arrays", got, f"IndexHNSW {list(wanted)}")
+        raise InvalidRequest("arrays", got, f"IndexHNSW {list(needed)}")
     return index
 
 

@@ -6,8 +6,6 @@ Inner Product Search, with one level of clusters.
 Time O(C D + S D) a row with C clusters; memory C D floats and V ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -7,8 +7,6 @@ Time O(J D + I + S D) a row with I ids in the probed buckets; memory J D floats 
 integers. Shape letters: L tables, N bits a table, J = L N planes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from threading import local
 from typing import ClassVar
@@ -29,9 +27,9 @@ def _whole_tables(arrays: Arrays) -> None:
     tables, bits, _ = arrays["planes"].shape
     if tables > LARGEST_TABLES or bits > LARGEST_BITS:
         allowed = f"{LARGEST_TABLES} tables of {LARGEST_BITS} bits"
-        raise ValueError(f"planes are those of {tables} tables of {bits} bits, at most: {allowed}")
-    wanted = {"shifts": tables * bits, "offsets": tables * (1 << bits) + 1}
-    for name, size in wanted.items():
+        raise ValueError(f"planes of {tables} tables of {bits} bits, at most: {allowed}")
+    sizes = {"shifts": tables * bits, "offsets": tables * (1 << bits) + 1}
+    for name, size in sizes.items():
         if arrays[name].size != size:
             raise ValueError(f"{name} holds {arrays[name].size} numbers, needed: {size}")
     offsets, size = arrays["offsets"], arrays["ids"].size
@@ -41,7 +39,6 @@ def _whole_tables(arrays: Arrays) -> None:
 
 
 def _each_id_once(arrays: Arrays) -> None:
-    """ValueError unless every table has every id."""
     ids = arrays["ids"].reshape(len(arrays["planes"]), -1)
     for table, mine in enumerate(ids):
         if (np.sort(mine) != np.arange(mine.size)).any():
@@ -77,7 +74,7 @@ class LshHead(SelectingHead):
             tried=(1, 2, 4, 8),
         ),
         "candidates": Knob(
-            help="ids kept, those found by most tables, never fewer than k; 0 keeps all",
+            help="ids taken from the most tables, never fewer than k; 0 takes all",
             default=0,
             low=0,
             tried=(0, 300, 1000, 3000),

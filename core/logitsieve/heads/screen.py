@@ -4,15 +4,13 @@ Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen for Fast Softmax Inference o
 Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t (section 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Knob, require_part
 from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
-from logitsieve.heads._base.spec import PartSpec, TensorSpec, lists_part
+from logitsieve.heads._base.spec import PartSpec, TensorSpec, no_empty_lists, no_id_twice
 from logitsieve.heads.certified import SKETCH
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 
@@ -20,19 +18,22 @@ from logitsieve.kernels.sketch.sketch import sketch_descriptor
 class ScreenHead(ClusteredHead):
     """Looks at the candidate lists of the `probes` best clusters of each row.
 
-    A row with a cosine to its best centroid below `escalate` is answered by the fallback: it is far
-    from every fitted context. Not in the paper. If the part has `reaches`, they are factors of
-    `escalate` for each cluster.
+    A row with a cosine to its best centroid below `escalate` (times the cluster's `reaches`, if the
+    part has them) is far from every fitted context: the fallback answers. Not in the paper.
     """
 
     name: ClassVar[str] = "screen"
     borrows: ClassVar[tuple[str, ...]] = ("sketch",)
-    part: ClassVar[PartSpec | None] = lists_part(
+    part: ClassVar[PartSpec | None] = PartSpec(
         "screen",
         {
             "centroids": TensorSpec("float32", ("C", "D")),
             "reaches": TensorSpec("float32", ("C",), "factors", optional=True),
+            "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
+            "ids": TensorSpec("int32", ("S",), "ids", "V"),
         },
+        structure=no_empty_lists,
+        values=no_id_twice,
     )
     probed: ClassVar[str] = "probes"
     knob_table: ClassVar[Mapping[str, Knob]] = {

@@ -7,8 +7,6 @@ Time O(W D + V W + S D) a row with a width of W and S candidates; memory V R + R
 largest width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

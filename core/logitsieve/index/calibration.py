@@ -1,7 +1,5 @@
 """The shape of calibration.json (docs/building.md): no digest covers it, so readers check it."""
 
-from __future__ import annotations
-
 import binascii
 import re
 from base64 import b64decode, b64encode
@@ -33,8 +31,12 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
 def pack_contexts(hidden: Float32) -> dict[str, Any]:
     """Encode the first contexts of [N, D] that fit in calibration.json."""
     rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden[0].nbytes))
-    kept = np.ascontiguousarray(hidden[:rows], "<f4")
-    return {"rows": len(kept), "dim": kept.shape[1], "float32": b64encode(kept.tobytes()).decode()}
+    first = np.ascontiguousarray(hidden[:rows], "<f4")
+    return {
+        "rows": len(first),
+        "dim": first.shape[1],
+        "float32": b64encode(first.tobytes()).decode(),
+    }
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:

@@ -3,8 +3,6 @@
 A folder is made durable under a temporary name, then renamed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

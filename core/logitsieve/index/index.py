@@ -1,9 +1,4 @@
-"""Open and verify an index: heads over mapped arrays.
-
-Shape letters: M ids a row.
-"""
-
-from __future__ import annotations
+"""Open and verify an index: heads over mapped arrays."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,7 +9,8 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Float32, Int32
+from logitsieve.api.requests import id_rows
+from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.heads import HEADS, make_heads
 from logitsieve.heads._base.head import Softmax, ready_hidden
 from logitsieve.heads._base.kernel_head import Head
@@ -105,24 +101,9 @@ class Index:
                 return logits
         softmax = self.softmax
         hidden_BD = ready_hidden(hidden, softmax.dim)
-        ids = self._as_ids(ids_BM, len(hidden_BD))
+        ids = id_rows("ids", ids_BM, len(hidden_BD), self.vocab_size - 1)
         offsets = np.arange(len(ids) + 1, dtype=np.int64) * ids.shape[1]
         return softmax.logits(hidden_BD, offsets, ids.ravel()).reshape(ids.shape)
-
-    def _as_ids(self, ids: ArrayLike, rows: int) -> Int32:
-        try:
-            array = np.asarray(ids)
-        except ValueError as error:
-            raise InvalidRequest("ids", "a ragged list", "integers [B, M]") from error
-        if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
-            got = f"{array.dtype} {list(array.shape)}"
-            raise InvalidRequest("ids", got, "integers [B, M], M >= 1")
-        if len(array) != rows:
-            raise InvalidRequest("ids", f"{len(array)} rows", f"{rows}, one for each of `hidden`")
-        low, high = array.min(), array.max()
-        if low < 0 or high >= self.vocab_size:
-            raise InvalidRequest("ids", f"{low} .. {high}", f"0 .. {self.vocab_size - 1}")
-        return np.ascontiguousarray(array, np.int32)
 
     def warm(self, progress: Progress | None = None) -> None:
         """Compile (or load) every kernel; `progress` gets ("warm", heads done, heads in all)."""
@@ -156,11 +137,11 @@ def open_index(
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
     `verify="full"` hashes every file, reads every number and compares a sample of the sketch's rows
-    with the matrix. The result is remembered next to the compiled kernels in `kernel_cache` by
-    inode, size and times. "sizes" trusts the numbers.
+    with the matrix; the result is remembered in `kernel_cache` by inode, size and times. "sizes"
+    trusts the numbers. `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there.
 
-    `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there. IndexUnreadable
-    names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or DeviceLost.
+    IndexUnreadable names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or
+    DeviceLost.
     """
     backend = backend_of(device)  # before anything is read
     if verify not in ("full", "sizes"):

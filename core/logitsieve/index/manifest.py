@@ -1,7 +1,5 @@
 """The manifest: the contents of an index as canonical JSON, and the digest that identifies it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -9,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable
@@ -149,7 +147,7 @@ class Manifest:
         return fields
 
     @classmethod
-    def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Manifest:
+    def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Self:
         """Parse the output of `file_bytes`; IndexUnreadable names `file` and any deviation."""
         try:
             with as_unreadable(file):
@@ -161,7 +159,7 @@ class Manifest:
         return manifest
 
     @classmethod
-    def _parse(cls, data: bytes) -> Manifest:
+    def _parse(cls, data: bytes) -> Self:
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")

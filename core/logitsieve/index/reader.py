@@ -3,8 +3,6 @@
 Kernels rely on these. `verify.py` reads all other numbers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Shape letters: R rows of a block, F coordinates coded, W of four-bit codes, padded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

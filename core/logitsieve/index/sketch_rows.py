@@ -1,7 +1,7 @@
 """The check that a sketch belongs to its matrix: `certified`'s proofs rest on it.
 
-docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' for
-which they hold proves the bound of its row, however the sketch was made, and its `norms`.
+docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' that
+meets them proves the bound of its row, and `norms`, however the sketch was made.
 
 Shape letters: P coordinates, R rows of a block, F coordinates coded.
 """
@@ -24,11 +24,11 @@ from logitsieve.kernels.sketch.sketch import SUMMED, SpanNorms, span_of
 
 SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
-COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates: a step of the kernels' margin
+COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates, in the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided by
-GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
-SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # the same of float32 sums of a block, and of its rows
+GRAM_SPARE = 1e-9  # of a Gram matrix's trace, for 2^22 float64 sums of blocks
+SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # for float32 sums of a block
 LEAST_SHORT = 1e-15  # the least number with normal float32 products
 NORM_MARGINS = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates: a check rounds otherwise
 NORMS = tuple(
@@ -37,7 +37,7 @@ NORMS = tuple(
 
 
 class Residuals(NamedTuple):
-    """Rows over their stretch minus their coordinates' part, and bounds of its size."""
+    """Rows over their stretch minus their coordinates' part, and bounds of their norms."""
 
     rows: Float64  # [R, D]
     outside: Float64  # [R] at least the norm of each
@@ -83,8 +83,7 @@ def solve(arrays: Arrays) -> Solver:
 
 
 def sampled_rows(digest: str, vocab_size: int) -> Int64:
-    """Rows to check, ascending: one of each of SAMPLED stretches of about V / SAMPLED rows, drawn
-    by the digest."""
+    """Draw rows to check by the digest, ascending: one of each of SAMPLED equal stretches."""
     count = min(SAMPLED, vocab_size)
     borders = np.arange(count + 1) * vocab_size // count  # whole, so that stretches share no row
     jitter = np.random.default_rng(int(digest, 16)).random(count)
@@ -99,13 +98,16 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     if "middle" not in sketch:
         _check_biases(softmax.bias, sketch, places_of(sketch, softmax.vocab_size))
     solver, left = solve(sketch), float(limits[4])
-    grams = grams_of(sketch, solver)
+    grams = LevelGrams() if "middle" in sketch else Grams(solver)
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
         for block, weight, turned, residuals, codings in _blocks(softmax, sketch, solver, rows):
             _check_block(weight, turned, residuals, solver, left, codings, block)
             grams.add(turned, residuals, codings)
             report(len(block))
-        _check_norms(sketch["norms"], grams.norms())
+        norms = zip(NORMS, sketch["norms"].tolist(), grams.norms().tolist(), strict=True)
+    for name, norm, needed in norms:
+        if not norm >= needed:
+            raise ValueError(f"norms has {norm:.9g} for {name}, their rows have {needed:.9g}")
 
 
 def _blocks(
@@ -132,7 +134,7 @@ def places_of(sketch: Arrays, vocab_size: int) -> Int64:
 def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
     """Return the `norms` [6] for a sketch's other arrays, with a margin for the check."""
     solver = solve(sketch)
-    grams = grams_of(sketch, solver)
+    grams = LevelGrams() if "middle" in sketch else Grams(solver)
     every = np.arange(softmax.vocab_size)
     for block, _, turned, residuals, codings in _blocks(softmax, sketch, solver, every):
         grams.add(turned, residuals, codings)
@@ -144,11 +146,6 @@ def with_room(grams: Grams | LevelGrams) -> Float64:
     """Return the norms of Gram matrices as a sketch stores them."""
     share, floor = NORM_MARGINS
     return grams.norms(roundings=2) * share + floor * grams.length
-
-
-def grams_of(sketch: Arrays, solver: Solver) -> Grams | LevelGrams:
-    """Empty Gram matrices for the rows of a sketch."""
-    return LevelGrams() if "middle" in sketch else Grams(solver)
 
 
 class Grams:
@@ -241,12 +238,6 @@ def _spectral_norm(gram: Float64, spare: float = GRAM_SPARE) -> float:
     # A sum of products is off by a share of the sum of squares: so is the matrix, by its trace.
     largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + spare * float(np.trace(gram))
     return float(np.sqrt(largest)) * SUMMED
-
-
-def _check_norms(stored: Float64, least: Float64) -> None:
-    for name, norm, needed in zip(NORMS, stored.tolist(), least.tolist(), strict=True):
-        if not norm >= needed:
-            raise ValueError(f"norms has {norm:.9g} for {name}, their rows have {needed:.9g}")
 
 
 def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:

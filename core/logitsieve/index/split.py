@@ -1,7 +1,5 @@
 """Split an index by the rows of W into shards, each an index of its own."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,9 +31,9 @@ def split_index(
 ) -> Path:
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
-    `out` is a new folder <name>/<version>. Shards hold consecutive rows, equally many up to
-    multiples of 256, the vocabulary, and SHARD_HEADS. The source is verified first. InvalidRequest
-    names the argument, IndexUnreadable a file.
+    `out` is a new folder <name>/<version>. Shards hold consecutive rows, in about equal multiples
+    of 256, their words, and SHARD_HEADS. The source is verified first. InvalidRequest names the
+    argument, IndexUnreadable a file.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -64,7 +62,7 @@ def shard_folders(version: Path | str) -> list[Path]:
 
 
 def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
-    manifest, whole = contents.manifest, contents.softmax
+    manifest, source = contents.manifest, contents.softmax
     heads = {name: manifest.heads[name] for name in SHARD_HEADS if name in manifest.heads}
     parts: dict[str, Arrays] = {}
     if heads.keys() > {"exact"}:
@@ -72,7 +70,7 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
     words = read_vocabulary(contents.path, manifest)
     write_index(
         out,
-        softmax=Softmax(whole.matrix[rows], whole.bias[rows].copy()),
+        softmax=Softmax(source.matrix[rows], source.bias[rows].copy()),
         parts=parts,
         heads=heads,
         default_head=next(iter(heads)),

@@ -3,8 +3,6 @@
 Format: https://huggingface.co/docs/safetensors; our additions: docs/index-format.md.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap
@@ -189,7 +187,6 @@ def _are_counts(values: object) -> bool:
 
 
 def _check_layout(spans: list[Span], begin: int, size: int) -> None:
-    """ValueError unless sorted spans fill the file without holes or overlaps."""
     position = 0
     for span in spans:
         if span.start != position:

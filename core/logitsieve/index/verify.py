@@ -1,7 +1,5 @@
 """The full check: every byte against its digest, every number against its range or the matrix."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

@@ -1,11 +1,9 @@
 """Write an index completely or not at all; an existing one never changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
-from logitsieve.heads._base.spec import Arrays, check_structure, check_values
+from logitsieve.heads._base.spec import Arrays, check_values
 from logitsieve.index.files import fsync_folder, link_or_copy, new_folder, write_file
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -28,7 +26,7 @@ from logitsieve.index.manifest import (
     is_name,
     is_version,
 )
-from logitsieve.index.reader import PARTS, check_heads, read_folder, spec_of
+from logitsieve.index.reader import check_heads, read_folder, spec_of
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
 from logitsieve.index.verify import check_scales, verify_contents
 
@@ -47,21 +45,22 @@ def write_index(
     seeds: Mapping[str, int] | None = None,
     calibration: Mapping[str, Any] | None = None,
     checkpoint: Callable[[str], None] = lambda step: None,
-    finite: Collection[str] = (),
+    finite: bool = False,
     shard: ShardOf | None = None,
 ) -> Path:
     """Write the index directory `out` (<name>/<version>) and return it.
 
-    `parts` maps part names to named arrays, without `softmax`, whose stored matrix [V, D] is
-    written without a copy. `out` must not exist. `checkpoint` is called with the name of each
-    finished step. `finite` names parts with numbers that the caller has checked. `shard` describes
-    the full softmax of a shard.
+    `parts` maps part names to named arrays, without `softmax`; its matrix is not copied. `out` must
+    not exist. `checkpoint` gets the name of each finished step. `finite` if the caller has checked
+    the softmax's numbers. `shard` describes the full softmax of a shard.
 
     Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
     also if the written files fail the full check.
     """
     out = new_path(out)
-    arrays = _checked_parts(softmax, parts, finite)
+    if not finite:
+        _require_finite(softmax)
+    arrays = _storable_parts(softmax, parts)
     words = None if vocabulary is None else _vocabulary_bytes(vocabulary, softmax.vocab_size)
     measured = None if calibration is None else _plain("calibration", calibration)
     fields: dict[str, Any] = {
@@ -119,7 +118,7 @@ def fill_folder(
     words: bytes | None,
     measured: Mapping[str, Any] | None,
     fields: Mapping[str, Any],
-    checkpoint: Callable[[str], None] = lambda step: None,
+    checkpoint: Callable[[str], None],
 ) -> None:
     """Write every file, each durable before the next is begun, the manifest last."""
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
@@ -171,29 +170,24 @@ def new_path(out: Path | str) -> Path:
     return path
 
 
-def _checked_parts(
-    softmax: Softmax, parts: Mapping[str, Arrays], finite: Collection[str]
-) -> dict[str, Arrays]:
+def _require_finite(softmax: Softmax) -> None:
+    arrays = {"weight": softmax.stored, "bias": softmax.bias}
+    try:
+        check_values(spec_of("softmax", arrays), arrays, lambda _: None)
+        check_scales(softmax.matrix)
+    except ValueError as error:
+        raise InvalidRequest("softmax", str(error), "docs/index-format.md") from error
+
+
+def _storable_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, Arrays]:
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
-    checked: dict[str, Arrays] = {}
     # The bias is small: a copy certainly does not change.
     matrix = {"weight": softmax.stored, "bias": softmax.bias.copy()}
-    for name, arrays in {"softmax": matrix, **parts}.items():
-        checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
-        if name not in PARTS:
-            continue
-        spec = spec_of(name, checked[name])
-        try:
-            check_structure(spec, checked[name], softmax.vocab_size, softmax.dim)
-            if name not in finite:
-                check_values(spec, checked[name], lambda _: None)
-            if name == "softmax":
-                check_scales(softmax.matrix)
-        except ValueError as error:
-            field = "softmax" if name == "softmax" else f"parts[{name!r}]"
-            raise InvalidRequest(field, str(error), "docs/index-format.md") from error
-    return checked
+    return {
+        name: {key: _storable(name, key, array) for key, array in arrays.items()}
+        for name, arrays in {"softmax": matrix, **parts}.items()
+    }
 
 
 def _storable(part: str, key: str, array: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ class _Linked(JITCodeLibrary):
         """Leave it to the kernel that this is linked into."""
 
     def set_env(self, name: str, env: object) -> None:
-        """Do nothing: only machine code has an environment."""
+        """Ignore it: only machine code has an environment."""
 
 
 class _InlineCompiler(Compiler):
@@ -111,7 +111,7 @@ class _Cache:
         self._function, self._root = function, _root_of(function)
 
     def load_overload(self, types: Any, context: Any) -> Any:
-        """Return Numba's result from the folder in use, or what is shipped; else None."""
+        """Return Numba's result from the folder in use or the shipped one, else None."""
         context.refresh()
         name = self._file(types, context.codegen())
         for folder in (_folder(), SHIPPED):
@@ -184,7 +184,7 @@ def _folder() -> Path:
 
 
 def kernels_in(folder: Path, root: Path = _ROOT) -> Path:
-    """Return where a cache has the machine code of the kernels below `root`."""
+    """Return the folder of a cache with the machine code of the kernels below `root`."""
     within = folder / f"kernels-{_sources_digest(_ROOT)}"
     return within if root == _ROOT else within / f"{root.name}-{_sources_digest(root)}"
 
@@ -203,7 +203,7 @@ def _root_of(function: Callable[..., Any]) -> Path:
 
 @cache
 def _sources_digest(root: Path) -> str:
-    """Hash every source, and the versions that read what is kept."""
+    """Hash every source, and the versions that read the results."""
     versions = f"{numba.__version__} {sys.implementation.cache_tag}"
     digest = hashlib.sha256(versions.encode())
     for source in sorted(root.rglob("*.py")):

@@ -1,7 +1,5 @@
 """Row slices on threads: kernels release the GIL, so slices of a batch run in parallel."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The deadline of a computation, and the times that it notes, by thread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import local

@@ -1,7 +1,5 @@
 """Installed extras, local addresses, and errors that name their file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ Floats are widened exactly and narrowed with one rounding. bfloat16, which numpy
 the upper half of a float32.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

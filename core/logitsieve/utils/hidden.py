@@ -3,8 +3,6 @@
 Contiguous float32 arrays are not copied; other forms and CPU torch tensors are converted once.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

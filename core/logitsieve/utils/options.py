@@ -1,7 +1,5 @@
 """Fields of option dataclasses, with help and ranges; reports of progress."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import field, fields
@@ -16,7 +14,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Do nothing with a report of progress."""
+    """Ignore a report of progress."""
 
 
 def option(default: Any, help: str, low: float | None = None, high: float = inf) -> Any:
@@ -44,7 +42,7 @@ def check_ranges(options: Any) -> None:
                 raise InvalidRequest(item.name, one, allowed)
 
 
-QUIET_S = 2.0  # shorter runs print nothing
+QUIET_S = 2.0  # shorter runs are silent
 EVERY_S = 10.0  # between two lines of a stage
 
 ProgressOption: TypeAlias = Progress | Literal["auto"] | None

@@ -68,8 +68,8 @@ class StoredMatrix:
             raise InvalidRequest("weight", f"the type {self.kind!r:.40}", ", ".join(KINDS))
         data, kind = self.data, KINDS[self.kind]
         width = kind.bytes if kind.blocks else 1
-        whole = data.ndim == 2 and data.size > 0 and data.shape[1] % width == 0
-        if data.dtype != kind.dtype or not whole or not data.flags.c_contiguous:
+        fits = data.ndim == 2 and data.size > 0 and data.shape[1] % width == 0
+        if data.dtype != kind.dtype or not fits or not data.flags.c_contiguous:
             rows = f"whole blocks of {width} bytes, {self.kind}" if kind.blocks else "any"
             allowed = f"{kind.dtype} [any, {rows}], C-contiguous"
             raise InvalidRequest("weight", f"{data.dtype} {list(data.shape)}", allowed)

@@ -3,8 +3,6 @@
 Depends on numpy alone, so that client and server share it without generated code.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Any, TypeVar
 

@@ -110,7 +110,7 @@ def run(
         },
         seeds={"seed": config.seed},
         calibration=calibration,
-        finite=("softmax",),
+        finite=True,
     )
     progress("write", 1, 1)
     return open_index(out, threads=config.threads, verify="sizes")

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32
-from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads import ExactHead
 from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import Head, replace_rows, unproven
-from logitsieve.heads._base.spec import Arrays
+from logitsieve.heads._base.kernel_head import Head, Limits, replace_rows, unproven
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX, HIDDEN = make_softmax(40, 6), make_hidden(70, 6)
@@ -25,11 +24,7 @@ class FirstRows(Head):
         "least": Knob(help="", default=-9.0, low=-9.0, high=9.0, whole=False)
     }
 
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        return {"least": min(knobs["least"], 5.0)}
+    limits: ClassVar[Limits] = {"least": lambda *_: 5}
 
     def _kernel(
         self,

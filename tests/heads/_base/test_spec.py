@@ -9,10 +9,16 @@ from logitsieve.heads._base.spec import (
     all_different,
     check_structure,
     check_values,
-    lists_part,
+    no_empty_lists,
+    no_id_twice,
 )
 
-PART = lists_part("lists", {"centroids": TensorSpec("float32", ("C", "D"))})
+LISTS = {
+    "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
+    "ids": TensorSpec("int32", ("S",), "ids", "V"),
+}
+CENTROIDS = {"centroids": TensorSpec("float32", ("C", "D"))}
+PART = PartSpec("lists", CENTROIDS | LISTS, no_empty_lists, no_id_twice)
 FACTORS = PartSpec("factors", {"factors": TensorSpec("float32", ("N",), "factors")})
 BLOCKS = PartSpec("blocks", {"blocks": TensorSpec("float32", ("V/16", 16))})
 
@@ -27,7 +33,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 def test_letters_take_the_sizes_of_the_arrays() -> None:
     check_structure(PART, arrays(), 4, 3)
-    check_structure(lists_part("alone", {}), arrays(), 4, 3)
+    check_structure(PartSpec("alone", LISTS, no_empty_lists, no_id_twice), arrays(), 4, 3)
     check_structure(FACTORS, {"factors": np.full(2, 0.5, np.float32)}, 4, 3)
     check_structure(BLOCKS, {"blocks": np.zeros((2, 16), np.float32)}, 17, 1)
 

@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.rows.functions import CODED_DOTS, CODED_FOURS, addresses, call_dots
-from logitsieve.kernels.rows.products import code_header, code_room, encode_words, sums_of_pairs
+from logitsieve.kernels.rows.products import code_header, codes_size, encode_words, sums_of_pairs
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift
 from logitsieve.kernels.topk.descriptor import coded_slack_at, matrix_descriptor
@@ -59,7 +59,7 @@ def slack_of(address, norm, off):
 
 @kernel("(int64,)")
 def room_of(dim):
-    return 2 * code_room(dim)
+    return 2 * codes_size(dim)
 
 
 @kernel("(int64,)")

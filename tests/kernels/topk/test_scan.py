@@ -10,7 +10,7 @@ from logitsieve.kernels.topk.queries import (
     LOGITS,
     empty_heaps,
     queries_at,
-    query_room,
+    query_size,
     widen_queries,
     write_answers,
 )
@@ -25,7 +25,7 @@ SOFTMAX, HIDDEN = make_softmax(700, 33), make_hidden(4, 33)
 def scan_listed(address, hidden, listed, ids, logits, together, distinct):
     """Fill ids and logits [4, K] with the best of `listed`, for four rows of hidden."""
     descriptor, (count, dim), limit = int64_pointer(address), hidden.shape, ids.shape[1]
-    scratch = np.empty(count * query_room(dim, limit) + LOGITS, np.float64)
+    scratch = np.empty(count * query_size(dim, limit) + LOGITS, np.float64)
     queries = queries_at(
         pointer(scratch), count, pointer(hidden), pointer(ids), dim, limit, distinct
     )

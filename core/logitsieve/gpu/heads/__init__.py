@@ -1,7 +1,5 @@
 """Heads on a GPU, by the names of the host's, with answers that a device finds."""
 
-from __future__ import annotations
-
 from logitsieve.gpu.heads.base import DeviceHead
 from logitsieve.gpu.heads.gpu_exact import GpuAssured, GpuCertified, GpuEstimated, GpuExact
 from logitsieve.gpu.heads.gpu_screen import GpuScreen

@@ -1,15 +1,13 @@
-"""The base of heads on a GPU: the head on the host with its answers found on a device.
+"""The base of heads on a GPU: heads of the host with answers found on a device.
 
-float32 logits choose candidates, exact logits decide. Candidates, bounds and
-previews of all logits come from the head on the host.
+float32 logits choose candidates, exact logits decide. Candidates, bounds and previews of all logits
+come from the head on the host.
 """
-
-from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -33,7 +31,7 @@ class Ranked(NamedTuple):
     exact: Tensor  # bool [B] proven to be the best of all V
     scanned: Tensor  # int32 [B] rows of W scanned; -1 for an open row
 
-    def replace(self, chosen: Tensor, other: Ranked) -> None:
+    def replace(self, chosen: Tensor, other: Self) -> None:
         """Replace the chosen rows by `other`'s."""
         for mine, theirs in zip(self, other, strict=True):
             mine[chosen] = theirs
@@ -53,11 +51,11 @@ def rank(matrix: DeviceMatrix, hidden: Tensor, ids: Tensor, k: int) -> tuple[Ten
 def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
     """Return the k best of all V ids for admissible rows of hidden [B, D].
 
-    Let s be a row's k-th largest float32 logit. Before the bias was added each is within `slack` of
-    the exact one. So k exact logits are at least s - slack, and the float32 logit of each of the k
-    best is at least s - 2 slack, except for BIAS_ERROR of s and of slack, since adding the bias
-    rounds twice (u each). If the least of more than k candidates is below that, no other id is
-    among the k best. Otherwise, for example with ties, the row stays open.
+    With s a row's k-th largest float32 logit, each within `slack` of the exact one before the bias
+    was added, k exact logits are at least s - slack. So the float32 logit of each of the k best is
+    at least s - 2 slack, less BIAS_ERROR of s and of slack, since adding the bias rounds twice (u
+    each). If the least of more than k candidates is below that, no other id is among the k best.
+    Otherwise, for example with ties, the row stays open.
     """
     vocab_size = matrix.vocab_size
     scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
@@ -116,9 +114,9 @@ class DeviceHead(Head):
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
-        A tensor on the device is answered in tensors there, mostly without waiting for it: a row
-        that is not finite, or too large, has ids of -1, logits of NaN and `exact` False; an open
-        row has `exact` False.
+        A tensor on the device is answered in tensors there, mostly without waiting: a row that is
+        not finite, or too large, has ids of -1, logits of NaN and `exact` False; an open row has
+        `exact` False.
         """
         if (tensor := self.device_rows(hidden)) is None:
             hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)

@@ -1,7 +1,5 @@
 """Heads that answer for the whole softmax: `exact`, and by it the heads with a sketch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from math import inf

@@ -5,9 +5,7 @@ Routes equal the host's: by exact dots with the centroids.
 Shape letters: C clusters, L ids of the longest list.
 """
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -34,7 +32,7 @@ class DeviceLists(NamedTuple):
     longest: int  # L
 
     @classmethod
-    def of(cls, arrays: Arrays, device: torch.device) -> DeviceLists:
+    def of(cls, arrays: Arrays, device: torch.device) -> Self:
         """Copy the arrays of the part `screen` to a device."""
         centroids, offsets = arrays["centroids"], arrays["offsets"].astype(np.int64)
         count, lengths = len(centroids), np.diff(offsets)

@@ -6,8 +6,6 @@ from the host's, or from another batch's.
 Shape letters: R rank.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
-from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
+from logitsieve.api.requests import whole
+from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64, select_rows
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.functions import decoded
 from logitsieve.kernels.topk.descriptor import matrix_descriptor
@@ -32,14 +32,17 @@ FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.boo
 class Softmax:
     """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
 
-    `matrix` is W in a float type or in blocks; floats may be given as an array, bfloat16 as its
-    bits, uint16. Logits belong to its float32 values, which kernels compute row by row.
+    `weight` may be an array of floats, bfloat16 as its bits, uint16. Logits belong to the float32
+    values of `matrix`.
     """
 
     def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
         self.matrix, self.bias = StoredMatrix.of(weight), bias
+        vocab_size = self.matrix.vocab_size
         # Kernels read it by address, without any check.
-        require_array("bias", bias, FLOAT32, (self.matrix.vocab_size,))
+        if bias.dtype != FLOAT32 or bias.shape != (vocab_size,) or not bias.flags.c_contiguous:
+            got = f"{bias.dtype} {list(bias.shape)}"
+            raise InvalidRequest("bias", got, f"float32 [{vocab_size}], C-contiguous")
 
     @property
     def stored(self) -> np.ndarray:
@@ -129,48 +132,15 @@ class Knob:
     tried: tuple[float, ...] = ()  # by `tune` and the benchmarks
 
 
-def require_array(
-    field: str, array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int | None, ...]
-) -> None:
-    """InvalidRequest unless `array` is C-contiguous, of that dtype and shape (None: at least 1)."""
-    fits = array.ndim == len(shape) and all(
-        got == wanted if wanted is not None else got >= 1
-        for got, wanted in zip(array.shape, shape, strict=True)
-    )
-    if array.dtype != dtype or not array.flags.c_contiguous or not fits:
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        got = f"{array.dtype} {list(array.shape)}"
-        raise InvalidRequest(field, got, f"{dtype} [{wanted}], C-contiguous")
-
-
-def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
-    """Convert `hidden` to C-contiguous float32 [B, D]; no copy if it is that."""
-    if type(hidden) is np.ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
-        shape = hidden.shape
-        if len(shape) == 2 and shape[1] == dim and shape[0]:
-            return hidden
-    return as_hidden(hidden, dim)
-
-
 def checked_k(k: Any, vocab_size: int) -> int:
     """Return `k` as an int in 1 .. V; InvalidRequest otherwise."""
-    if type(k) is not int:
-        try:
-            if isinstance(k, bool | np.bool_):
-                raise TypeError
-            k = index(k)
-        except TypeError as error:
-            raise InvalidRequest("k", repr(k), f"a whole number, 1 to {vocab_size}") from error
-    if not 1 <= k <= vocab_size:
-        raise InvalidRequest("k", k, f"1 to {vocab_size}")
-    return int(k)
+    return whole("k", k, 1, vocab_size)
 
 
 def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
-    """Return `hidden` as from `ready_hidden`, its rows, and `k` as from `checked_k`.
+    """Return `hidden` as C-contiguous float32 [B, D], B, and `k` in 1 .. V; or InvalidRequest.
 
-    Requests that need no change are checked without calls, each of which costs a microsecond or
-    more.
+    Requests that need no change are checked without calls, which cost a microsecond each.
     """
     if type(hidden) is ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
         shape = hidden.shape
@@ -179,6 +149,11 @@ def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple
             return hidden, shape[0], k
     hidden = as_hidden(hidden, dim)
     return hidden, hidden.shape[0], checked_k(k, vocab_size)
+
+
+def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
+    """Convert `hidden` to C-contiguous float32 [B, D]; no copy if it is that."""
+    return ready_request(hidden, 1, dim, 1)[0]
 
 
 def checked_knobs(
@@ -235,13 +210,5 @@ def no_edits(rows: int) -> Edits:
 
 def edits_of_rows(edits: Edits, rows: Int64) -> Edits:
     """Select the edits of rows, in that order."""
-    offsets, ids, values = edits
-    lengths = np.diff(offsets)[rows]
-    ends = offsets_of(lengths)
-    taken = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
-    return ends, ids[taken], values[taken]
-
-
-def offsets_of(lengths: Int64) -> Int64:
-    """Return the CSR offsets of rows of these lengths."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    offsets, places = select_rows(edits[0], rows)
+    return offsets, edits[1][places], edits[2][places]

@@ -14,7 +14,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, Int32, Int64, TopK
+from logitsieve.api.results import (
+    ArrayLike,
+    Bool,
+    Candidates,
+    Float32,
+    Int32,
+    Int64,
+    TopK,
+    select_rows,
+)
 from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
@@ -23,23 +32,24 @@ from logitsieve.heads._base.head import (
     Softmax,
     checked_knobs,
     ready_request,
+    refuse_first,
     refuse_row,
     require_part,
 )
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.pool import ROWS_A_SLICE, run_all, run_slices
 from logitsieve.kernels.screen.route import screen_descriptor
-from logitsieve.kernels.screen.screen_topk import screen_candidates, screen_topk
+from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
 from logitsieve.kernels.topk.descriptor import shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
 
 FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden, below which they are not divided among threads
-SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start, and so many rows
-SHARE_ANSWERS = 16  # for each answer
+SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start
+SHARE_ANSWERS = 16  # the least rows of a share for each answer
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
-# The largest value that an index's arrays have use for, by knob: no more clusters than there are.
+# By knob, the largest value of use to an index's arrays, such as the number of clusters.
 Limits = Mapping[str, Callable[[Arrays, Softmax], int]]
 
 # (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
@@ -60,8 +70,8 @@ class Head(ABC):
     limits: ClassVar[Limits] = {}
     part: ClassVar[PartSpec | None] = None  # the arrays it is made from
     proves: ClassVar[bool] = False  # its own answers are proven exact
-    chance: ClassVar[float] = 1.0  # bound on a wrong top k of a row: 0 if it proves, 1 if unknown
-    borrows: ClassVar[tuple[str, ...]] = ()  # parts of other heads that it uses if they are there
+    chance: ClassVar[float] = 1.0  # of a row's top k to be wrong, at most; 1: unknown
+    borrows: ClassVar[tuple[str, ...]] = ()  # parts of other heads that it uses, if present
 
     _kernel: TopKernel
 
@@ -79,27 +89,22 @@ class Head(ABC):
         self._fallback, self._threads = fallback, threads
         self.fallback_chance = fallback.chance if fallback else 0.0
         self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+        self.knobs: dict[str, float] = {}
         self._prepare()
-        self._set_knobs(checked_knobs(self.knob_table, {}, knobs or {}))
+        self._set_knobs(knobs or {})
 
     def _prepare(self) -> None:
         self._describe(self._softmax.descriptor)
 
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """Return the knobs within their `limits`."""
-        most = {name: limit(arrays, softmax) for name, limit in cls.limits.items()}
-        return {name: min(value, most.get(name, value)) for name, value in knobs.items()}
+    def _set_knobs(self, changed: Mapping[str, float]) -> None:
+        knobs = checked_knobs(self.knob_table, self.knobs, changed)
+        most = {name: limit(self._arrays, self._softmax) for name, limit in self.limits.items()}
+        self.knobs = {name: min(value, most.get(name, value)) for name, value in knobs.items()}
+        self._apply_knobs()
 
     def _apply_knobs(self) -> None:
-        """Recompute what depends on the (clamped) knobs."""
+        """Recompute all that depends on `knobs`."""
         return
-
-    def _set_knobs(self, knobs: Mapping[str, float]) -> None:
-        self.knobs = self.clamp_knobs(knobs, self._arrays, self._softmax)
-        self._apply_knobs()
 
     def _describe(self, descriptor: Int64, read: int = 0) -> None:
         """Answer from a descriptor; `read` counts the bytes of W that every row has to read.
@@ -122,7 +127,7 @@ class Head(ABC):
     def with_knobs(self, **knobs: float) -> Self:
         """Return the head at another operating point; InvalidKnob if unknown or out of range."""
         other = copy(self)
-        other._set_knobs(checked_knobs(self.knob_table, self.knobs, knobs))
+        other._set_knobs(knobs)
         return other
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
@@ -201,19 +206,12 @@ class Head(ABC):
         self.candidates(zeros, 1)
 
 
-class SelectingHead(Head):
-    """Selects some rows of W for each query, and decides by their exact logits."""
+class ListingHead(Head):
+    """Lists some rows of W for each query, and decides by their exact logits."""
 
     @abstractmethod
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """Return CSR (offsets [B+1], distinct ids) of rows to look at, on any thread."""
-
-    def _kernel(
-        self, address: int, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32,
-        start: int, stop: int,
-    ) -> int:  # fmt: skip
-        offsets, listed = self.select(hidden[start:stop], ids.shape[1])
-        return int(listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start))
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
@@ -222,7 +220,18 @@ class SelectingHead(Head):
         return self._fill_short(listed, hidden, k)
 
 
-class ClusteredHead(Head):
+class SelectingHead(ListingHead):
+    """Answers from the rows that `select` lists."""
+
+    def _kernel(
+        self, address: int, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32,
+        start: int, stop: int,
+    ) -> int:  # fmt: skip
+        offsets, listed = self.select(hidden[start:stop], ids.shape[1])
+        return int(listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start))
+
+
+class ClusteredHead(ListingHead):
     """Looks at the lists of each row's best clusters, as many as its knob `probed` says.
 
     Time O(C D + S D) a row; memory C D floats and the lists.
@@ -238,8 +247,10 @@ class ClusteredHead(Head):
         self._describe_lists(self._arrays, int(self.knobs[self.probed]))
 
     def _describe_lists(self, arrays: Arrays, probes: int) -> None:
+        offsets, self._list_ids, self._probes = arrays["offsets"], arrays["ids"], probes
+        self._list_offsets = np.append(offsets, offsets[-1])  # the last list is empty
         descriptor, self._described = screen_descriptor(
-            self._matrix(),
+            self._softmax.descriptor,
             arrays["centroids"],
             arrays["offsets"],
             arrays["ids"],
@@ -252,20 +263,21 @@ class ClusteredHead(Head):
         )
         self._describe(descriptor)
 
-    def _matrix(self) -> Int64:
-        return self._softmax.descriptor
-
     def _sketch(self) -> Int64 | None:
         """Return the descriptor of a sketch to scan lists through; None: all logits are exact."""
         return None
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        status, offsets, ids, logits = screen_candidates(self._address, hidden, k, True)
-        if status < 0:
-            refuse_row(-1 - status)
-        listed = unproven(offsets, ids, logits)
-        return self._fill_short(listed, hidden, k) if status else listed
+    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+        rows, size = len(hidden), self._vocab_size
+        clusters = np.empty((rows, self._probes), np.int32)
+        refuse_first([screen_routes(self._address, hidden, clusters)])
+        offsets, places = select_rows(self._list_offsets, clusters.ravel())
+        offsets, ids = offsets[:: self._probes].copy(), self._list_ids[places]
+        if self._probes > 1 and not self.disjoint:
+            keys = np.unique(np.repeat(np.arange(rows) * size, np.diff(offsets)) + ids)
+            offsets = np.searchsorted(keys, np.arange(rows + 1) * size)
+            ids = (keys % size).astype(np.int32)
+        return offsets, ids
 
 
 def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
@@ -275,19 +287,10 @@ def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
 
 def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:
     """Take the marked rows from `other`, which has only those."""
-    lengths = np.diff(listed.offsets)
-    keep = np.repeat(~rows, lengths)
-    source = np.empty(rows.size, np.int64)  # start of each row's ids in [kept, other]
-    source[~rows] = np.cumsum(lengths[~rows]) - lengths[~rows]
-    source[rows] = keep.sum() + other.offsets[:-1]
-    lengths[rows] = np.diff(other.offsets)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    order = np.arange(offsets[-1]) + np.repeat(source - offsets[:-1], lengths)
-    upper = listed.upper.copy()
-    upper[rows] = other.upper
-    return Candidates(
-        offsets,
-        np.concatenate([listed.ids[keep], other.ids])[order],
-        np.concatenate([listed.logits[keep], other.logits])[order],
-        upper,
-    )
+    offsets = np.concatenate([listed.offsets, listed.offsets[-1] + other.offsets[1:]])
+    columns: list[Any] = [np.concatenate(pair) for pair in zip(listed[1:], other[1:], strict=True)]
+    ids, logits, upper = columns
+    order = np.arange(rows.size)
+    order[rows] = np.arange(rows.size, len(upper))
+    offsets, places = select_rows(offsets, order)
+    return Candidates(offsets, ids[places], logits[places], upper[order])

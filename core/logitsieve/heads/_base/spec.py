@@ -3,14 +3,13 @@
 V and D are the softmax's sizes; the first tensor that names any other letter binds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from logitsieve.api.results import repeated_id
 from logitsieve.utils.floats import STORED, finite
 
 Arrays = Mapping[str, np.ndarray]
@@ -24,8 +23,8 @@ class TensorSpec:
     """One array, which a part may lack if it is `optional`.
 
     `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
-    addresses, so every new head checks them, and that `factors` are finite and positive. Verifying
-    an index also checks that `reals` are finite.
+    addresses. Every new head checks them, and that `factors` are finite and positive; verifying an
+    index checks that `reals` are finite.
     """
 
     dtype: str  # numpy's name, or "bfloat16"; several by " or "
@@ -33,11 +32,6 @@ class TensorSpec:
     holds: Literal["reals", "codes", "ids", "offsets", "factors"] = "reals"
     below: str = ""
     optional: bool = False
-
-    @property
-    def dtypes(self) -> list[np.dtype[Any]]:
-        """The allowed dtypes; bfloat16 is uint16."""
-        return [STORED.get(name) or np.dtype(name) for name in self.dtype.split(" or ")]
 
 
 @dataclass(frozen=True)
@@ -102,10 +96,11 @@ def _bind(name: str, tensor: TensorSpec, array: np.ndarray, sizes: Sizes) -> Non
             if isinstance(size, str) and "/" not in size:
                 letter, _, more = size.partition("+")
                 sizes.setdefault(letter, max(1, got - int(more or 0)))
-    wanted = [_size(size, sizes) for size in tensor.shape]
-    if array.dtype not in tensor.dtypes or list(array.shape) != wanted:
+    needed = [_size(size, sizes) for size in tensor.shape]
+    dtypes = [STORED.get(name) or np.dtype(name) for name in tensor.dtype.split(" or ")]
+    if array.dtype not in dtypes or list(array.shape) != needed:
         got = f"{array.dtype} {list(array.shape)}"
-        raise ValueError(f"{name} is {got}, needed: {tensor.dtype} {wanted}")
+        raise ValueError(f"{name} is {got}, needed: {tensor.dtype} {needed}")
 
 
 def _size(size: str | int, sizes: Sizes) -> int | str:
@@ -153,18 +148,5 @@ def all_different(arrays: Arrays, ids: str = "ids") -> None:
 
 def no_id_twice(arrays: Arrays) -> None:
     """ValueError if a list has an id twice."""
-    starts, values = arrays["offsets"], arrays["ids"]
-    order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
-    same = (np.diff(values[order]) == 0) & (np.diff(np.searchsorted(starts, order, "right")) == 0)
-    if same.any():
-        place = int(np.searchsorted(starts, order[int(same.argmax())], "right")) - 1
-        raise ValueError(f"ids: list {place} holds an id twice")
-
-
-def lists_part(name: str, tensors: Mapping[str, TensorSpec]) -> PartSpec:
-    """Describe a part with lists `ids` cut by `offsets` [C+1]: none empty, no id twice in one."""
-    lists = {
-        "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
-        "ids": TensorSpec("int32", ("S",), "ids", "V"),
-    }
-    return PartSpec(name, {**tensors, **lists}, no_empty_lists, no_id_twice)
+    if repeated := repeated_id(arrays["offsets"], arrays["ids"]):
+        raise ValueError(f"ids: list {repeated[0]} holds an id twice")

@@ -1,1 +1,1 @@
-"""Draws and log Z from intervals of logits: what is proven of all rows by few of them."""
+"""Draws and log Z from intervals of logits: proofs about all rows from few of them."""

@@ -1,14 +1,10 @@
 """log Z within a width, and the draws of sampling/gumbel.py, seed for seed, from few logits.
 
-A draw is the id with the largest x_i / T + G_i. The bound of x_i gives the least noise by which an
-id can reach a guess of the winning value. Noise of blocks, then of ids, selects candidates; few
+A draw is the id with the largest x_i / T + G_i. The bound of x_i gives the least noise that an id
+needs to reach a guess of the winning value. Noise of blocks, then of ids, selects candidates; few
 pass the fine codes and are computed. The guess, log Z estimated less g = GUESSED_BY_BOUNDS, is too
-high once in e^(e^g) draws, and then lowered.
-
-With top-p and min-p, test if the best id is in the set that they leave, then the next: filters.py.
+high once in e^(e^g) draws, and then lowered. filters.py applies top-p and min-p.
 """
-
-from __future__ import annotations
 
 from math import exp, log
 
@@ -72,8 +68,8 @@ from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import CHUNK
 
-# Nats by which the first guess is below log Z, and by which it is lowered without a candidate.
-GUESSED_BY_BOUNDS, LOWERED = 0.5, 1.0
+GUESSED_BY_BOUNDS = 0.5  # nats from the first guess up to log Z
+LOWERED = 1.0  # nats from a guess without a candidate to the next
 
 
 @kernel(
@@ -87,9 +83,9 @@ def interval_sample(
 ):  # fmt: skip
     """Fill ids [B, N] and log_z [B, 4] like `gumbel_sample`; `address` is the sketch's descriptor.
 
-    log Z's bounds are, without filters, at most `width` apart, which is finite if N is 0. scanned
-    [B] counts logits computed. If answered[r] is False, the row needs all its logits, and its other
-    outputs are unset. Row i of W is at places[i] of the sketch's order.
+    Without filters log Z's bounds are at most `width` apart, which is finite if N is 0. scanned [B]
+    counts logits computed. If answered[r] is False, row r needs all logits, and its other outputs
+    are unset. Row i of W is at places[i] of the sketch's order.
     """
     descriptor = int64_pointer(address)
     dim, bad = hidden.shape[1], -1
@@ -230,7 +226,9 @@ def best_candidate(descriptor, intervals, scale, draws, count, reached):
 @inline
 def _compute_candidate(descriptor, intervals, scale, draws, i, least, winner, best):
     if _bound_of(intervals, scale, draws, i) >= least:
-        compute_weight(descriptor, intervals, scale, draws, np.int64(draws.ids[i]))
+        row = np.int64(draws.ids[i])
+        compute(descriptor, intervals, row)
+        draws.weights[row] = np.float32(SPARE * exp(scaled_logit(intervals, scale, row)))
         return _better(intervals, scale, draws, i, winner, best)
     return winner, best
 
@@ -261,12 +259,6 @@ def _refine_candidates(descriptor, intervals, scale, draws, count, reached):
                 exponent = upper * scale.inverse - scale.top + scale.lift
                 draws.weights[intervals.rows[j]] = np.float32(exp(min(exponent, LIFTED)))
             batched = 0
-
-
-@inline
-def compute_weight(descriptor, intervals, scale, draws, row):
-    compute(descriptor, intervals, row)
-    draws.weights[row] = np.float32(SPARE * exp(scaled_logit(intervals, scale, row)))
 
 
 @inline

@@ -1,10 +1,8 @@
 """The rows that top-p and min-p leave, decided as far as draws need it.
 
-A row is in the nucleus if the mass before it is less than top-p of all. Intervals are narrowed
-until sums decide. Each answer holds for all rows before the row, or after it.
+A row is in the nucleus if the mass before it is less than top-p of all; then so are all rows before
+it. Intervals are narrowed until sums decide.
 """
-
-from __future__ import annotations
 
 from collections import namedtuple
 from math import exp, log

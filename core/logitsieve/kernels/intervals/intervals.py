@@ -4,8 +4,6 @@ Intervals come from the coarse codes or the second level, then from the fine one
 The row with the largest logit always is known. S places are V up to a multiple of 16.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

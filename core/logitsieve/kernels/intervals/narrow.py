@@ -1,7 +1,5 @@
 """Narrow intervals as needed: refine coarse ones, compute heavy rows."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 import numpy as np
@@ -34,7 +32,7 @@ from logitsieve.kernels.topk.descriptor import DIM, ROWS
 
 HEAVY = 1 / 1024  # of Z: heavier rows are computed
 OPEN_SHARE = 1 / 256  # of Z: the uncertainty that coarse intervals may leave
-FAR = np.float32(1e30)  # factor from the gaps of light rows to those of heavy ones
+FAR = np.float32(1e30)  # the factor of the gaps of heavy rows
 LEAST_SHARE = 1 / 16  # the smallest share of a budget to try
 LEAST_POWER = -40  # of two: lighter rows are not computed for their share of a sum
 SCATTERED = 2  # cost of a row out of order, relative to a sequential read

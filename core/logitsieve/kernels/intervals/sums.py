@@ -3,8 +3,6 @@
 Exponents are relative to the largest logit, in float32 unless it is known; `lift` bounds rounding.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from math import exp, log, sqrt
 

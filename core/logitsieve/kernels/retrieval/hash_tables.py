@@ -8,8 +8,6 @@ Tables are CSR, bucket c of table l at l 2^N + c; each table holds every id once
 Shape letters: L tables, N bits a table, J = L N planes.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from statistics import NormalDist
 
@@ -48,6 +46,16 @@ def sides_of(vectors, rows, planes, shifts, count, dim, sides):
 
 
 @inline
+def sides_at(vectors, row, rows, planes, shifts, count, dim, sides):
+    """Return the sides of a row; they are computed for VECTORS_AT_ONCE rows at a time."""
+    place = row % VECTORS_AT_ONCE
+    if place == 0:
+        start, block = row_of(vectors, row, dim), min(VECTORS_AT_ONCE, rows - row)
+        sides_of(start, block, planes, shifts, count, dim, sides)
+    return row_of(sides, place, count)
+
+
+@inline
 def code_of(sides, table, bits):
     code = 0
     for n in range(bits):
@@ -62,22 +70,18 @@ def simhash_codes(vectors, planes, shifts, codes):
     tables, bits = planes.shape[:2]
     count = tables * bits
     sides = np.empty(VECTORS_AT_ONCE * count, np.float32)
-    for first in range(0, rows, VECTORS_AT_ONCE):
-        block = min(VECTORS_AT_ONCE, rows - first)
-        start = row_of(pointer(vectors), first, dim)
-        sides_of(start, block, pointer(planes), pointer(shifts), count, dim, pointer(sides))
-        for row in range(block):
-            for table in range(tables):
-                sides_of_row = shift(pointer(sides), row * count)
-                codes[first + row, table] = code_of(sides_of_row, table, bits)
+    start, scratch = pointer(vectors), pointer(sides)
+    for row in range(rows):
+        own = sides_at(start, row, rows, pointer(planes), pointer(shifts), count, dim, scratch)
+        for table in range(tables):
+            codes[row, table] = code_of(own, table, bits)
     keep_alive(sides)
 
 
 def probe_order(bits: int, probes: int) -> Int32:
-    """Return int32 [probes]: sets of planes to flip, by rank (bit r: the r-th nearest), best first.
+    """Return int32 [probes]: sets of planes to flip (bit r: the r-th nearest), best first.
 
-    Lv et al. 2007, Multi-Probe LSH, section 4.5: in the order of the sum of squared expected
-    distances. The first is no flip.
+    Ordered by the sum of squared expected distances (Lv et al. 2007, Multi-Probe LSH, section 4.5).
     """
     ranks = np.arange(1, bits + 1) / (bits + 1)
     distances = np.array([NormalDist().inv_cdf((1 + rank) / 2) for rank in ranks])
@@ -89,11 +93,10 @@ def probe_order(bits: int, probes: int) -> Int32:
 
 
 LARGEST_COUNT = (1 << 16) - 1
-GUESS = 1024  # ids a query that the first block of results has room for
+GUESS = 1024  # ids per query in the first block of results
 
 # Pointers to offsets and ids, and scratch for one query: codes int64 [L], ranked int64 [J], and
-# collected int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. Counts end at
-# `most`, so that no table can make them overflow.
+# collected int32 [V + 1]. Only the `used` nearest planes are ever flipped. Counts end at `most`.
 BucketLookup = namedtuple(
     "BucketLookup", "offsets ids bits order probes used most codes ranked collected"
 )
@@ -165,15 +168,15 @@ def _most_collided(collected, size, counts, limit, histogram, tables):
     while above + histogram[least] < limit:
         above += histogram[least]
         least -= 1
-    equals, kept = limit - above, 0
+    equals, taken = limit - above, 0
     for i in range(size):
         count = counts[collected[i]]
         counts[collected[i]] = 0
         take = count > least or (count == least and equals > 0)
         equals -= count == least
-        collected[kept] = collected[i]
-        kept += take
-    return kept
+        collected[taken] = collected[i]
+        taken += take
+    return taken
 
 
 @inline
@@ -215,11 +218,10 @@ def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, count
     )  # fmt: skip
     starts, out = np.zeros(rows + 1, np.int64), np.empty(rows * min(GUESS, counts.size), np.int32)
     for row in range(rows):
-        place = row % VECTORS_AT_ONCE
-        if place == 0:
-            h, block = row_of(pointer(hidden), row, dim), min(VECTORS_AT_ONCE, rows - row)
-            sides_of(h, block, pointer(planes), pointer(shifts), width, dim, pointer(sides))
-        size = _look_up(lookup, row_of(pointer(sides), place, width), tables, pointer(counts))
+        own = sides_at(
+            pointer(hidden), row, rows, pointer(planes), pointer(shifts), width, dim, pointer(sides)
+        )
+        size = _look_up(lookup, own, tables, pointer(counts))
         if limit < size:
             size = _most_collided(lookup.collected, size, pointer(counts), limit, histogram, tables)
         else:
@@ -256,10 +258,8 @@ def lsh_collisions(hidden, planes, shifts, offsets, ids, order, first, last, cou
     own_planes = shift(pointer(planes), first * bits * dim)
     own_shifts = shift(pointer(shifts), first * bits)
     for row in range(rows):
-        place = row % VECTORS_AT_ONCE
-        if place == 0:
-            h, block = row_of(pointer(hidden), row, dim), min(VECTORS_AT_ONCE, rows - row)
-            sides_of(h, block, own_planes, own_shifts, width, dim, pointer(sides))
-        query_sides = row_of(pointer(sides), place, width)
-        _look_up(lookup, query_sides, tables, row_of(pointer(counts), row, counts.shape[1]))
+        own = sides_at(
+            pointer(hidden), row, rows, own_planes, own_shifts, width, dim, pointer(sides)
+        )
+        _look_up(lookup, own, tables, row_of(pointer(counts), row, counts.shape[1]))
     keep_alive((sides, scratch, collected))

@@ -9,8 +9,6 @@ collected until the space is full; then the worst are dropped.
 Shape letters: R rank, W width (W <= R), G groups of 16 rows, N rows selected.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np
@@ -57,15 +55,6 @@ def _ordered(bits):
 
 
 @inline
-def _shrink(best, q, keys, size):
-    keep_largest(keys, size, best.count)
-    worst = keys[0]
-    for i in range(1, best.count):
-        worst = min(worst, keys[i])
-    as_int32(best.thresholds)[q] = np.int32(_ordered(worst >> 32))
-
-
-@inline
 def _collect(best, q, scores, first, rows):
     mask = first_lanes(lanes_not_below(load(scores, 0), best.thresholds[q]), rows - first)
     size, bits = best.sizes[q], as_int32(scores)
@@ -76,8 +65,11 @@ def _collect(best, q, scores, first, rows):
         keys[size] = (_ordered(np.int64(bits[lane])) << 32) | (rows - 1 - first - lane)
         size += 1
     if size > best.capacity - LANES:
-        _shrink(best, q, keys, size)
-        size = best.count
+        keep_largest(keys, size, best.count)
+        size, worst = best.count, keys[0]
+        for i in range(1, size):
+            worst = min(worst, keys[i])
+        as_int32(best.thresholds)[q] = np.int32(_ordered(worst >> 32))
     best.sizes[q] = size
 
 
@@ -144,9 +136,9 @@ def _collect_groups(preview, best, q, scores, group, last):
 
 @inline
 def _turn(basis, hidden, width, dim, turned):
-    apart = (width + 3) // 4
-    for r in range(apart):
-        r0, r1, r2, r3 = four_from(r, width, apart)
+    step = (width + 3) // 4
+    for r in range(step):
+        r0, r1, r2, r3 = four_from(r, width, step)
         dots = dots_1x4(basis, r0 * dim, r1 * dim, r2 * dim, r3 * dim, hidden, dim)
         turned[r0], turned[r1], turned[r2], turned[r3] = dots[0], dots[1], dots[2], dots[3]
 

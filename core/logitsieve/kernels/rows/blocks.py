@@ -4,8 +4,6 @@ A number is code x scale, or code x scale + low; `span` neighbours share a float
 docs/index-format.md has the layouts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,19 +12,17 @@ from numba.extending import register_model
 
 from logitsieve.kernels.rows.stored_types import (
     BYTE,
-    BYTES,
     FLOATS,
     INT16,
     StoredModel,
     bits_of,
     block_of,
-    everywhere,
     half_at,
     load_at,
     moved,
     times,
 )
-from logitsieve.kernels.simd.lanes import LANES, StoredType, spread
+from logitsieve.kernels.simd.lanes import BYTES, LANES, StoredType, constant, intrinsic_call, spread
 from logitsieve.kernels.simd.tables import look_up
 from logitsieve.utils.stored import KINDS
 
@@ -94,14 +90,13 @@ def _above(low: Emit, high: Emit) -> Emit:
 
     def emit(place: Place) -> Any:
         builder = place.builder
-        upper = builder.shl(high(place), ir.Constant(BYTES, [4] * LANES))
-        return builder.or_(low(place), upper)
+        return builder.or_(low(place), builder.shl(high(place), constant(BYTES, 4)))
 
     return emit
 
 
 def _less(codes: Emit, by: int) -> Emit:
-    return lambda place: place.builder.sub(codes(place), ir.Constant(BYTES, [by] * LANES))
+    return lambda place: place.builder.sub(codes(place), constant(BYTES, by))
 
 
 def _looked_up(codes: Emit, values: tuple[int, ...]) -> Emit:
@@ -186,19 +181,13 @@ class Blocks(StoredType):
     def emit_load(self, builder, start, offset):
         place, reader = self.place(builder, start, offset), READERS[self.kind]
         codes = builder.sitofp(reader.codes(place), FLOATS)
-        terms = [builder.fmul(codes, everywhere(builder, reader.scale(place)))]
+        terms = [builder.fmul(codes, spread(builder, reader.scale(place), FLOATS))]
         if reader.low is not None:
-            terms.append(everywhere(builder, reader.low(place)))
+            terms.append(spread(builder, reader.low(place), FLOATS))
         if self.magnitudes:
-            terms = [_magnitudes(builder, term) for term in terms]
+            absolute = "llvm.fabs.v16f32"
+            terms = [intrinsic_call(builder, absolute, FLOATS, [term]) for term in terms]
         return terms[0] if len(terms) == 1 else builder.fadd(*terms)
-
-
-def _magnitudes(builder, floats):
-    function = ir.FunctionType(FLOATS, [FLOATS])
-    return builder.call(
-        builder.module.declare_intrinsic("llvm.fabs.v16f32", fnty=function), [floats]
-    )
 
 
 register_model(Blocks)(StoredModel)

@@ -3,8 +3,6 @@
 Each is one loop, compiled for a type of rows when such rows are first used, not into every kernel.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -24,6 +22,7 @@ from logitsieve.kernels.simd.lanes import (
     LANES32,
     StoredType,
     first_lanes_mask,
+    intrinsic_call,
     load,
     load_first,
     store,
@@ -39,8 +38,8 @@ STORED_TYPES: dict[str, StoredType] = {
     "BF16": BFloat16(),
     **{kind: Blocks(kind) for kind in READERS},
 }
-# How rows are read: where they are, or by functions. From CODED on they may be multiplied with a
-# query's codes, too; those of COSTLY codes have more to decode.
+# How rows are read: in place, or by functions. From CODED on they may be multiplied with a query's
+# codes, too; COSTLY ones take longer to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
 _PLACES, _FOUR = [types.int64] * 4, types.UniTuple(types.float32, 4)
@@ -50,19 +49,16 @@ _PLACES, _FOUR = [types.int64] * 4, types.UniTuple(types.float32, 4)
 def store_first(builder, start, offset, count, lanes):
     """start[offset : offset + count] = the first lanes; nothing after them is written."""
     address, mask = vector_at(builder, start, offset, lanes.type), first_lanes_mask(builder, count)
-    masked_store = builder.module.declare_intrinsic(
-        "llvm.masked.store.v16f32.p0",
-        fnty=ir.FunctionType(ir.VoidType(), [lanes.type, address.type, INT32, mask.type]),
-    )
-    builder.call(masked_store, [lanes, address, ir.Constant(INT32, 4), mask])
+    arguments = [lanes, address, ir.Constant(INT32, 4), mask]
+    intrinsic_call(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), arguments)
 
 
 def decode(stored, count, values):
-    whole = count - count % LANES
-    for i in range(0, whole, LANES):
+    end = count - count % LANES
+    for i in range(0, end, LANES):
         store(values, i, load(stored, i))
-    if whole < count:
-        store_first(values, whole, count - whole, load_first(stored, whole, count - whole))
+    if end < count:
+        store_first(values, end, count - end, load_first(stored, end, count - end))
     return count
 
 

@@ -1,4 +1,4 @@
-"""Products of whole numbers: a row's codes with those of a query, a block at a time.
+"""Products of whole numbers: codes of a row and of a query, a block at a time.
 
 A query h has codes r of 15 bits: g = scale r approximates it. A row's dot with g is
 
@@ -8,8 +8,6 @@ with both sums exact in float32: eight lanes hold four products each, below 2^24
 32. Codes of a query are float32 values: the scale, for each 32 coordinates an eighth of the sum of
 their codes; after `code_header` of them the codes as int16.
 """
-
-from __future__ import annotations
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -24,6 +22,7 @@ from logitsieve.kernels.simd.lanes import (
     INTEGERS,
     LANES,
     Vector,
+    intrinsic_call,
     load,
     multiply_add,
     pair_sum,
@@ -56,16 +55,12 @@ def sums_of_pairs(builder, codes, words, neighbours=NEIGHBOURS):
     return builder.add(*(shuffle(builder, products, products, each) for each in (lanes, further)))
 
 
-def _multiply_add(builder, left, right, total):
-    function = builder.module.declare_intrinsic(
-        "llvm.fmuladd.v8f32", fnty=ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    )
-    return builder.call(function, [left, right, total])
+def _multiply_add(builder, *factors_and_total):
+    return intrinsic_call(builder, "llvm.fmuladd.v8f32", _FLOATS, factors_and_total)
 
 
 @intrinsic
 def block_at(typing_context, stored, offset):
-
     def codegen(context, builder, signature, arguments):
         return builder.gep(arguments[0], [stored.dtype.place(builder, *arguments).begin])
 
@@ -136,7 +131,7 @@ def code_header(dim):
 
 
 @inline
-def code_room(dim):
+def codes_size(dim):
     """Count float64 values of scratch for the codes of a query; D rounded up."""
     return (code_header(dim) + (dim + SPAN) // 2) // 2
 

@@ -4,8 +4,6 @@ Functions emit LLVM, for vectors or single numbers. A product and a difference a
 never fused: ggml's reference defines the bits.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba.extending import models, register_model
 
@@ -17,13 +15,13 @@ from logitsieve.kernels.simd.lanes import (
     INTEGERS,
     LANES,
     StoredType,
+    constant,
     cpu_has,
     masked_load,
-    spread,
     vector_at,
 )
 
-BYTES, WORDS = ir.VectorType(BYTE, LANES), ir.VectorType(INT16, LANES)
+WORDS = ir.VectorType(INT16, LANES)
 
 F16C = cpu_has("f16c")  # the CPU turns halves into float32; elsewhere integers do
 SIGN, INFINITE = 0x8000, 0x7C00  # of a float16
@@ -38,10 +36,6 @@ class StoredModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is unty
         super().__init__(manager, numba_type, BYTE)
 
 
-def _constant(kind, value):
-    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
-
-
 def load_at(builder, start, place, kind):
     return builder.load(vector_at(builder, start, place, kind), align=1)
 
@@ -51,11 +45,11 @@ def moved(builder, place, by):
 
 
 def bits_of(builder, number, first, mask):
-    return builder.and_(_shifted(builder, number, first), _constant(number.type, mask))
+    return builder.and_(_shifted(builder, number, first), constant(number.type, mask))
 
 
 def _shifted(builder, number, first):
-    return builder.lshr(number, _constant(number.type, first)) if first else number
+    return builder.lshr(number, constant(number.type, first)) if first else number
 
 
 def block_of(builder, offset, values, size):
@@ -67,10 +61,6 @@ def times(builder, number, factor):
     return builder.mul(number, ir.Constant(number.type, factor))
 
 
-def everywhere(builder, number):
-    return spread(builder, number, FLOATS)
-
-
 def floats_of_halves(builder, halves, native=F16C):
     vector = isinstance(halves.type, ir.VectorType)
     floats, integers = (FLOATS, INTEGERS) if vector else (ir.FloatType(), INT32)
@@ -78,13 +68,13 @@ def floats_of_halves(builder, halves, native=F16C):
         kind = ir.VectorType(ir.HalfType(), LANES) if vector else ir.HalfType()
         return builder.fpext(builder.bitcast(halves, kind), floats)
     wide = builder.zext(halves, integers)
-    absolute = builder.and_(wide, _constant(integers, SIGN - 1))
-    bits = builder.shl(absolute, _constant(integers, 13))
-    finite = builder.fmul(builder.bitcast(bits, floats), _constant(floats, SHIFTED))
-    endless = builder.icmp_unsigned(">=", absolute, _constant(integers, INFINITE))
-    others = builder.or_(bits, _constant(integers, EXPONENT))
+    absolute = builder.and_(wide, constant(integers, SIGN - 1))
+    bits = builder.shl(absolute, constant(integers, 13))
+    finite = builder.fmul(builder.bitcast(bits, floats), constant(floats, SHIFTED))
+    endless = builder.icmp_unsigned(">=", absolute, constant(integers, INFINITE))
+    others = builder.or_(bits, constant(integers, EXPONENT))
     bits = builder.select(endless, others, builder.bitcast(finite, integers))
-    sign = builder.shl(builder.and_(wide, _constant(integers, SIGN)), _constant(integers, 16))
+    sign = builder.shl(builder.and_(wide, constant(integers, SIGN)), constant(integers, 16))
     return builder.bitcast(builder.or_(bits, sign), floats)
 
 
@@ -120,7 +110,7 @@ class BFloat16(_Halves):
 
     def widened(self, builder, halves):
         wide = builder.zext(halves, INTEGERS)
-        return builder.bitcast(builder.shl(wide, ir.Constant(INTEGERS, [16] * LANES)), FLOATS)
+        return builder.bitcast(builder.shl(wide, constant(INTEGERS, 16)), FLOATS)
 
 
 register_model(Float16)(StoredModel)

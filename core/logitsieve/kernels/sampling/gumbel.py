@@ -1,19 +1,16 @@
 """Draws from all ids by the Gumbel-max trick: the id with the largest x_i / T + G_i.
 
-Gumbel noise is G_i = -log E_i, with exponentials E_i. A block of sixteen ids draws its least E_i,
--log(u) / 16, and its owner by one random number u (stream LEAST); the others exceed it by
-exponentials of their own (stream NOISE). So a block that cannot win costs one number.
+Gumbel noise is G_i = -log E_i, with exponentials E_i. One random number u (stream LEAST) gives the
+least E_i of a block of sixteen ids, -log(u) / 16, and its owner; the others exceed it by
+exponentials of their own (stream NOISE). A block that cannot win costs one number.
 
-Top-p and min-p (Hugging Face's definition and order) restrict the noise to the ids that they leave,
-which draws from the softmax over these.
+Top-p and min-p (Hugging Face's definition and order) restrict the noise to the remaining ids.
 
-Scaled logits are relative to the largest, which would swallow the noise. An id reaches a value M
-only if E_i <= w_i e^-M, with w_i = e^{x_i / T}, and -log u >= 1 - u: blocks, then ids, are tested
-in float32, and the few that pass in float64. M is the logarithm of the sum of all w_i, less
-GUESSED: too high once in e^(e^GUESSED) draws, and then lowered to the best value found.
+Scaled logits are relative to the largest. An id reaches a value M only if E_i <= w_i e^-M, with
+w_i = e^{x_i / T}, and -log u >= 1 - u: blocks, then ids, are tested in float32, and the few that
+pass in float64. M is the logarithm of the sum of all w_i, less GUESSED: too high once in
+e^(e^GUESSED) draws, and then lowered to the best value found.
 """
-
-from __future__ import annotations
 
 from collections import namedtuple
 from math import exp, log
@@ -23,7 +20,7 @@ import numpy as np
 from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.sampling.log_z import fill_logits64, write_log_z
 from logitsieve.kernels.sampling.philox import LEAST, NOISE, bits_of, rest_lanes, uniform
-from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.dots import pad_lanes, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -44,14 +41,14 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
-from logitsieve.kernels.topk.descriptor import matrix_at, tile_room, widen_hidden
+from logitsieve.kernels.topk.descriptor import matrix_at, tile_size, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
 BLOCK = LANES  # ids that share a random number
 SPARE = 1 + 1e-6  # of a weight, for rounding in float32 and float64
 FARTHEST = 1e36  # 16 times that times a weight is within float32
-GUESSED = 1.5  # nats by which the guess is below log Z
+GUESSED = 1.5  # nats from the guess up to log Z
 # Noise is from -3.67 to 39.52, so a winner's weight is at least e^-43.2, within float32.
 MASS_SPARE = 1 - 1e-9  # of a weight, for rounding the total
 
@@ -140,17 +137,18 @@ def gumbel_sample(
 ):  # fmt: skip
     """Fill ids [B, N], drawn at a temperature of 1 / inverse, and log_z [B, 4] (log_z.py).
 
-    The logits of `edited` ids are replaced by `values` [E], -inf to exclude them. Then top_p and
-    min_p apply, unless they are 1 and 0. Row i of W has the noise of id first_id + i, with first_id
-    a multiple of 32. Results do not depend on the batch.
+    The logits of `edited` ids are replaced by `values` [E], -inf to exclude them; then top_p and
+    min_p apply. Row i of W has the noise of id first_id + i, with first_id a multiple of 32.
+    Results do not depend on the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     size = padded(matrix.rows)
     block = at_once(stop - start, padded(dim) + size)
     wide = np.empty(block * padded(dim), np.float64)
-    scratch = np.empty(block * size + draw_state_size(size), np.float64)
-    decoded = np.empty(tile_room(matrix), np.float32)
+    state_size = 2 * size + 2 * LANES + padded(size // BLOCK)
+    scratch = np.empty(block * size + state_size, np.float64)
+    decoded = np.empty(tile_size(matrix), np.float32)
     every = pointer(scratch)
     for first in range(start, stop, block):
         count = min(block, stop - first)
@@ -176,15 +174,8 @@ def gumbel_sample(
 
 
 @inline
-def draw_state_size(size):
-    return 2 * size + 2 * LANES + padded(size // BLOCK)
-
-
-@inline
 def draw_state_at(scratch, logits, rows, size, inverse):
-    for i in range(rows, size):
-        logits[i] = -np.inf
-    most, best = largest_of(logits, size), 0
+    most, best = largest_of(logits, pad_lanes(logits, rows)), 0
     while logits[best] < most:
         best += 1
     drawn = as_float32(shift(scratch, size))
@@ -198,7 +189,12 @@ def draw_state_at(scratch, logits, rows, size, inverse):
 def _weigh(state, top_p, min_p):
     """Return how many ids filters leave, and their weight without the best."""
     state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others: not added
-    total = _fill_weights(state)
+    sums = zeros64()
+    for i in range(0, state.size, LANES):
+        lanes = exp64_lanes((load(state.logits, i) - state.most) * state.inverse)
+        store(state.weights, i, lanes)
+        sums += lanes
+    total = pair_sum(sums)
     state.logits[state.best], state.weights[state.best] = state.most, 1.0
     if top_p == 1.0 and min_p == 0.0:
         for i in range(state.size):
@@ -207,28 +203,12 @@ def _weigh(state, top_p, min_p):
     remaining = _filter(state, 1.0 + total, top_p, min_p)
     for i in range(state.size):
         state.drawn[i] = np.float32(0)
-    for i in range(remaining):
-        state.drawn[state.ids[i]] = np.float32(state.weights[state.ids[i]])
-    return remaining, _weight_of(state, remaining)
-
-
-@inline
-def _fill_weights(state):
-    total = zeros64()
-    for i in range(0, state.size, LANES):
-        lanes = exp64_lanes((load(state.logits, i) - state.most) * state.inverse)
-        store(state.weights, i, lanes)
-        total += lanes
-    return pair_sum(total)
-
-
-@inline
-def _weight_of(state, count):
     others = 0.0
-    for i in range(count):
+    for i in range(remaining):
         place = state.ids[i]
+        state.drawn[place] = np.float32(state.weights[place])
         others += state.weights[place] if place != state.best else 0.0
-    return others
+    return remaining, others
 
 
 @inline_once

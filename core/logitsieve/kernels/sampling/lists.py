@@ -4,8 +4,6 @@ A draw takes the largest x_i / T + G_i of a CSR list, with the noise of gumbel.p
 all ids, if the list has it.
 """
 
-from __future__ import annotations
-
 from math import exp
 
 import numpy as np
@@ -86,11 +84,11 @@ def list_sample(offsets, ids, logits, seeds, step, inverse, places):
 @inline
 def _winner(ids, scaled, weights, count, seed, step, draw):
     place, most = 0, noise_of(seed, step, draw, ids[0])
-    reach = SPARE * exp(-most)
+    limit = SPARE * exp(-most)
     for i in range(1, count):
-        if may_be_within(weights[i] * reach, seed, step, draw, ids[i]):
+        if may_be_within(weights[i] * limit, seed, step, draw, ids[i]):
             value = scaled[i] + noise_of(seed, step, draw, ids[i])
             if value > most or (value == most and ids[i] < ids[place]):
                 place, most = i, value
-                reach = SPARE * exp(-most)
+                limit = SPARE * exp(-most)
     return place

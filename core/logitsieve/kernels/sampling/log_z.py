@@ -11,19 +11,17 @@ A logit is `dot64` + bias, or an edit's value. Errors, relative to S (docs/exact
     TINY    of 1 per row, the most that underflows
 """
 
-from __future__ import annotations
-
 from math import exp, log1p
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.rows.functions import F32
-from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, padded, row_of
+from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, pad_lanes, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load, pair_sum, zeros64
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import as_floats, matrix_at, tile_room, widen_hidden
+from logitsieve.kernels.topk.descriptor import as_floats, matrix_at, tile_size, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import CHUNK, at_once
 from logitsieve.kernels.topk.scan import tile_rows
@@ -49,7 +47,7 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
     each = padded(dim) + CHUNK + STATE
     block = at_once(stop - start, each)
     scratch = np.empty(block * each, np.float64)
-    tile_scratch = np.empty(tile_room(matrix), np.float32)
+    tile_scratch = np.empty(tile_size(matrix), np.float32)
     wide = pointer(scratch)
     logits = shift(wide, block * padded(dim))
     sums = shift(logits, block * CHUNK)
@@ -141,9 +139,7 @@ def _begin(state):
 
 @inline
 def _add(state, logits, count, scale):
-    end = padded(count)
-    for i in range(count, end):
-        logits[i] = -np.inf
+    end = pad_lanes(logits, count)
     best = largest_of(logits, end)
     if best > state[TOP]:
         if state[TOP] > -np.inf:

@@ -2,16 +2,14 @@
 
 Theorem 5, after Mussmann, Levy, Ermon 2017: with M the best perturbed logit among the candidates,
 an id outside them, with a logit of at most `floor`, wins only if its noise exceeds t = M - floor.
-So it is visited with that probability, 1 - e^{-e^{-t}}, and its noise is drawn from above t. The
-theorem as printed fixes t before anything is drawn, by l / C, and fails if M is below floor + t: in
-(1 - l / C)^k of all draws. So it needs k l >= C log 1/delta, not k = l >= sqrt(log 1/delta), and m
-~ Binomial(C - k, l / C), not C. Here draws are exact unless an outside logit exceeds `floor`.
+So it is visited with that probability, 1 - e^{-e^{-t}}, and its noise is drawn from above t: draws
+are exact unless an outside logit exceeds `floor`. The printed theorem fixes t before anything is
+drawn, by l / C, and fails if M is below floor + t, in (1 - l / C)^k of all draws. So it needs k l
+>= C log 1/delta, not k = l >= sqrt(log 1/delta), and m ~ Binomial(C - k, l / C), not C.
 
 Equation 4 estimates the sum of all exponentials: Z_S + (V - s) / l times the sum over l ids drawn
 uniformly, without replacement, from those outside S.
 """
-
-from __future__ import annotations
 
 from collections import namedtuple
 from math import exp, expm1, log, log1p, sqrt

@@ -8,17 +8,15 @@ key is a row's seed; the four words of the counter are
     2  step, low word
     3  step, high word
 
-A pair of places gets two uint64: words 0 and 1, and words 2 and 3, the lower word first.
+A pair of places gets words 0 and 1, and words 2 and 3, the lower word first.
 """
-
-from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 
 from logitsieve.kernels.compile import emits, inline
-from logitsieve.kernels.simd.lanes import FLOATS, INTEGERS, LANES, LANES32, spread
+from logitsieve.kernels.simd.lanes import FLOATS, INTEGERS, LANES, LANES32, constant, spread
 
 ROUNDS = 10
 FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -60,16 +58,11 @@ _INT64, _PAIRS = ir.IntType(64), ir.VectorType(ir.IntType(64), LANES // 2)
 _LOW_WORD = (1 << 32) - 1
 
 
-def _everywhere(value):
-    return ir.Constant(_PAIRS, [int(value)] * (LANES // 2))
-
-
 @emits(lambda *_: LANES32(types.uint64, types.uint64, types.uint64, types.int64))
 def rest_lanes(builder, seed, step, draw, first):
     """Return 1 - u of ids first .. first + 15, rounded down to multiples of 2^-31, then to float32.
 
-    `first` is even. A word is held in 64 bits with an arbitrary upper half, so LLVM multiplies
-    words by the CPU's instruction for that (`vpmuludq`).
+    `first` is even. A word is held in 64 bits with an arbitrary upper half, for `vpmuludq`.
     """
     half, low = ir.Constant(_INT64, 32), ir.Constant(_INT64, _LOW_WORD)
 
@@ -84,10 +77,10 @@ def rest_lanes(builder, seed, step, draw, first):
     c1, _ = words_of(draw)
     c2, c3 = words_of(step)
     keys = [builder.and_(seed, low), builder.lshr(seed, half)]
-    mask, shift = _everywhere(_LOW_WORD), _everywhere(32)
+    mask, shift = constant(_PAIRS, _LOW_WORD), constant(_PAIRS, 32)
     for _ in range(ROUNDS):
         products = [
-            builder.mul(builder.and_(c, mask), _everywhere(factor))
+            builder.mul(builder.and_(c, mask), constant(_PAIRS, int(factor)))
             for c, factor in zip((c0, c2), FACTORS, strict=True)
         ]
         high = [builder.lshr(product, shift) for product in products]
@@ -100,5 +93,5 @@ def rest_lanes(builder, seed, step, draw, first):
             for key, more in zip(keys, WEYL, strict=True)
         ]
     drawn = builder.bitcast(builder.or_(builder.and_(c1, mask), builder.shl(c3, shift)), INTEGERS)
-    rest = builder.lshr(builder.not_(drawn), ir.Constant(INTEGERS, [1] * LANES))
-    return builder.fmul(builder.sitofp(rest, FLOATS), ir.Constant(FLOATS, [2.0**-31] * LANES))
+    rest = builder.lshr(builder.not_(drawn), constant(INTEGERS, 1))
+    return builder.fmul(builder.sitofp(rest, FLOATS), constant(FLOATS, 2.0**-31))

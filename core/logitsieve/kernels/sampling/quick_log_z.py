@@ -1,20 +1,18 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
-A row that may weigh more than e^-NEAR of the sum so far is computed by `dot64`; others are float32
+Rows that may weigh more than e^-NEAR of the sum so far are computed by `dot64`; others are float32
 dots, within `slack`. Results depend neither on the batch nor on how rows are stored.
 
 The error of an exponent is slack plus the rounding of the logit and of the largest one (ROUNDED of
 the largest and 90, as logits 87 below it count as e^-87); an exponential adds ROUGH.
 """
 
-from __future__ import annotations
-
 from math import exp, expm1, log
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once, kernel
-from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.dots import pad_lanes, padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
@@ -26,7 +24,7 @@ from logitsieve.kernels.topk.descriptor import (
     exact_logit,
     matrix_at,
     slack_at,
-    tile_room,
+    tile_size,
 )
 from logitsieve.kernels.topk.heap import sort_best_first
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
@@ -36,7 +34,7 @@ from logitsieve.kernels.topk.queries import (
     at_once,
     begin_block,
     operand_of,
-    query_room,
+    query_size,
 )
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
@@ -72,10 +70,10 @@ def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
-    each = query_room(dim, limit) + STATE + CHUNK // 2
+    each = query_size(dim, limit) + STATE + CHUNK // 2
     block, bad = at_once(stop - start, each), -1
     scratch = np.empty(block * each, np.float64)
-    sums = shift(pointer(scratch), block * query_room(dim, limit))
+    sums = shift(pointer(scratch), block * query_size(dim, limit))
     chunk_logits = as_float32(shift(sums, block * STATE))
     for first in range(start, stop, block):
         count = min(block, stop - first)
@@ -112,7 +110,7 @@ def _begin(sum_, slack):
 @inline_once
 def _scan(matrix, queries, sums, logits, count):
     tile, dim = tile_rows(matrix, count), matrix.dim
-    decoded = np.empty(tile_room(matrix), np.float32)
+    decoded = np.empty(tile_size(matrix), np.float32)
     if count >= 4 * LEAST_FOURS:
         tile //= 2  # leave L1 cache for prefetched rows
     for first in range(0, matrix.rows, CHUNK):
@@ -123,8 +121,7 @@ def _scan(matrix, queries, sums, logits, count):
             _fill(floats, queries, count, start, stop, shift(logits, start - first))
         for q in range(count):
             chunk_logits = row_of(logits, q, CHUNK)
-            for i in range(last - first, padded(last - first)):
-                chunk_logits[i] = -np.inf
+            pad_lanes(chunk_logits, last - first)
             if queries.limit > 0:
                 decide_above(
                     matrix, UNLISTED, queries.kept, first, last - first, chunk_logits, queries, q

@@ -6,8 +6,6 @@ sum to at most 1 (docs/exactness.md). log_z [B, 4] is log_z.py's; estimates have
 Shape letters: M ids of a row, G groups of hypotheses, K pairs of a group.
 """
 
-from __future__ import annotations
-
 from math import exp, log1p
 
 import numpy as np

@@ -1,13 +1,11 @@
-"""Routing: the clusters whose centroids have the largest dots with a query, chosen by int8.
+"""Routing: clusters by the largest dots of their centroids with a query, chosen by int8.
 
 A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t. Then |v.h - s g q.z| =
 |r.h + s q.t| <= e ||h|| + (n + e) ||t||, with e >= ||r|| and n >= ||v|| over all rows. Only
-centroids within that of the P-th best are evaluated by `dot64` (rounding: proofs/route.py).
+centroids that close to the P-th best are evaluated by `dot64` (rounding: proofs/route.py).
 
 Shape letters: C clusters, G groups of 16 of them, P probes.
 """
-
-from __future__ import annotations
 
 from collections import namedtuple
 
@@ -61,7 +59,7 @@ from logitsieve.kernels.topk.descriptor import (
 from logitsieve.kernels.topk.queries import NORM, SLACK, STATE, empty_heaps
 from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_one
 
-CENTROIDS = MATRIX_FIELDS  # the descriptor of W comes first, then that of the centroids
+CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
 # Offsets int32 [C+1], and again the last one: list C is empty; ids int32. The centroids' int8 codes
 # (0: none), their scales, and the largest error. Whether an id may be in two lists. The least
 # cosine of a row to its centroid, with the centroids' norms float64 [C] (0: any will do), below
@@ -76,7 +74,7 @@ LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
 NO_LARGER = 126.99999  # times 1 / the largest coordinate: no code of a query is above 127
 ERROR_SPARE = 1.0 + 1e-9  # of the norm of a coding error in float64
 SLACK_SPARE = 1.000001  # of a slack in float64
-ROUTE_ROUNDING = 2.0**-20  # of the largest int8 dot, scaled: its roundings, and those of `dot64`
+ROUTE_ROUNDING = 2.0**-20  # of the largest int8 dot, scaled, for rounding it and `dot64`
 ROUTE_UNDERFLOW = 2.0**-132  # for each coordinate
 
 Centroids = namedtuple("Centroids", "matrix codes scales error largest")
@@ -97,9 +95,9 @@ def screen_descriptor(
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    With `biases` [C] of centroids their dots are not approximated by int8. `disjoint` lists share
-    no id. Rows with a cosine to the best centroid below `escalate` (times its `reaches` [C]) get no
-    candidates. Lists are scanned through a `sketch`.
+    With `biases` [C] centroids are not approximated by int8. `disjoint` lists share no id. Rows
+    with a cosine to the best centroid below `escalate` (times its `reaches` [C]) get no candidates.
+    Lists are scanned through a `sketch`, if there is one.
     """
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
     fields = {
@@ -147,19 +145,19 @@ def encode_row(h, dim, codes, second):
 
     g is 0 if the row is too small or too large.
     """
-    whole, rest = dim - dim % LANES, dim % LANES
+    end, rest = dim - dim % LANES, dim % LANES
     largest = zeros32()
-    for d in range(0, whole, LANES):
+    for d in range(0, end, LANES):
         largest = larger(largest, magnitude(load(h, d)))
     if rest:
-        largest = larger(largest, magnitude(load_first(h, whole, rest)))
+        largest = larger(largest, magnitude(load_first(h, end, rest)))
     most = largest_lane(largest)
     if not SMALLEST < most < LARGEST:
         return np.float32(0), 0, 0.0
     scale = most / np.float32(127)
     factor, squares, total = np.float32(NO_LARGER) / most, zeros64(), zeros32()
     for d in range(0, padded(dim), LANES):
-        x = load(h, d) if d < whole else load_first(h, whole, rest)
+        x = load(h, d) if d < end else load_first(h, end, rest)
         z = rounded(x * factor)
         t = multiply_add(widen(z), -float(scale), widen(x))
         squares = multiply_add(t, t, squares)
@@ -173,13 +171,13 @@ def encode_row(h, dim, codes, second):
 
 @inline
 def _dots(rows, query, second, quads):
-    a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+    s0, s1, s2, s3 = zero_sums(), zero_sums(), zero_sums(), zero_sums()
     for quad in range(0, quads, 4):
-        a = multiply_bytes(a, rows, query, second, quad)
-        b = multiply_bytes(b, rows, query, second, quad + 1)
-        c = multiply_bytes(c, rows, query, second, quad + 2)
-        e = multiply_bytes(e, rows, query, second, quad + 3)
-    return (a + b) + (c + e)
+        s0 = multiply_bytes(s0, rows, query, second, quad)
+        s1 = multiply_bytes(s1, rows, query, second, quad + 1)
+        s2 = multiply_bytes(s2, rows, query, second, quad + 2)
+        s3 = multiply_bytes(s3, rows, query, second, quad + 3)
+    return (s0 + s1) + (s2 + s3)
 
 
 @inline
@@ -193,10 +191,10 @@ def _route_one(centroids, routes, q):
     scale, total, rest = encode_row(row_of(routes.hidden, q, dim), dim, query_codes, second)
     state = shift(routes.states, STATE * q)
     norm = state[NORM]
-    reach = (largest + error) * (norm + rest)
-    if scale == 0 or not reach <= LARGEST_LOGIT:
+    largest_dot = (largest + error) * (norm + rest)
+    if scale == 0 or not largest_dot <= LARGEST_LOGIT:
         return False
-    slack = error * norm + (largest + error) * rest + ROUTE_ROUNDING * reach
+    slack = error * norm + (largest + error) * rest + ROUTE_ROUNDING * largest_dot
     state[SLACK] = SLACK_SPARE * slack + dim * ROUTE_UNDERFLOW
     for group in range(groups):
         rows = shift(centroids.codes, group * quads * 4 * LANES)

@@ -6,8 +6,6 @@ is dropped only if k others of the list are proven to be better.
 Shape letters: C clusters, P probes.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np
@@ -22,7 +20,7 @@ from logitsieve.kernels.screen.route import (
     SKETCH,
     route_queries,
 )
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
     as_float64,
@@ -39,7 +37,7 @@ from logitsieve.kernels.sketch.bounds import refine
 from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
-from logitsieve.kernels.topk.descriptor import DIM, ROWS, fill_logits, matrix_at
+from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
@@ -51,18 +49,13 @@ from logitsieve.kernels.topk.queries import (
     begin_block,
     empty_heaps,
     queries_at,
-    query_room,
+    query_size,
     widen_queries,
     write_answers,
 )
 from logitsieve.kernels.topk.scan import ALONE, LISTED, scan_four, scan_one
 
 ClusterLists = namedtuple("ClusterLists", "offsets ids")
-
-
-@inline
-def lists_at(descriptor):
-    return ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
 
 
 @inline
@@ -122,11 +115,6 @@ def scan_prescreened(sketch, lists, routes, queries, count, scanned):
             scanned[q] += scan_prescreened_list(sketch, coded, lists.ids, first, last, queries, q)
 
 
-@inline
-def grouping_room(descriptor, routed):
-    return descriptor[CENTROIDS + ROWS] + 2 + routed
-
-
 @inline_once
 def scan_grouped(descriptor, lists, routes, queries, count, scratch):
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
@@ -161,45 +149,11 @@ def _group(routes, count, clusters, ends, order):
         ends[cluster] += 1
 
 
-@inline
-def unite(lists, clusters, probes, shared, out):
-    size = np.int64(0)
-    for p in range(probes):
-        first, last = ends_of(lists, clusters[p])
-        for i in range(first, last):
-            out[size] = lists.ids[i]
-            size += 1
-    if not shared:
-        return size
-    _sort(out, size)
-    distinct = 0
-    for i in range(size):
-        if i == 0 or out[i] != out[distinct - 1]:
-            out[distinct] = out[i]
-            distinct += 1
-    return distinct
-
-
-@inline
-def _sort(ids, count):
-    gap = 1  # Shell sort, as Numba's own takes a second to compile
-    while gap < count // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, count):
-            moved, place = ids[i], i
-            while place >= gap and ids[place - gap] > moved:
-                ids[place] = ids[place - gap]
-                place -= gap
-            ids[place] = moved
-        gap //= 3
-
-
 LEAST_GROUPED = 4  # queries fewer than these are not grouped by cluster
 
 
 @inline
-def _logits_room(descriptor):
+def _logits_size(descriptor):
     routing = (descriptor[CENTROIDS + ROWS] + LANES) // 2 + padded(descriptor[CENTROIDS + DIM])
     if descriptor[SKETCH] != 0:
         coded = coded_at(int64_pointer(descriptor[SKETCH]), nowhere())
@@ -215,14 +169,17 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     """
     descriptor = int64_pointer(address)
     limit, dim, probes = ids.shape[1], hidden.shape[1], descriptor[PROBES]
-    each = query_room(dim, limit) + 2 * probes
-    block, room = at_once(stop - start, each), _logits_room(descriptor)
-    grouped = grouping_room(descriptor, block * probes) // 2 + 1 if block >= LEAST_GROUPED else 0
-    scratch = np.empty(block * each + room + grouped, np.float64)
-    route_values = shift(pointer(scratch), block * query_room(dim, limit) + room)
+    each = query_size(dim, limit) + 2 * probes
+    block, logits_size = at_once(stop - start, each), _logits_size(descriptor)
+    grouped = 0  # for `scan_grouped`, int32: ends of lists, and an order
+    if block >= LEAST_GROUPED:
+        grouped = (descriptor[CENTROIDS + ROWS] + 2 + block * probes) // 2 + 1
+    scratch = np.empty(block * each + logits_size + grouped, np.float64)
+    route_values = shift(pointer(scratch), block * query_size(dim, limit) + logits_size)
     routed = as_int32(shift(route_values, block * probes))
     grouping = as_int32(shift(route_values, 2 * block * probes))
-    lists, unfilled = lists_at(descriptor), 0
+    lists = ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
+    unfilled = 0
     shared = probes > 1 and descriptor[SHARED] != 0
     for first in range(start, stop, block):
         count = min(stop - first, block)
@@ -257,38 +214,18 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     return unfilled
 
 
-@kernel("(int64, float32[:,::1], int64, boolean)")
-def screen_candidates(address, hidden, least, computes):
-    """Return (status, offsets [B+1], ids, logits) of each row's distinct candidates, as CSR.
-
-    The status is the number of rows with fewer than `least`, or -1 - r if row r is refused. Without
-    `computes`, logits are not written, and W is not read.
-    """
+@kernel("(int64, float32[:,::1], int32[:,::1])")
+def screen_routes(address, hidden, clusters):
+    """Fill clusters [B, P], C if a row gets no list; return -1 or the first refused row."""
     descriptor = int64_pointer(address)
-    rows, dim = hidden.shape
-    matrix, lists, probes = matrix_at(descriptor, 0), lists_at(descriptor), descriptor[PROBES]
-    scratch = np.empty(query_room(dim, probes) + _logits_room(descriptor), np.float64)
-    clusters = np.empty(rows * probes, np.int32)
-    offsets, room, status, one = np.empty(rows + 1, np.int64), 0, 0, np.int64(1)
-    offsets[0] = 0
-    shared = probes > 1 and descriptor[SHARED] != 0
+    (rows, dim), probes, one, bad = hidden.shape, clusters.shape[1], np.int64(1), -1
+    scratch = np.empty(query_size(dim, probes) + _logits_size(descriptor), np.float64)
     for row in range(rows):
         h, chosen = row_of(pointer(hidden), row, dim), row_of(pointer(clusters), row, probes)
         routes = queries_at(pointer(scratch), one, h, chosen, dim, probes, False)
         if widen_queries(descriptor, routes, one) >= 0:
-            room, rows, status = 0, 0, -1 - row
+            bad = row
             break
         route_queries(descriptor, routes, one)
-        room += lists_length(lists, chosen, probes)
-    ids, logits = np.empty(room, np.int32), np.empty(room, np.float32)
-    for row in range(rows):
-        begin = offsets[row]
-        chosen = row_of(pointer(clusters), row, probes)
-        end = begin + unite(lists, chosen, probes, shared, shift(pointer(ids), begin))
-        if computes:
-            widen_row(row_of(pointer(hidden), row, dim), pointer(scratch), dim)
-            fill_logits(matrix, pointer(scratch), ids, begin, end, logits)
-        offsets[row + 1] = end
-        status += end - begin < least
     keep_alive((scratch, clusters))
-    return status, offsets, ids[: offsets[rows]], logits[: offsets[rows]]
+    return bad

@@ -3,8 +3,6 @@
 Every CPU computes equal sums by its own instructions: see `form_of`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +14,7 @@ from numba.core import cgutils
 from logitsieve.kernels.compile import emits
 from logitsieve.kernels.simd.lanes import (
     BYTE,
+    BYTES,
     FLOATS,
     INT16,
     INT32,
@@ -24,7 +23,9 @@ from logitsieve.kernels.simd.lanes import (
     LANES32,
     Vector,
     concatenated,
+    constant,
     cpu_has,
+    intrinsic_call,
     shuffle,
     spread,
     vector_at,
@@ -53,24 +54,19 @@ zero_sums = zeros_of(SUMS)
 
 
 def _bytes_by(instruction, lanes, signed):
-    """Return the form whose instruction adds products of bytes, four to each of `lanes` lanes."""
+    """Return the form of an instruction that adds four products of bytes to each of its lanes."""
     vector = ir.VectorType(INT32, lanes)
 
     def products(builder, sums, rows, plane, _=None):
+        operand = ir.VectorType(BYTE, 4 * lanes) if signed else vector
         if signed:
-            rows = builder.xor(rows, ir.Constant(_BYTES, [128] * 4 * LANES))
-            operand = ir.VectorType(BYTE, 4 * lanes)
-        else:
-            operand = vector
-        product = builder.module.declare_intrinsic(
-            instruction, fnty=ir.FunctionType(vector, [vector, operand, operand])
-        )
+            rows = builder.xor(rows, constant(_BYTES, 128))
         rows, parts = builder.bitcast(rows, INTEGERS), []
         for first in range(0, LANES, lanes):
             order = range(first, first + lanes)
             part, *bytes_of = (shuffle(builder, x, x, order) for x in (sums, rows, plane))
             bytes_of = [builder.bitcast(x, operand) for x in bytes_of]
-            parts.append(builder.call(product, [part, *bytes_of]))
+            parts.append(intrinsic_call(builder, instruction, vector, [part, *bytes_of]))
         return concatenated(builder, parts)
 
     return Form(products, False, 0 if signed else 128)
@@ -90,8 +86,7 @@ def _products_of_words(builder, rows, plane):
 
 def _split(builder, rows):
     rows = builder.bitcast(rows, _WORDS)
-    even = builder.and_(rows, ir.Constant(_WORDS, [255] * 2 * LANES))
-    return even, builder.lshr(rows, ir.Constant(_WORDS, [8] * 2 * LANES))
+    return builder.and_(rows, constant(_WORDS, 255)), builder.lshr(rows, constant(_WORDS, 8))
 
 
 def _add_words_in_pairs(builder, sums, rows, first, second):
@@ -116,7 +111,7 @@ OTHER = Form(_add_words, True, 128)
 
 
 def form_of(triple: str, has: Callable[[str], bool]) -> Form:
-    """Return the fastest form of an LLVM target with the features for which `has` is true."""
+    """Return the fastest form of an LLVM target, given a test of its features."""
     if triple.startswith("x86_64"):
         narrow = AVX_VNNI if has("avxvnni") else X86
         return AVX512_VNNI if has("avx512vnni") else narrow
@@ -177,7 +172,7 @@ def join_planes_by(form):
         high, low = cgutils.unpack_tuple(builder, sums)
         if form.words:
             return high
-        return builder.add(builder.shl(high, ir.Constant(INTEGERS, [7] * LANES)), low)
+        return builder.add(builder.shl(high, constant(INTEGERS, 7)), low)
 
     return join
 
@@ -188,9 +183,8 @@ join_planes = join_planes_by(FORM)
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))
 def store_bytes(builder, start, offset, lanes):
-    vector = ir.VectorType(BYTE, LANES)
-    address = vector_at(builder, start, offset, vector)
-    builder.store(builder.fptosi(lanes, vector), address, align=1)
+    address = vector_at(builder, start, offset, BYTES)
+    builder.store(builder.fptosi(lanes, BYTES), address, align=1)
 
 
 @emits(lambda first, second, offset, lanes: types.void(first, second, types.intp, lanes))

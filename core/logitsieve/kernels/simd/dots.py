@@ -4,7 +4,7 @@ Rows that are read together are best far apart: a CPU predicts four streams. W a
 rows, H64 rows in float64, each padded with zeros to a multiple of 16.
 """
 
-from __future__ import annotations
+import numpy as np
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import (
@@ -31,6 +31,14 @@ def padded(dim):
 
 
 @inline
+def pad_lanes(values, count):
+    """Write -inf after values[:count], up to whole lanes; return the padded count."""
+    for i in range(count, padded(count)):
+        values[i] = -np.inf
+    return padded(count)
+
+
+@inline
 def dot64(W, H64, dim):
     """One row of W times one of H64, in the order that defines an exact logit.
 
@@ -38,11 +46,11 @@ def dot64(W, H64, dim):
     exact, so fused multiply-add changes nothing.
     """
     total = zeros64()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         total = multiply_add(widen(load(W, d)), load(H64, d), total)
-    if whole < dim:
-        total = multiply_add(widen(load_first(W, whole, dim - whole)), load(H64, whole), total)
+    if end < dim:
+        total = multiply_add(widen(load_first(W, end, dim - end)), load(H64, end), total)
     return pair_sum(total)
 
 
@@ -50,17 +58,17 @@ def dot64(W, H64, dim):
 def dots64_2x2(W, other_W, h, other_h, dim):
     """`dot64` of two rows of W with two of H64, bit for bit; a tuple for each row of W."""
     s0, s1, s2, s3 = zeros64(), zeros64(), zeros64(), zeros64()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         w, x, y = widen(load(W, d)), load(h, d), load(other_h, d)
         s0, s1 = multiply_add(w, x, s0), multiply_add(w, y, s1)
         w = widen(load(other_W, d))
         s2, s3 = multiply_add(w, x, s2), multiply_add(w, y, s3)
-    if whole < dim:
-        n = dim - whole
-        w, x, y = widen(load_first(W, whole, n)), load(h, whole), load(other_h, whole)
+    if end < dim:
+        n = dim - end
+        w, x, y = widen(load_first(W, end, n)), load(h, end), load(other_h, end)
         s0, s1 = multiply_add(w, x, s0), multiply_add(w, y, s1)
-        w = widen(load_first(other_W, whole, n))
+        w = widen(load_first(other_W, end, n))
         s2, s3 = multiply_add(w, x, s2), multiply_add(w, y, s3)
     sums = pair_sums_of_four(s0, s1, s2, s3)
     return (sums[0], sums[1]), (sums[2], sums[3])
@@ -69,15 +77,15 @@ def dots64_2x2(W, other_W, h, other_h, dim):
 @inline
 def dots64_2x1(W, other_W, h, dim):
     s0, s1 = zeros64(), zeros64()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         x = load(h, d)
         s0 = multiply_add(widen(load(W, d)), x, s0)
         s1 = multiply_add(widen(load(other_W, d)), x, s1)
-    if whole < dim:
-        n, x = dim - whole, load(h, whole)
-        s0 = multiply_add(widen(load_first(W, whole, n)), x, s0)
-        s1 = multiply_add(widen(load_first(other_W, whole, n)), x, s1)
+    if end < dim:
+        n, x = dim - end, load(h, end)
+        s0 = multiply_add(widen(load_first(W, end, n)), x, s0)
+        s1 = multiply_add(widen(load_first(other_W, end, n)), x, s1)
     return pair_sum(s0), pair_sum(s1)
 
 
@@ -86,20 +94,20 @@ def dots_1x4(W, i, j, k, m, h, dim):
     """Dots of one row h with the rows of W at offsets i, j, k, m, in h's type."""
     zero = splat_like(h, 0.0)
     s0, s1, s2, s3 = zero, zero, zero, zero
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         x = load(h, d)
         s0 = multiply_add(load(W, i + d), x, s0)
         s1 = multiply_add(load(W, j + d), x, s1)
         s2 = multiply_add(load(W, k + d), x, s2)
         s3 = multiply_add(load(W, m + d), x, s3)
-    if whole < dim:
-        n = dim - whole
-        x = load_first(h, whole, n)
-        s0 = multiply_add(load_first(W, i + whole, n), x, s0)
-        s1 = multiply_add(load_first(W, j + whole, n), x, s1)
-        s2 = multiply_add(load_first(W, k + whole, n), x, s2)
-        s3 = multiply_add(load_first(W, m + whole, n), x, s3)
+    if end < dim:
+        n = dim - end
+        x = load_first(h, end, n)
+        s0 = multiply_add(load_first(W, i + end, n), x, s0)
+        s1 = multiply_add(load_first(W, j + end, n), x, s1)
+        s2 = multiply_add(load_first(W, k + end, n), x, s2)
+        s3 = multiply_add(load_first(W, m + end, n), x, s3)
     return sums_of_four(s0, s1, s2, s3)
 
 
@@ -118,21 +126,21 @@ def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim):
     """Keep sixteen sums in registers: each value loaded is used four times."""
     s0 = (zeros32(), zeros32(), zeros32(), zeros32())
     s1, s2, s3 = s0, s0, s0
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
         s0 = outer(load(W, i + d), x0, x1, x2, x3, s0)
         s1 = outer(load(W, j + d), x0, x1, x2, x3, s1)
         s2 = outer(load(W, k + d), x0, x1, x2, x3, s2)
         s3 = outer(load(W, m + d), x0, x1, x2, x3, s3)
-    if whole < dim:
-        n = dim - whole
-        x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
-        x2, x3 = load_first(H, r2 + whole, n), load_first(H, r3 + whole, n)
-        s0 = outer(load_first(W, i + whole, n), x0, x1, x2, x3, s0)
-        s1 = outer(load_first(W, j + whole, n), x0, x1, x2, x3, s1)
-        s2 = outer(load_first(W, k + whole, n), x0, x1, x2, x3, s2)
-        s3 = outer(load_first(W, m + whole, n), x0, x1, x2, x3, s3)
+    if end < dim:
+        n = dim - end
+        x0, x1 = load_first(H, r0 + end, n), load_first(H, r1 + end, n)
+        x2, x3 = load_first(H, r2 + end, n), load_first(H, r3 + end, n)
+        s0 = outer(load_first(W, i + end, n), x0, x1, x2, x3, s0)
+        s1 = outer(load_first(W, j + end, n), x0, x1, x2, x3, s1)
+        s2 = outer(load_first(W, k + end, n), x0, x1, x2, x3, s2)
+        s3 = outer(load_first(W, m + end, n), x0, x1, x2, x3, s3)
     return (
         sums_of_four(s0[0], s0[1], s0[2], s0[3]),
         sums_of_four(s1[0], s1[1], s1[2], s1[3]),
@@ -158,15 +166,15 @@ def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim):
 @inline
 def _dots_2x2(W, i, j, H, r0, r1, dim):
     s0, s1, s2, s3 = zeros32(), zeros32(), zeros32(), zeros32()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         x0, x1, w0, w1 = load(H, r0 + d), load(H, r1 + d), load(W, i + d), load(W, j + d)
         s0, s1 = multiply_add(w0, x0, s0), multiply_add(w0, x1, s1)
         s2, s3 = multiply_add(w1, x0, s2), multiply_add(w1, x1, s3)
-    if whole < dim:
-        n = dim - whole
-        x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
-        w0, w1 = load_first(W, i + whole, n), load_first(W, j + whole, n)
+    if end < dim:
+        n = dim - end
+        x0, x1 = load_first(H, r0 + end, n), load_first(H, r1 + end, n)
+        w0, w1 = load_first(W, i + end, n), load_first(W, j + end, n)
         s0, s1 = multiply_add(w0, x0, s0), multiply_add(w0, x1, s1)
         s2, s3 = multiply_add(w1, x0, s2), multiply_add(w1, x1, s3)
     return sums_of_four(s0, s1, s2, s3)
@@ -183,15 +191,15 @@ Four tuples, one for each row of W, of the four rows of H; the same bits on ever
 def widen_row(h, h64, dim):
     """Copy one row to float64, padded with zeros; return its squared norm."""
     total = zeros64()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
+    end = dim - dim % LANES
+    for d in range(0, end, LANES):
         x = widen(load(h, d))
         total = multiply_add(x, x, total)
         store(h64, d, x)
-    if whole < dim:
-        x = widen(load_first(h, whole, dim - whole))
+    if end < dim:
+        x = widen(load_first(h, end, dim - end))
         total = multiply_add(x, x, total)
-        store(h64, whole, x)
+        store(h64, end, x)
     return pair_sum(total)
 
 
@@ -201,6 +209,6 @@ def row_of(start, row, dim):
 
 
 @inline
-def four_from(i, last, apart=1):
+def four_from(i, last, delta=1):
     """Four places from i on, `apart` from each other; from `last` on, the one before it."""
-    return i, min(i + apart, last - 1), min(i + 2 * apart, last - 1), min(i + 3 * apart, last - 1)
+    return i, min(i + delta, last - 1), min(i + 2 * delta, last - 1), min(i + 3 * delta, last - 1)

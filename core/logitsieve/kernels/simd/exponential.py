@@ -1,7 +1,5 @@
 """exp of sixteen float32 or float64 at once, and sums of it."""
 
-from __future__ import annotations
-
 from math import exp, factorial
 
 import numpy as np
@@ -17,6 +15,8 @@ from logitsieve.kernels.simd.lanes import (
     LANES,
     LANES32,
     LANES64,
+    constant,
+    intrinsic_call,
     larger,
     load,
     multiply_add,
@@ -39,9 +39,8 @@ ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
 @emits(lambda lanes, powers: LANES32(LANES32, LANES32))
 def times_power_of_two(builder, lanes, powers):
     """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
-    whole = builder.fptosi(powers, INTEGERS)
-    biased = builder.add(whole, ir.Constant(INTEGERS, [127] * LANES))
-    bits = builder.shl(biased, ir.Constant(INTEGERS, [23] * LANES))
+    biased = builder.add(builder.fptosi(powers, INTEGERS), constant(INTEGERS, 127))
+    bits = builder.shl(biased, constant(INTEGERS, 23))
     return builder.fmul(lanes, builder.bitcast(bits, FLOATS))
 
 
@@ -49,10 +48,10 @@ def times_power_of_two(builder, lanes, powers):
 def shifted_exponents(builder, lanes, steps, compared, limit):
     """lanes * 2^n in float64 if `compared` >= `limit`, else 0; `steps` are n + 1.5 2^52.
 
-    The low bits of such a sum are those of n. Results are normal numbers.
+    Their low bits are n's. Results are normal numbers.
     """
     integers = ir.VectorType(ir.IntType(64), LANES)
-    exponents = builder.shl(builder.bitcast(steps, integers), ir.Constant(integers, [52] * LANES))
+    exponents = builder.shl(builder.bitcast(steps, integers), constant(integers, 52))
     bits = builder.add(builder.bitcast(lanes, integers), exponents)
     normal = builder.fcmp_ordered(">=", compared, spread(builder, limit, DOUBLES))
     return builder.select(normal, builder.bitcast(bits, DOUBLES), ir.Constant(DOUBLES, None))
@@ -62,12 +61,9 @@ def shifted_exponents(builder, lanes, steps, compared, limit):
 def polynomial(builder, coefficients, lanes):
     """The polynomial with these coefficients, the highest first, by Horner's rule."""
     kind, size = lanes.type, 32 if lanes.type == FLOATS else 64
-    function = builder.module.declare_intrinsic(
-        f"llvm.fmuladd.v16f{size}", fnty=ir.FunctionType(kind, [kind] * 3)
-    )
     total, *others = (spread(builder, x, kind) for x in unpack_tuple(builder, coefficients))
     for each in others:
-        total = builder.call(function, [total, lanes, each])
+        total = intrinsic_call(builder, f"llvm.fmuladd.v16f{size}", kind, [total, lanes, each])
     return total
 
 

@@ -5,8 +5,6 @@ sixteen lanes, one, two or four registers, with one order everywhere. A number a
 for itself in every lane.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 
@@ -22,7 +20,7 @@ from logitsieve.kernels.compile import emits, inline
 
 LANES = 16
 BYTE, INT16, INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
-INTEGERS = ir.VectorType(INT32, LANES)
+BYTES, INTEGERS = ir.VectorType(BYTE, LANES), ir.VectorType(INT32, LANES)
 FLOATS, DOUBLES = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.DoubleType(), LANES)
 _SUFFIX = {ir.FloatType(): "v16f32", ir.DoubleType(): "v16f64"}
 
@@ -72,6 +70,17 @@ def zeros_of(vector):
 
 
 zeros32, zeros64 = zeros_of(LANES32), zeros_of(LANES64)
+
+
+def intrinsic_call(builder, name, result, arguments):
+    """LLVM: the result, of that type, of one of its intrinsic functions."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(builder.module.declare_intrinsic(name, fnty=kind), arguments)
+
+
+def constant(kind, value):
+    """LLVM: a constant number, or a vector with it in every lane."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def spread(builder, value, vector):
@@ -138,32 +147,21 @@ _operate("mul", "fmul", "mul")
 
 def _call(builder, name, arguments):
     vector = arguments[0].type
-    function = builder.module.declare_intrinsic(
-        f"llvm.{name}.{_SUFFIX[vector.element]}",
-        fnty=ir.FunctionType(vector, [vector] * len(arguments)),
+    return intrinsic_call(builder, f"llvm.{name}.{_SUFFIX[vector.element]}", vector, arguments)
+
+
+def _of_one(name):
+    return emits(_alike)(lambda builder, lanes: _call(builder, name, [lanes]))
+
+
+def _of_two(name):
+    return emits(_alike)(
+        lambda builder, left, right: _call(builder, name, _vectors(builder, (left, right)))
     )
-    return builder.call(function, arguments)
 
 
-@emits(_alike)
-def larger(builder, left, right):
-    return _call(builder, "maxnum", _vectors(builder, (left, right)))
-
-
-@emits(_alike)
-def smaller(builder, left, right):
-    return _call(builder, "minnum", _vectors(builder, (left, right)))
-
-
-@emits(_alike)
-def magnitude(builder, lanes):
-    return _call(builder, "fabs", [lanes])
-
-
-@emits(_alike)
-def rounded(builder, lanes):
-    """The nearest whole numbers; halves go to the even one."""
-    return _call(builder, "rint", [lanes])
+larger, smaller = _of_two("maxnum"), _of_two("minnum")
+magnitude, rounded = _of_one("fabs"), _of_one("rint")  # rounded to whole numbers, halves to even
 
 
 @emits(_alike)
@@ -175,10 +173,8 @@ def multiply_add(builder, left, right, total):
 @emits(lambda lanes: lanes.dtype(lanes))
 def largest_lane(builder, lanes):
     element = lanes.type.element
-    reduce = builder.module.declare_intrinsic(
-        f"llvm.vector.reduce.fmax.{_SUFFIX[element]}", fnty=ir.FunctionType(element, [lanes.type])
-    )
-    return builder.call(reduce, [lanes])
+    name = f"llvm.vector.reduce.fmax.{_SUFFIX[element]}"
+    return intrinsic_call(builder, name, element, [lanes])
 
 
 def vector_at(builder, start, offset, vector):
@@ -193,7 +189,6 @@ def _floats_at(builder, start, offset):
 
 @intrinsic
 def load(typing_context, start, offset):
-
     def codegen(context, builder, signature, arguments):
         if isinstance(start.dtype, StoredType):
             return start.dtype.emit_load(builder, *arguments)
@@ -205,12 +200,8 @@ def load(typing_context, start, offset):
 
 def masked_load(builder, address, count, suffix, align):
     mask, vector = first_lanes_mask(builder, count), address.type.pointee
-    function = builder.module.declare_intrinsic(
-        f"llvm.masked.load.{suffix}.p0",
-        fnty=ir.FunctionType(vector, [address.type, INT32, mask.type, vector]),
-    )
     arguments = [address, ir.Constant(INT32, align), mask, ir.Constant(vector, None)]
-    return builder.call(function, arguments)
+    return intrinsic_call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments)
 
 
 @intrinsic
@@ -230,11 +221,9 @@ def load_first(typing_context, start, offset, count):
 @emits(lambda start, offset: types.void(start, types.intp))
 def prefetch(builder, start, offset):
     """Bring the line of start[offset] into the cache; addresses that are not mapped do nothing."""
-    address = vector_at(builder, start, offset, BYTE)
-    kind = ir.FunctionType(ir.VoidType(), [address.type, INT32, INT32, INT32])
-    function = builder.module.declare_intrinsic("llvm.prefetch.p0", fnty=kind)
     read, closest, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
-    builder.call(function, [address, read, closest, data])
+    arguments = [vector_at(builder, start, offset, BYTE), read, closest, data]
+    intrinsic_call(builder, "llvm.prefetch.p0", ir.VoidType(), arguments)
 
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))

@@ -1,12 +1,21 @@
 """Masks: which of sixteen lanes reach a limit, as bits of an integer, and lists of those lanes."""
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba import types
 
 from logitsieve.kernels.compile import emits, inline
-from logitsieve.kernels.simd.lanes import AVX512, BYTE, INT32, INTEGERS, LANES, spread, vector_at
+from logitsieve.kernels.simd.lanes import (
+    AVX512,
+    BYTE,
+    BYTES,
+    INT32,
+    INTEGERS,
+    LANES,
+    constant,
+    intrinsic_call,
+    spread,
+    vector_at,
+)
 
 
 def _bits(builder, mask):
@@ -17,7 +26,7 @@ def _bits(builder, mask):
 def lanes_below(builder, lanes, limit):
     """The lanes below `limit`; -inf in place of others."""
     below = builder.fcmp_ordered("<", lanes, spread(builder, limit, lanes.type))
-    return builder.select(below, lanes, ir.Constant(lanes.type, [float("-inf")] * LANES))
+    return builder.select(below, lanes, constant(lanes.type, float("-inf")))
 
 
 @emits(lambda lanes, limit: types.int64(lanes, lanes.dtype))
@@ -41,11 +50,10 @@ def where_below(builder, compared, limit, lanes):
 
 @emits(lambda states, place, state, lanes: lanes(states, types.intp, types.intp, lanes))
 def where_equal(builder, states, place, state, lanes):
-    """The lanes where the byte of states[place : place + 16] is `state`; else zeros."""
-    compared = ir.VectorType(BYTE, LANES)
-    found = builder.load(vector_at(builder, states, place, compared), align=1)
-    same = spread(builder, builder.trunc(state, BYTE), compared)
-    equal = builder.icmp_unsigned("==", found, same)
+    """The lanes with a byte of states[place : place + 16] equal to `state`; else zeros."""
+    own = builder.load(vector_at(builder, states, place, BYTES), align=1)
+    same = spread(builder, builder.trunc(state, BYTE), BYTES)
+    equal = builder.icmp_unsigned("==", own, same)
     return builder.select(equal, lanes, ir.Constant(lanes.type, None))
 
 
@@ -65,37 +73,28 @@ def count_bits(builder, mask):
     return builder.ctpop(mask)
 
 
-def _compress_avx512(builder, places, bits):
-    vector = places.type
-    function = builder.module.declare_intrinsic(
-        "llvm.x86.avx512.mask.compress.v16i32",
-        fnty=ir.FunctionType(vector, [vector, vector, bits.type]),
-    )
-    return builder.call(function, [places, ir.Constant(vector, None), bits])
-
-
-def _append_lanes(compress):
+def _append_lanes(avx512):
     @emits(lambda start, *_: types.intp(start, types.intp, types.int64, types.intp))
     def append(builder, start, offset, mask, first):
         bits = builder.trunc(mask, ir.IntType(LANES))
         lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
         first = spread(builder, builder.trunc(first, INT32), INTEGERS)
         places = builder.add(first, ir.Constant(INTEGERS, list(range(LANES))))
-        if compress is None:
-            kind = ir.FunctionType(ir.VoidType(), [INTEGERS, INT32.as_pointer(), lanes.type])
-            function = builder.module.declare_intrinsic(
-                "llvm.masked.compressstore.v16i32", fnty=kind
-            )
-            builder.call(function, [places, vector_at(builder, start, offset, INT32), lanes])
+        if avx512:
+            name = "llvm.x86.avx512.mask.compress.v16i32"
+            arguments = [places, ir.Constant(INTEGERS, None), lanes]
+            packed = intrinsic_call(builder, name, INTEGERS, arguments)
+            builder.store(packed, vector_at(builder, start, offset, INTEGERS), align=4)
         else:
-            address = vector_at(builder, start, offset, INTEGERS)
-            builder.store(compress(builder, places, lanes), address, align=4)
+            name = "llvm.masked.compressstore.v16i32"
+            arguments = [places, vector_at(builder, start, offset, INT32), lanes]
+            intrinsic_call(builder, name, ir.VoidType(), arguments)
         return builder.add(offset, builder.ctpop(mask))
 
     return append
 
 
-# (start, offset, mask, first): write first + lane for each bit set to start[offset:], of which
-# sixteen elements may change; return the offset after them.
-append_lanes_generic = _append_lanes(None)
-append_lanes = _append_lanes(_compress_avx512) if AVX512 else append_lanes_generic
+# (start, offset, mask, first): write first + lane for each bit set to start[offset:], where sixteen
+# elements may change; return the offset after them.
+append_lanes_generic = _append_lanes(avx512=False)
+append_lanes = _append_lanes(AVX512)

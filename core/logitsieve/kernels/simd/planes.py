@@ -1,10 +1,8 @@
 """Fifteen-bit codes of a query, |r| <= 16256, as the two planes of bytes of `byte_lanes.FORM`.
 
-As signed bytes, r = 128 high + low. Wider codes than those of rows cost no memory traffic, and make
-the query's own rounding negligible.
+As signed bytes, r = 128 high + low. Wide codes of a query cost no memory traffic and make its own
+rounding negligible.
 """
-
-from __future__ import annotations
 
 import numpy as np
 

@@ -4,8 +4,6 @@ An array argument costs two atomic reference counts, so only entry kernels take 
 with `keep_alive` of these.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic

@@ -4,8 +4,6 @@ Code c stands for the float32 with the bits start + (c << step). With a step of 
 2^8 times the least, with 11 it is 2^16 times. Codes rise with the numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

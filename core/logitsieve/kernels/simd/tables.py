@@ -8,8 +8,6 @@ Sixteen rows lie in chunks of 64 bytes: byte 16 l + r of row r has the bits of c
 l + 7 of 32. A chunk's tables are four for the low halves of bytes, then four for the high.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +18,7 @@ from numba import types
 from logitsieve.kernels.compile import emits
 from logitsieve.kernels.simd.lanes import (
     BYTE,
+    BYTES,
     FLOATS,
     INT16,
     INT32,
@@ -27,7 +26,9 @@ from logitsieve.kernels.simd.lanes import (
     LANES32,
     Vector,
     concatenated,
+    constant,
     cpu_has,
+    intrinsic_call,
     shuffle,
     spread,
     vector_at,
@@ -38,7 +39,6 @@ CHUNK_COORDINATES, CHUNK_BYTES, TABLE_BYTES = 32, 64, 128
 LARGEST_SUM = 255  # of the magnitudes of four codes of a query
 CHUNKS_AT_ONCE = 32  # their sums of a row fit a word
 
-BYTES = ir.VectorType(BYTE, LANES)
 _CHUNK, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
 
 
@@ -60,31 +60,24 @@ SHORT_LOOK_UP = look_up_of(
 
 
 def look_up(builder: Any, table: Any, codes: Any, name: str = SHORT_LOOK_UP[0]) -> Any:
-    """LLVM: the bytes of a table of sixteen at codes of four bits."""
+    """LLVM: the bytes of tables of sixteen, one for each sixteen lanes, at codes of four bits."""
     if name:
-        function = ir.FunctionType(BYTES, [BYTES, BYTES])
-        return builder.call(builder.module.declare_intrinsic(name, fnty=function), [table, codes])
+        return intrinsic_call(builder, name, table.type, [table, codes])
     found = ir.Constant(BYTES, None)
     for place in range(LANES):
         lane = spread(builder, builder.extract_element(table, ir.Constant(INT32, place)), BYTES)
-        equal = builder.icmp_signed("==", codes, ir.Constant(BYTES, [place] * LANES))
+        equal = builder.icmp_signed("==", codes, constant(BYTES, place))
         found = builder.select(equal, lane, found)
     return found
 
 
 def _look_up_chunk(builder, tables, codes, way):
     name, width = way
-    vector = ir.VectorType(BYTE, width)
     parts = []
     for first in range(0, 4 * LANES, width):
         order = range(first, first + width)
         table, code = (shuffle(builder, each, each, order) for each in (tables, codes))
-        if width == LANES:
-            parts.append(look_up(builder, table, code, name))
-        else:
-            function = ir.FunctionType(vector, [vector, vector])
-            function = builder.module.declare_intrinsic(name, fnty=function)
-            parts.append(builder.call(function, [table, code]))
+        parts.append(look_up(builder, table, code, name))
     return concatenated(builder, parts)
 
 
@@ -98,20 +91,18 @@ def _load_chunk(builder, start, place, by):
 
 
 def add_bits_by(way):
-
     @emits(lambda sums, rows, tables, chunk: sums(sums, rows, tables, types.intp))
     def add(builder, sums, rows, tables, chunk):
         codes = _load_chunk(builder, rows, chunk, CHUNK_BYTES)
-        low = builder.and_(codes, ir.Constant(_CHUNK, [15] * 4 * LANES))
-        high = builder.lshr(codes, ir.Constant(_CHUNK, [4] * 4 * LANES))
+        low = builder.and_(codes, constant(_CHUNK, 15))
+        high = builder.lshr(codes, constant(_CHUNK, 4))
         totals, upper = _halves(builder, sums)
         for half, nibbles in enumerate((low, high)):
             place = builder.gep(tables, [ir.Constant(chunk.type, CHUNK_BYTES * half)])
             table = _load_chunk(builder, place, chunk, TABLE_BYTES)
             found = builder.bitcast(_look_up_chunk(builder, table, nibbles, way), _WORDS)
             totals = builder.add(totals, found)
-            eight = ir.Constant(_WORDS, [8] * 2 * LANES)
-            upper = builder.add(upper, builder.lshr(found, eight))
+            upper = builder.add(upper, builder.lshr(found, constant(_WORDS, 8)))
         return concatenated(builder, [totals, upper])
 
     return add
@@ -129,8 +120,8 @@ def _halves(builder, lanes):
 def sums_of_words(builder, sums):
     """Sixteen sums as float32, exact below 2^24."""
     totals, upper = _halves(builder, sums)
-    shifted = builder.shl(upper, ir.Constant(_WORDS, [8] * 2 * LANES))
-    even = builder.sub(totals, shifted)  # modulo 2^16, above which no sum is
+    # Modulo 2^16, above which no sum is.
+    even = builder.sub(totals, builder.shl(upper, constant(_WORDS, 8)))
     parts = []
     for words in (even, upper):
         wide = builder.zext(words, ir.VectorType(INT32, 2 * LANES))

@@ -32,7 +32,7 @@ from logitsieve.kernels.topk.queries import (
     LOGITS,
     at_once,
     begin_block,
-    query_room,
+    query_size,
     write_answers,
 )
 from logitsieve.kernels.topk.scan import scan_all
@@ -46,10 +46,10 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     begin, end = share_of_rows(descriptor)
     groups = first_groups(descriptor, limit)
     sieved_size = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
-    each, status = query_room(dim, limit) + sieved_size, 0
+    each, status = query_size(dim, limit) + sieved_size, 0
     block = at_once(stop - start, each)
     scratch = np.empty(block * each + LOGITS, np.float64)
-    sieving = shift(pointer(scratch), block * query_room(dim, limit) + LOGITS)
+    sieving = shift(pointer(scratch), block * query_size(dim, limit) + LOGITS)
     for first in range(start, stop, block):
         count = min(stop - first, block)
         queries, bad = begin_block(
@@ -82,7 +82,7 @@ def certified_candidates(address, hidden, least):
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
     vocabulary, groups = descriptor[ROWS], first_groups(descriptor, least)
-    own = query_room(dim, least) + LOGITS
+    own = query_size(dim, least) + LOGITS
     size = own + size_of(sieved_at(descriptor, nowhere(), groups, least, KEEP))
     scratch, best = np.empty(size, np.float64), np.empty(least, np.int32)
     sieving = shift(pointer(scratch), own)

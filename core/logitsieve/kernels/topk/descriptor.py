@@ -4,8 +4,6 @@ Numba unboxes an array argument in 50 ns, so a head's arrays travel as one int64
 addresses, sizes and float64 bits. Its owner keeps the arrays alive.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Mapping
 
@@ -107,22 +105,22 @@ def share_of_rows(descriptor):
 
 @kernel("(int64, int64)")
 def largest_norm(address, function):
-    """Return max ||w_i|| of a descriptor's matrix, in float64 and not below the true one.
+    """Return max ||w_i|| in float64, not below the true one.
 
     `function` decodes rows that are not float32: DECODE, or MAGNITUDES of their parts.
     """
     matrix = matrix_at(int64_pointer(address), 0)
     dim, largest = matrix.dim, 0.0
-    scratch, room = np.empty(padded(dim), np.float64), np.empty(tile_room(matrix), np.float32)
+    wide, floats = np.empty(padded(dim), np.float64), np.empty(tile_size(matrix), np.float32)
     for row in range(matrix.rows):
         values = row_of(matrix.weight, row, dim)
         if matrix.kind != F32:
-            begin, values = row_of(matrix.stored, row, matrix.row_bytes), pointer(room)
+            begin, values = row_of(matrix.stored, row, matrix.row_bytes), pointer(floats)
             call_decode(matrix.functions[function], begin, dim, values)
-        squares = widen_row(values, pointer(scratch), dim)
+        squares = widen_row(values, pointer(wide), dim)
         if largest == largest and not squares <= largest:
             largest = squares  # NaN, once met, stays, and every request is refused
-    keep_alive((scratch, room))
+    keep_alive((wide, floats))
     return np.sqrt(largest) * NORM_SPARE
 
 
@@ -142,12 +140,16 @@ def matrix_at(descriptor, place):
 
 
 @inline
-def by_values(matrix):
-    kind = F32 if matrix.kind == F32 else STORED
+def _read_as(matrix, kind, weight):
     return Matrix(
-        matrix.weight, matrix.bias, matrix.rows, matrix.dim, np.int64(kind), matrix.stored,
+        weight, matrix.bias, matrix.rows, matrix.dim, np.int64(kind), matrix.stored,
         matrix.row_bytes, matrix.functions,
     )  # fmt: skip
+
+
+@inline
+def by_values(matrix):
+    return _read_as(matrix, F32 if matrix.kind == F32 else STORED, matrix.weight)
 
 
 @inline
@@ -156,21 +158,18 @@ def shared_rows(matrix):
 
 
 @inline
-def tile_room(matrix):
+def tile_size(matrix):
     return shared_rows(matrix) * matrix.dim if matrix.kind != F32 else 0
 
 
 @inline
-def as_floats(matrix, first, last, room):
-    """The matrix with rows first .. last-1 alone as float32, in `room` unless W is."""
+def as_floats(matrix, first, last, scratch):
+    """The matrix with only rows first .. last-1, as float32, in `scratch` unless W is."""
     if matrix.kind == F32:
         return matrix
     begin, count = row_of(matrix.stored, first, matrix.row_bytes), (last - first) * matrix.dim
-    call_decode(matrix.functions[DECODE], begin, count, room)
-    return Matrix(
-        shift(room, -first * matrix.dim), matrix.bias, matrix.rows, matrix.dim, np.int64(F32),
-        matrix.stored, matrix.row_bytes, matrix.functions,
-    )  # fmt: skip
+    call_decode(matrix.functions[DECODE], begin, count, scratch)
+    return _read_as(matrix, F32, shift(scratch, -first * matrix.dim))
 
 
 @inline
@@ -189,7 +188,7 @@ def slack_at(descriptor, place, norm):
 
 @inline
 def coded_slack_at(descriptor, place, norm, off):
-    """Bound the error of a logit by a row's codes and those of hidden; ||h - g|| is `off`.
+    """Bound the error of a logit from codes of a row and of hidden, with `off` = ||h - g||.
 
     w . (h - g), and rounding of each number of w and of a row's sum.
     """

@@ -1,14 +1,12 @@
 """Exact top k of all rows of W or of given ones, and exact logits of given ids."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, share_of_rows, widen_hidden
-from logitsieve.kernels.topk.queries import LOGITS, at_once, begin_block, query_room, write_answers
+from logitsieve.kernels.topk.queries import LOGITS, at_once, begin_block, query_size, write_answers
 from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 
 
@@ -18,8 +16,8 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     begin, end = share_of_rows(descriptor)
-    block, status = at_once(stop - start, query_room(dim, limit)), 0
-    scratch = np.empty(block * query_room(dim, limit) + LOGITS, np.float64)
+    block, status = at_once(stop - start, query_size(dim, limit)), 0
+    scratch = np.empty(block * query_size(dim, limit) + LOGITS, np.float64)
     for first in range(start, stop, block):
         count = min(stop - first, block)
         queries, bad = begin_block(
@@ -49,7 +47,7 @@ def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
-    scratch = np.empty(query_room(dim, limit) + LOGITS, np.float64)
+    scratch = np.empty(query_size(dim, limit) + LOGITS, np.float64)
     unfilled, one = 0, np.int64(1)
     for place in range(offsets.size - 1):
         row = start + place

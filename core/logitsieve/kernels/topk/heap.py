@@ -4,8 +4,6 @@ An answer is better if its logit is larger, or equal with a lower id: a total or
 order of offers.
 """
 
-from __future__ import annotations
-
 from logitsieve.kernels.compile import inline
 
 

@@ -1,9 +1,7 @@
 """Merges of lists: a head's answer with the edited ids, and the hypotheses of a beam search.
 
-Shape letters: B hypotheses, K pairs of a group, G groups, N tokens a hypothesis.
+Shape letters: B hypotheses, G groups, K pairs of a group, N tokens a hypothesis.
 """
-
-from __future__ import annotations
 
 import numpy as np
 
@@ -22,33 +20,33 @@ RANK_ROUNDING = 2.0**-50  # bounds the rounding error of a rank, relative to the
     " int64[::1], int32[:,::1], float64[:,::1])"
 )
 def merge_edited(
-    offsets, ids, sums, edited_offsets, edited_ids, edited_sums, wanted, best_ids, best_sums
+    offsets, ids, sums, edited_offsets, edited_ids, edited_sums, counts, best_ids, best_sums
 ):
-    """Fill the wanted[r] best of each row, and -1 with -inf beyond, in best_ids [B, K]."""
+    """Fill best_ids and best_sums [B, K]: the counts[r] best of row r, then -1 and -inf."""
     rows, width = best_ids.shape
     for row in range(rows):
-        kept_ids = row_of(pointer(best_ids), row, width)
-        kept = row_of(pointer(best_sums), row, width)
-        limit, size = wanted[row], 0
+        own_ids = row_of(pointer(best_ids), row, width)
+        own_sums = row_of(pointer(best_sums), row, width)
+        limit, size = counts[row], 0
         if limit > 0:
             for i in range(offsets[row], offsets[row + 1]):
-                size = offer(kept, kept_ids, size, limit, sums[i], ids[i])
+                size = offer(own_sums, own_ids, size, limit, sums[i], ids[i])
             for i in range(edited_offsets[row], edited_offsets[row + 1]):
                 if edited_sums[i] > -np.inf:
-                    size = offer(kept, kept_ids, size, limit, edited_sums[i], edited_ids[i])
-            sort_best_first(kept, kept_ids, size)
+                    size = offer(own_sums, own_ids, size, limit, edited_sums[i], edited_ids[i])
+            sort_best_first(own_sums, own_ids, size)
         for i in range(size, width):
-            kept[i], kept_ids[i] = -np.inf, -1
+            own_sums[i], own_ids[i] = -np.inf, -1
     keep_alive((best_ids, best_sums))
 
 
 @inline
-def _rank(score, apart, rest, divisor, off):
+def _rank(score, delta, rest, divisor, off):
     """(score + log p) / divisor, plus `off` times a bound of its rounding error."""
-    magnitude = abs(score) + abs(apart) + abs(rest)
+    magnitude = abs(score) + abs(delta) + abs(rest)
     if not magnitude < np.inf:
         return -rest  # log Z is unknown
-    return (score + (apart - rest) + off * RANK_ROUNDING * magnitude) / divisor
+    return (score + (delta - rest) + off * RANK_ROUNDING * magnitude) / divisor
 
 
 @kernel(
@@ -74,8 +72,8 @@ def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, 
             for beam in range(beams):
                 row, place = start + beam, fronts[beam]
                 if place < counts[row]:
-                    apart = logits[row, place] - log_z[row, TOP]
-                    rank = _rank(scores[row], apart, log_z[row, VALUE], divisors[row], 0.0)
+                    delta = logits[row, place] - log_z[row, TOP]
+                    rank = _rank(scores[row], delta, log_z[row, VALUE], divisors[row], 0.0)
                     if chosen < 0 or rank > best:
                         chosen, best = beam, rank
             parents[group, pair], places[group, pair] = chosen, 0
@@ -83,8 +81,8 @@ def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, 
                 continue
             row, place = start + chosen, fronts[chosen]
             value = logits[row, place]
-            apart = value - log_z[row, TOP]
-            least = _rank(scores[row], apart, log_z[row, HIGH], divisors[row], -1.0)
+            delta = value - log_z[row, TOP]
+            least = _rank(scores[row], delta, log_z[row, HIGH], divisors[row], -1.0)
             for beam in range(beams):
                 other, front = start + beam, fronts[beam]
                 if beam == chosen or front >= counts[other]:
@@ -95,9 +93,9 @@ def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, 
                     floor = _rank(scores[row], value, 0.0, 1.0, -1.0)
                     doubt |= not (tied or _rank(scores[other], rival, 0.0, 1.0, 1.0) < floor)
                 else:
-                    apart = rival - log_z[other, TOP]
+                    delta = rival - log_z[other, TOP]
                     doubt |= not (
-                        _rank(scores[other], apart, log_z[other, LOW], divisors[other], 1.0) < least
+                        _rank(scores[other], delta, log_z[other, LOW], divisors[other], 1.0) < least
                     )
             places[group, pair] = place
             fronts[chosen] += 1

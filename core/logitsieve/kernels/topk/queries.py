@@ -1,14 +1,12 @@
 """Queries: rows of hidden with their float64 copies and running top k."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.rows.functions import CODED
-from logitsieve.kernels.rows.products import code_room, encode_words
+from logitsieve.kernels.rows.products import codes_size, encode_words
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import as_float32, shift
 from logitsieve.kernels.topk.descriptor import (
@@ -28,7 +26,7 @@ SIZE, THRESHOLD, SLACK, NORM, OFF = range(5)  # OFF: ||h - g||, if W has codes
 STATE = 5
 
 CHUNK = 256  # float32 logits of one query at a time
-LOGITS = 2 * CHUNK  # float64 values of scratch for those of four queries
+LOGITS = 2 * CHUNK  # float64 values of scratch for the logits of four queries
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], codes for rows of codes, states
 # float64 [Q, STATE], the heaps' values float64 and ids int32 [Q, K], and float32 logits [4, CHUNK].
@@ -37,14 +35,14 @@ Queries = namedtuple("Queries", "hidden wide codes states values kept logits lim
 
 
 @inline
-def query_room(dim, limit):
-    return padded(dim) + code_room(dim) + STATE + limit
+def query_size(dim, limit):
+    return padded(dim) + codes_size(dim) + STATE + limit
 
 
 @inline
 def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
     codes = shift(scratch, block * padded(dim))
-    states = shift(codes, block * code_room(dim))
+    states = shift(codes, block * codes_size(dim))
     values = shift(states, block * STATE)
     logits = as_float32(shift(values, block * limit))
     return Queries(
@@ -53,8 +51,8 @@ def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
 
 
 @inline
-def at_once(rows, room):
-    return max(1, min(rows, QUERIES_AT_ONCE, SCRATCH // room))
+def at_once(rows, size):
+    return max(1, min(rows, QUERIES_AT_ONCE, SCRATCH // size))
 
 
 @inline
@@ -86,7 +84,7 @@ def widen_queries(descriptor, queries, count):
 
 @inline
 def codes_of(queries, q, dim):
-    return row_of(queries.codes, q, 2 * code_room(dim))
+    return row_of(queries.codes, q, 2 * codes_size(dim))
 
 
 @inline

@@ -7,14 +7,12 @@ among the k best. All others are evaluated by `dot64`: the answer depends on no 
 Rows are taken a chunk at a time, first all float32 dots: a decision would stall those behind it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.rows.functions import CODED, CODED_DOTS, CODED_FOURS, DOTS, F32, call_dots
-from logitsieve.kernels.rows.products import code_room
-from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
+from logitsieve.kernels.rows.products import codes_size
+from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, pad_lanes, padded, row_of
 from logitsieve.kernels.simd.lanes import (
     AVX512,
     LANES,
@@ -27,7 +25,7 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import as_floats, exact_logit, shared_rows, tile_room
+from logitsieve.kernels.topk.descriptor import as_floats, exact_logit, shared_rows, tile_size
 from logitsieve.kernels.topk.heap import better, contains, offer
 from logitsieve.kernels.topk.queries import (
     CHUNK,
@@ -49,14 +47,14 @@ ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, the beginnings of some rows ahead are prefetched: the hardware does the rest.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
-LEAST_FOURS = 4  # fours of rows of hidden, each of which prefetches its part
+LEAST_FOURS = 4  # the least number of fours of hidden rows that each prefetch a part
 ALONE = np.int64(1)  # the only four
-# The most queries for which rows of codes are multiplied as they are: beyond it they share the
-# decoding. With as many units for int16 as for float32 (Zen 3 and later) that never pays.
+# More queries than these share the decoding of rows; fewer multiply codes. With as many units for
+# int16 as for float32 (Zen 3 and later) decoding never pays.
 FEW_CODED = 8 if AVX512 else QUERIES_AT_ONCE if cpu_has("vaes") else 32
 FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
-MAX_RANKED = 64  # the most answers k for which the k-th best float32 logit is searched
+MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
 
 
 @inline
@@ -106,17 +104,11 @@ def _ranked(logits, count, rank):
 
 
 @inline
-def _four_rows(listed, ids, i, last, apart):
-    i, j, k, m = four_from(i, last, apart)
+def _four_rows(listed, ids, i, last, delta):
+    i, j, k, m = four_from(i, last, delta)
     if listed:
         return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
     return i, j, k, m
-
-
-@inline
-def _fill_lanes(logits, count):
-    for i in range(count, padded(count)):
-        logits[i] = -np.inf
 
 
 @inline
@@ -140,7 +132,7 @@ def _stored_dots(matrix, r0, r1, r2, r3, operand):
 @inline
 def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
     dim = matrix.dim
-    each = 2 * code_room(dim)
+    each = 2 * codes_size(dim)
     return call_dots(
         matrix.functions[CODED_FOURS], matrix.stored, row * dim, (q1 - q0) * each, (q2 - q0) * each,
         (q3 - q0) * each, codes_of(queries, q0, dim), dim,
@@ -154,11 +146,11 @@ def _steps(listed, first, last):
 
 
 @inline
-def _store_biased(matrix, r0, r1, r2, r3, dots, logits, apart):
+def _store_biased(matrix, r0, r1, r2, r3, dots, logits, delta):
     logits[0] = dots[0] + matrix.bias[r0]
-    logits[apart] = dots[1] + matrix.bias[r1]
-    logits[2 * apart] = dots[2] + matrix.bias[r2]
-    logits[3 * apart] = dots[3] + matrix.bias[r3]
+    logits[delta] = dots[1] + matrix.bias[r1]
+    logits[2 * delta] = dots[2] + matrix.bias[r2]
+    logits[3 * delta] = dots[3] + matrix.bias[r3]
 
 
 @inline_once
@@ -167,18 +159,18 @@ def fill_one(matrix, listed, ids, first, last, operand, logits):
     dim = matrix.dim
     if listed:
         _prefetch_beginnings(matrix, ids, first, min(first + ROWS_AHEAD, last))
-    steps, stride, apart = _steps(listed, first, last)
+    steps, stride, delta = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
         i = first + place
         if listed:
             _prefetch_beginnings(matrix, ids, i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last))
-        r0, r1, r2, r3 = _four_rows(listed, ids, i, last, apart)
+        r0, r1, r2, r3 = _four_rows(listed, ids, i, last, delta)
         if matrix.kind == F32:
             dots = dots_1x4(matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim, operand, dim)
         else:
             dots = _stored_dots(matrix, r0, r1, r2, r3, operand)
-        _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place), apart)
+        _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place), delta)
 
 
 @inline
@@ -204,32 +196,32 @@ def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, 
     If `fours` groups of four are many, each prefetches a part of the next rows.
     """
     dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
-    steps, stride, apart = _steps(listed, first, last)
+    steps, stride, delta = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
-        r0, r1, r2, r3 = _four_rows(listed, ids, first + place, last, apart)
+        r0, r1, r2, r3 = _four_rows(listed, ids, first + place, last, delta)
         if many:
             _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
         if matrix.kind >= CODED:
             for j in range(4):
                 row = (r0, r1, r2, r3)[j]
                 dots = _coded_dots(matrix, row, queries, q0, q1, q2, q3)
-                _store_four(logits, place + j * apart, dots, matrix.bias[row])
+                _store_four(logits, place + j * delta, dots, matrix.bias[row])
             continue
         if matrix.kind != F32:
             for j in range(4):
                 operand = operand_of(matrix, queries, (q0, q1, q2, q3)[j])
                 dots = _stored_dots(matrix, r0, r1, r2, r3, operand)
-                _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place + j * CHUNK), apart)
+                _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place + j * CHUNK), delta)
             continue
         tile = dots_4x4(
             matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim,
             hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
         )  # fmt: skip
         _store_four(logits, place, tile[0], matrix.bias[r0])
-        _store_four(logits, place + apart, tile[1], matrix.bias[r1])
-        _store_four(logits, place + 2 * apart, tile[2], matrix.bias[r2])
-        _store_four(logits, place + 3 * apart, tile[3], matrix.bias[r3])
+        _store_four(logits, place + delta, tile[1], matrix.bias[r1])
+        _store_four(logits, place + 2 * delta, tile[2], matrix.bias[r2])
+        _store_four(logits, place + 3 * delta, tile[3], matrix.bias[r3])
 
 
 @inline
@@ -239,7 +231,7 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
         fill_one(matrix, listed, ids, start, stop, operand, logits)
-        _fill_lanes(logits, stop - start)
+        pad_lanes(logits, stop - start)
         named = np.bool_(listed)
         decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
 
@@ -247,13 +239,13 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 @inline
 def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
     """Like `scan_one` for four queries, one of `fours` groups of four."""
-    room = queries.logits
+    scratch = queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
-        fill_four(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, fours, room)
+        fill_four(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, fours, scratch)
         for j in range(4):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
-            _fill_lanes(logits, stop - start)
+            pad_lanes(logits, stop - start)
             decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
 
 
@@ -279,10 +271,10 @@ def scan_all(matrix, queries, count, begin, end):
     """Offer rows begin .. end-1 to the first `count` queries."""
     few, fours = _few(matrix, count), count // 4 * 4
     tile = _stored_rows(matrix) if few and count > 1 else tile_rows(matrix, count)
-    room = np.empty(tile_room(matrix), np.float32)
+    scratch = np.empty(tile_size(matrix), np.float32)
     for first in range(begin, end, tile):
         last = min(end, first + tile)
-        floats = matrix if few else as_floats(matrix, first, last, pointer(room))
+        floats = matrix if few else as_floats(matrix, first, last, pointer(scratch))
         for q in range(0, fours, 4):
             scan_four(
                 floats, UNLISTED, queries.kept, first, last, queries,
@@ -290,4 +282,4 @@ def scan_all(matrix, queries, count, begin, end):
             )  # fmt: skip
         for q in range(fours, count):
             scan_one(floats, False, queries.kept, first, last, queries, q)
-    keep_alive(room)
+    keep_alive(scratch)
