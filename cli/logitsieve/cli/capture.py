@@ -73,8 +73,11 @@ class CaptureOptions:
             raise InvalidRequest("module", " and ".join(given) or "nothing", f"one of {names}")
         if self.chat and self.gguf is None:
             raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
-        if self.huggingface is not None and self.text is None:
-            raise InvalidRequest("text", "nothing", "a text file for --huggingface")
+        if self.huggingface is not None:
+            if self.text is None:
+                raise InvalidRequest("text", "nothing", "a text file for --huggingface")
+            if not (self.huggingface / "config.json").is_file():
+                raise InvalidRequest("huggingface", self.huggingface, "a folder with config.json")
         if self.module is not None:
             file, _, _ = self.module.rpartition(":")
             if not Path(file).is_file() or not file.endswith(".py"):
