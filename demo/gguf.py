@@ -144,7 +144,7 @@ def writing(
     context: LlamaContext, decoder: LocalDecoder, name: str, options: Options
 ) -> Iterator[Generation]:
     """Yield one way's continuation, to be iterated over."""
-    asked = {"max_tokens": options.tokens, "ignore_end": True}
+    asked: dict[str, Any] = {"max_tokens": options.tokens, "ignore_end": True}
     if name == ALONE:
         yield generate(context, options.prompt, **asked)
         return

@@ -34,7 +34,8 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> 
         assert re.search(f"^6 tokens: [0-9,.]+ a second, {COST[head]}$", result.stderr, re.M)
     assert shown["certified"] == shown["exact"] == shown["dense"]
     assert shown["dense"].startswith(PROMPT)
-    assert run("generate", *options, "--head", "dense").stdout == shown["dense"]
+    for more in ((), ("--lookup",)):
+        assert run("generate", *options, "--head", "dense", *more).stdout == shown["dense"]
 
 
 @pytest.fixture(autouse=True)

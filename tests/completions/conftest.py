@@ -84,8 +84,8 @@ def serving(
     waiting: int = 64,
     started: bool = True,
 ) -> Iterator[tuple[Client, Engine]]:
-    width = steady_sequences(attached.context)
-    engine = Engine(attached, waiting=waiting, width=width, head_name=lambda: "certified")
+    widths = steady_sequences(attached.context)
+    engine = Engine(attached, waiting=waiting, widths=widths, head_name=lambda: "certified")
     access = None if tokens is None else Tokens(tokens)
     endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), tokens=access, request_s=request_s)
 

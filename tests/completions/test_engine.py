@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from logitsieve.client.llamacpp import LlamaContext, attach
+from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
 from logitsieve.client.llamacpp_sequences import GenerationOptions
-from logitsieve.completions.engine import SLICE, Engine, Piece, Task
+from logitsieve.completions.engine import SLICE, Engine, Piece, Task, steady_sequences
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel
@@ -17,11 +17,15 @@ from tests.llamacpp.small_model import Make
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
 
-def task(told: list[Any], prompt: list[int], **options: Any) -> Task:
-    given: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1, **options}
-    greedy = GenerationOptions(max_tokens=9, ignore_end=True)
-    at: dict[str, Any] = {"drawing": None, "deadline": float("inf"), "tell": told.append}
-    return Task(prompt=prompt, options=greedy, **at, **given)
+def task(told: list[Any], prompt: list[int], **asked: Any) -> Task:
+    given: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 1, **asked}
+    given.setdefault("options", options(max_tokens=9))
+    at: dict[str, Any] = {"deadline": float("inf"), "tell": told.append}
+    return Task(prompt=prompt, drawing=given["options"].drawing(1), **at, **given)
+
+
+def options(**given: Any) -> GenerationOptions:
+    return GenerationOptions(ignore_end=True, **given)
 
 
 def test_an_index_takes_over_between_two_requests(make_gguf: Make, tmp_path: Path) -> None:
@@ -51,7 +55,7 @@ def test_an_index_takes_over_between_two_requests(make_gguf: Make, tmp_path: Pat
 def test_a_long_prompt_stalls_nobody(make_gguf: Make) -> None:
     context = LlamaContext(make_gguf(), sequences=2, separate=True)
     with context, attach(context, None) as attached:
-        engine = Engine(attached, waiting=2, width=2)
+        engine = Engine(attached, waiting=2, widths={False: 2})
         short, long, turns = list[Any](), list[Any](), 0
         quick = task(short, [5, 6], max_tokens=3, echo=False, logprobs=None)
         engine.submit([task(long, [7] * (5 * SLICE)), quick])
@@ -61,3 +65,34 @@ def test_a_long_prompt_stalls_nobody(make_gguf: Make) -> None:
     assert [short[-1].finish, long[-1].finish] == ["length", "length"]
     assert len(short) == 3
     assert turns == 6  # a slice in each, the second one of the short prompt
+
+
+def test_drafts_change_nothing_of_what_is_told(make_gguf: Make) -> None:
+    """Three sequences with settings of their own, one of them with the prompt's end repeated."""
+    repeated = [5, *range(300, 310), *range(300, 310)]
+    asked: list[dict[str, Any]] = [
+        {"prompt": repeated, "options": {"allowed": range(300, 310)}},
+        {"prompt": [7, 8, 9] * 5, "options": {"temperature": 1.0, "seeds": 3, "top_p": 0.9}},
+        {"prompt": repeated, "options": {"repetition_penalty": 1.2}, "logprobs": None},
+    ]
+    heard, right = [], 0
+    for drafter in (None, PromptLookup, lambda: lambda text, trusted, most: [text[-1]] * most):
+        context = LlamaContext(
+            make_gguf(body="Q4_1", head="Q4_1"), sequences=3, positions=768, separate=True
+        )
+        with context, attach(context, None) as attached:
+            engine = Engine(attached, waiting=3, widths=steady_sequences(context), drafter=drafter)
+            told: list[list[Any]] = [[] for _ in asked]
+            engine.submit(
+                [
+                    task(news, **{"max_tokens": 30, **one, "options": options(**one["options"])})
+                    for news, one in zip(told, asked, strict=True)
+                ]
+            )
+            while engine.running or engine.waiting:
+                engine.turn()
+        heard.append(told)
+        right += engine.accepted
+        assert engine.accepted <= engine.drafted
+    assert heard[0] == heard[1] == heard[2]
+    assert right > 0

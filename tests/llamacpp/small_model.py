@@ -48,6 +48,7 @@ def write_model(
     path: Path,
     *,
     head: str = "F32",
+    body: str = "F32",
     architecture: str = "llama",
     dim: int = 64,
     tied: bool = False,
@@ -60,7 +61,8 @@ def write_model(
 ) -> Path:
     """Write the model `path`; `metadata` are float values of the architecture, such as a softcap.
 
-    `head` is the type of its output matrix, of its embeddings where `tied`.
+    `head` is the type of its output matrix, of its embeddings where `tied`, `body` of its layers'
+    matrices.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
@@ -95,7 +97,8 @@ def write_model(
         if name in leave_out:
             continue
         outer = name == ("token_embd.weight" if tied else "output.weight")
-        kind = GGMLQuantizationType[head if outer else "F32"]
+        inner = body if name.startswith("blk.") and values.ndim == 2 else "F32"
+        kind = GGMLQuantizationType[head if outer else inner]
         stored: Any = quantize(values, kind)
         writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()

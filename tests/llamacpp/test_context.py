@@ -141,6 +141,72 @@ def test_prompts_of_ids_alone_and_as_many_as_fit(make_gguf: Make) -> None:
         assert context.free == 256
 
 
+TOKENS = [300 + 7 * place % 90 for place in range(700)]
+
+
+def test_drafts_have_the_bits_of_single_steps_and_leave_no_trace(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(body="Q4_1", head="Q4_1"), positions=768) as context:
+        for start in (1, 250, 505, 600):
+            context.forget()
+            context.read(TOKENS[:start])
+            single = [context.step({0: token}) for token in TOKENS[start : start + 20]]
+            context.forget()
+            context.read(TOKENS[:start])
+            rows, place = list[np.ndarray](), start
+            while place < start + 20:
+                count, wrong = 1 + place % 5, place % 3
+                drafts = [*TOKENS[place : place + count], *[7] * wrong]
+                read = context.look_ahead(drafts)
+                kept = min(len(read), count)
+                for _ in range(kept - 1):
+                    context.accept()
+                rows += list(read[:kept, None])
+                place += kept
+                assert context.length(0) == place
+            for one, other in zip(single, rows, strict=False):
+                np.testing.assert_array_equal(one, other)
+        free = context.free
+        context.look_ahead([5, 6, 7])
+        assert context.free == free - 1
+
+
+def test_drafts_that_would_change_bits_are_not_read(make_gguf: Make) -> None:
+    """float32 matrices are multiplied by another kernel for two rows, and then by a third."""
+    with LlamaContext(make_gguf()) as context:
+        context.read(TOKENS[:20])
+        single = context.step({0: 5})
+        context.forget()
+        context.read(TOKENS[:20])
+        for drafts in ([5, 6, 7], [8, 9], [10, 11, 12]):
+            rows = context.look_ahead(drafts)
+            if drafts[0] == 5:
+                np.testing.assert_array_equal(rows[:1], single)
+        assert context.length(0) == 23
+
+
+def test_drafts_end_with_the_cache_and_with_its_parts(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(body="Q4_1", head="Q4_1"), positions=512) as context:
+        for start in (252, 508):
+            context.forget()
+            context.read(TOKENS[:start])
+            assert len(context.look_ahead(TOKENS[:9])) <= 4
+        for _ in range(3):
+            context.look_ahead([5])
+        with pytest.raises(InvalidRequest, match="at most 0, the space in the cache"):
+            context.look_ahead([5, 6])
+        context.forget()
+        with pytest.raises(InvalidRequest, match=r"tokens: got 5 \.\. 560"):
+            context.look_ahead([5, 560])
+
+
+def test_separate_caches_stay_at_one_thread_or_at_several(make_gguf: Make) -> None:
+    for threads in (1, 2):
+        with LlamaContext(make_gguf(), sequences=2, separate=True, threads=threads) as context:
+            context.use_threads(threads)
+            with pytest.raises(InvalidRequest, match=f"threads: got {3 - threads}, allowed: "):
+                context.use_threads(3 - threads)
+
+
 @pytest.mark.parametrize("wrong", ["sequences", "positions", "threads"])
 def test_options_out_of_range_are_named(make_gguf: Make, wrong: str) -> None:
     options: dict[str, Any] = {wrong: 0}

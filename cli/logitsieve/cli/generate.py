@@ -90,6 +90,12 @@ class GenerateOptions:
         f"Draw instead of taking the best token, or edit the logits: {', '.join(SETTINGS)}.",
         metavar="NAME=VALUE,...",
     )
+    lookup: bool = flag(
+        False,
+        "Read ahead what followed the last tokens earlier in the text: faster copies, and no other"
+        " byte. For one prompt.",
+        "--lookup",
+    )
     threads: int | None = llama_threads()
 
     def prompts(self) -> tuple[str, ...]:
@@ -132,7 +138,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """
     from logitsieve.cli.background import index_of_cache, warm_decoder
-    from logitsieve.client.llamacpp import LlamaContext, attach
+    from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
     from logitsieve.llamacpp import chat_prompt
 
     settings, given = options.settings(), options.prompts()
@@ -159,7 +165,9 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             handover = Handover(attached, making, head, options.head, threads)
             if making is not None and options.threads is None:
                 context.use_threads(max(1, threads - 1))  # a core for the index
-            _show(attached.generate(prompts, **settings), given, handover, options, as_json)
+            drafter = PromptLookup() if options.lookup else None
+            generation = attached.generate(prompts, drafter=drafter, **settings)
+            _show(generation, given, handover, options, as_json)
 
 
 def model_for(path: Path, index: Path | None, head: str) -> GgufModel:
@@ -297,6 +305,8 @@ def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
 
 def _cost(counts: GenerationCost, vocab_size: int, head: str) -> str:
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
+    if counts.drafted:
+        speed += f" ({counts.accepted} of {counts.drafted} drafts right)"
     if head == DENSE:  # part of llama.cpp's graph, without a time of its own
         return f"{speed}, all {vocab_size:,} logits of each"
     scanned = counts.scanned / counts.tokens

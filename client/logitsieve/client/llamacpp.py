@@ -13,6 +13,7 @@ import numpy as np
 
 from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.llamacpp_ahead import Drafter, PromptLookup
 from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
 from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, HeadSlot, OutputHead
 from logitsieve.client.llamacpp_sequences import GenerationOptions
@@ -23,6 +24,7 @@ __all__ = [
     "GenerationOptions",
     "LlamaAttachment",
     "LlamaContext",
+    "PromptLookup",
     "Token",
     "attach",
     "generate",
@@ -83,25 +85,33 @@ class LlamaAttachment:
     def __exit__(self, *error: object) -> None:
         self.detach()
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> Generation:
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], *, drafter: Drafter | None = None, **options: Any
+    ) -> Generation:
         """Continue the prompts by the decoder, with the options of `generate`."""
         if not self._attached:
             raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
-        return Generation(self.context, prompts, self._slot, GenerationOptions(**options))
+        return Generation(self.context, prompts, self._slot, GenerationOptions(**options), drafter)
 
 
 def generate(
-    context: LlamaContext, prompts: Prompt | Sequence[Prompt], **options: Any
+    context: LlamaContext,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    drafter: Drafter | None = None,
+    **options: Any,
 ) -> Generation:
     """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
 
     `prompts` is a text, a list of token ids, or several of either, one for each sequence of the
     context. `options` are `GenerationOptions`. Iterate over the result for the tokens as
-    they come. InvalidRequest names an argument before anything is decoded.
+    they come. A `drafter`, such as PromptLookup(), changes the speed of one prompt's continuation,
+    and no byte. InvalidRequest names an argument before anything is decoded.
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
-    return Generation(context, prompts, HeadSlot(DenseOutput()), GenerationOptions(**options))
+    slot = HeadSlot(DenseOutput())
+    return Generation(context, prompts, slot, GenerationOptions(**options), drafter)
 
 
 def _head(gguf: GgufModel, decoder: Decoder, target: Target) -> DecoderOutput:

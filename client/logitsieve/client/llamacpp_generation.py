@@ -12,6 +12,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
+from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import HeadSlot
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
 from logitsieve.llamacpp import LlamaContext
@@ -38,6 +39,8 @@ class GenerationCost:
     prompt_s: float = 0.0
     scanned: int = 0  # exact logits computed
     proven: int = 0  # tokens proven to be the full softmax's choice
+    drafted: int = 0  # tokens read before they were chosen
+    accepted: int = 0  # of these, the ones that were chosen
 
 
 class Generation:
@@ -52,6 +55,7 @@ class Generation:
         prompts: Prompt | Sequence[Prompt],
         slot: HeadSlot,
         options: GenerationOptions,
+        drafter: Drafter | None = None,
     ) -> None:
         self.context, self.counts = context, GenerationCost()
         self._slot, self._head, self._options = slot, slot.head, options
@@ -77,6 +81,9 @@ class Generation:
             )
             for number, tokens in enumerate(read)
         ]
+        if drafter is not None and len(read) > 1:
+            raise InvalidRequest("drafter", f"one for {len(read)} prompts", "one prompt")
+        self._ahead = drafter and Ahead(context, self._sequences[0], drafter)
         self._log_probs: list[list[float]] = [[] for _ in read]
         self.texts = [""] * len(read)
         self._tokens = self._decoded()
@@ -113,8 +120,17 @@ class Generation:
                 return
             self._take_head()
             began = perf_counter()
-            rows = self.context.step({each.number: each.made[-1] for each in running})
+            rows = self._next_rows(running)
             self.counts.seconds += perf_counter() - began
+
+    def _next_rows(self, running: Sequence[Continuation]) -> Float32:
+        row = None
+        if self._ahead is not None:
+            row = self._ahead.row()
+            self.counts.drafted, self.counts.accepted = self._ahead.drafted, self._ahead.accepted
+        if row is not None:
+            return row
+        return self.context.step({each.number: each.made[-1] for each in running})
 
     def _take_head(self) -> None:
         if self.context.headless != self._head.headless:

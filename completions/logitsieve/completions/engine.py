@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from time import monotonic
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from logitsieve.api.errors import (
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import LlamaAttachment
+from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import OutputHead, Scores
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
 from logitsieve.llamacpp import LlamaContext
@@ -76,6 +78,7 @@ class Task:
     read: int = 0  # tokens of the prompt
     rows: Float32 | None = None  # [1, .] that chooses the next token
     made: Continuation | None = None
+    ahead: Ahead | None = None
     scanned: int = 0  # exact logits, of all tokens together
     chosen: int = 0  # tokens chosen or scored
     proven: int = 0
@@ -94,7 +97,8 @@ class Engine:
         attached: LlamaAttachment,
         *,
         waiting: int,
-        width: int = 1,
+        widths: Mapping[bool, int] = MappingProxyType({False: 1, True: 1}),
+        drafter: Callable[[], Drafter] | None = None,
         before_turn: Callable[[], object] = lambda: None,
         head_name: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = monotonic,
@@ -102,9 +106,10 @@ class Engine:
         self.context: LlamaContext = attached.context
         self.running: list[Task] = []
         self.waiting: deque[Task] = deque()
-        self.prompt_tokens = self.tokens = self.scanned = 0
-        self._attached, self._most_waiting, self._width = attached, waiting, width
+        self.prompt_tokens = self.tokens = self.scanned = self.drafted = self.accepted = 0
+        self._attached, self._most_waiting, self._widths = attached, waiting, widths
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
+        self._drafter = drafter
         self._head: OutputHead = attached.head
         self._free = deque(range(self.context.sequences))
         self._news = Condition()
@@ -226,12 +231,18 @@ class Engine:
             task.made = Continuation(
                 self.context, task.number, task.prompt, task.options, task.drawing
             )
+            if self._drafter is not None:
+                task.ahead = Ahead(self.context, task.made, self._drafter())
 
     def _step(self, tasks: list[Task]) -> None:
         """Choose the next token of every task, decoding the one before where it is due."""
+        for task in tasks:
+            if task.rows is None and task.ahead is not None:
+                self._look_ahead(task, task.ahead)
         due = [task for task in tasks if task.rows is None]
-        for start in range(0, len(due), self._width):
-            group = due[start : start + self._width]
+        width = self._widths[self.context.headless]
+        for start in range(0, len(due), width):
+            group = due[start : start + width]
             rows = self.context.step({task.number: _made(task).made[-1] for task in group})
             for task, row in zip(group, rows, strict=True):
                 task.rows = row[None]
@@ -252,6 +263,12 @@ class Engine:
         self.tokens += len(tasks)
         for task, token, one in zip(tasks, ids, scored, strict=True):
             self._tell(task, token, one)
+
+    def _look_ahead(self, task: Task, ahead: Ahead) -> None:
+        before = ahead.drafted, ahead.accepted
+        task.rows = ahead.row()
+        self.drafted += ahead.drafted - before[0]
+        self.accepted += ahead.accepted - before[1]
 
     def _tell(self, task: Task, token: int, one: Scored) -> None:
         made = _made(task)
@@ -314,13 +331,21 @@ def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
         yield Scored(token, log_prob, pairs, (low, high) if low <= high else None)
 
 
-def steady_sequences(context: LlamaContext) -> int:
+def steady_sequences(context: LlamaContext) -> dict[bool, int]:
     """Return how many sequences can share a step such that each has the bits that it has alone.
 
-    llama.cpp multiplies more rows at once by other kernels, for some types of tensors. Empties the
-    cache.
+    By `headless`: llama.cpp multiplies more rows at once by other kernels, for some types of
+    tensors, and its own output matrix may have one. Empties the cache.
     """
-    headless, context.headless = context.headless, True
+    headless, counts = context.headless, {}
+    for context.headless in (False, True):
+        counts[context.headless] = _steady(context)
+    context.forget()
+    context.headless = headless
+    return counts
+
+
+def _steady(context: LlamaContext) -> int:
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, context.gguf.vocab_size, (context.sequences, PROBED + 1)).tolist()
 
@@ -330,12 +355,8 @@ def steady_sequences(context: LlamaContext) -> int:
             context.read(tokens[number][:PROBED], number)
         return context.step({number: tokens[number][PROBED] for number in numbers})
 
-    try:
-        alone = np.concatenate([rows([number]) for number in range(context.sequences)])
-        for count in range(2, context.sequences + 1):
-            if not np.array_equal(rows(range(count)), alone[:count]):
-                return count - 1
-        return context.sequences
-    finally:
-        context.forget()
-        context.headless = headless
+    alone = np.concatenate([rows([number]) for number in range(context.sequences)])
+    for count in range(2, context.sequences + 1):
+        if not np.array_equal(rows(range(count)), alone[:count]):
+            return count - 1
+    return context.sequences

@@ -26,6 +26,8 @@ class Metrics:
             "prompt_tokens_total": ("Tokens of prompts.", lambda: engine.prompt_tokens),
             "tokens_total": ("Tokens chosen.", lambda: engine.tokens),
             "rows_total": ("Exact logits computed.", lambda: engine.scanned),
+            "drafted_total": ("Tokens read before they were chosen.", lambda: engine.drafted),
+            "accepted_total": ("Of these, the ones that were chosen.", lambda: engine.accepted),
         }
         for name, (text, value) in {**gauges, **counts}.items():
             Gauge(f"{prefix}_{name}", text, registry=registry).set_function(value)

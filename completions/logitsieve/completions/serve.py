@@ -10,7 +10,7 @@ from pathlib import Path
 
 import uvloop
 
-from logitsieve.client.llamacpp import LlamaAttachment
+from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup
 from logitsieve.completions.app import Endpoint, Facts
 from logitsieve.completions.config import CompletionsConfig
 from logitsieve.completions.engine import Engine, steady_sequences
@@ -37,11 +37,11 @@ class Endpoints:
     ) -> None:
         self.config = config
         self.name = config.name or Path(attached.context.gguf.path).stem
-        width = steady_sequences(attached.context)
         self.engine = Engine(
             attached,
             waiting=config.max_waiting,
-            width=width,
+            widths=steady_sequences(attached.context),
+            drafter=PromptLookup if config.lookup else None,
             before_turn=before_turn,
             head_name=head_name,
         )

@@ -25,6 +25,7 @@ from logitsieve.llamacpp.model_file import GgufModel
 POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
 CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
+MOST_AHEAD = 9  # tokens of one call of `look_ahead`
 PROBED = 512  # ids with logits that are compared with llama.cpp's
 NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
 
@@ -44,7 +45,8 @@ class LlamaContext(LlamaModel):
 
     All `sequences` together have `positions` tokens in the cache, rounded up to a multiple of 256.
     If `separate`, each has an equal part of it, and attention is computed such that the tokens of
-    other sequences change no bit of its outputs.
+    other sequences change no bit of its outputs; on one thread by flash attention, which lets
+    `look_ahead` read several tokens at once.
 
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
     before the output layer, times the architecture's scale of logits. `llama` replaces the
@@ -76,11 +78,14 @@ class LlamaContext(LlamaModel):
             if separate:
                 wanted = min(POSITIONS, trained) * sequences
         wanted = whole("positions", wanted, 1, MOST_POSITIONS)
-        self._context = self._make(wanted, whole("threads", threads, 1, MOST_THREADS))
+        self.threads = whole("threads", threads, 1, MOST_THREADS)
+        self._context = self._make(wanted)
         self.positions = int(self._api.llama_n_ctx(self._context))
         self._batch = self._api.llama_batch_init(BATCH, 0, 1)
         self._closing(self._api.llama_batch_free, self._batch)
         self._lengths = [0] * self.sequences
+        self._drafted = [0] * self.sequences  # cached tokens after these
+        self._steady: dict[tuple[bool, int, int], list[int]] = {}  # see `look_ahead`
         self._probe()
 
     def __repr__(self) -> str:
@@ -102,8 +107,11 @@ class LlamaContext(LlamaModel):
         return self.positions // self.sequences - self._lengths[self._sequence(sequence)]
 
     def use_threads(self, count: int) -> None:
-        """Use `count` threads from the next decode on."""
+        """Use `count` threads from the next decode on; one or more as before if `separate`."""
         count = whole("threads", count, 1, MOST_THREADS)
+        if self.separate and (count > 1) != (self.threads > 1):
+            raise InvalidRequest("threads", count, "1" if self.threads == 1 else "2 or more")
+        self.threads = count
         with messages(self._api):
             self._api.llama_set_n_threads(self._context, count, count)
 
@@ -113,7 +121,7 @@ class LlamaContext(LlamaModel):
         each = range(self.sequences) if sequence is None else [sequence]
         for one in each:
             self._api.llama_memory_seq_rm(memory, self._sequence(one), -1, -1)
-            self._lengths[one] = 0
+            self._lengths[one] = self._drafted[one] = 0
 
     def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
         """Append tokens to a sequence; return the output [1, .] of the last, or of `every`."""
@@ -146,9 +154,67 @@ class LlamaContext(LlamaModel):
             raise InvalidRequest("tokens", f"{len(tokens)} tokens", allowed)
         return self._decode(list(tokens.items()), [True] * len(tokens))
 
+    def look_ahead(self, tokens: Sequence[int], sequence: int = 0) -> Float32:
+        """Append a token and read drafts after it; return the outputs [1 or more, .] of the first.
+
+        Each has the bits that `step` gives. `accept` appends the drafts, one by one; the next call
+        drops the others. llama.cpp multiplies more rows at once by other kernels, and the attention
+        of one token by others in longer caches, on several threads. So each new number of tokens
+        is compared with one token alone, once in every CACHED positions, and a number that changes
+        its bits is not read again.
+        """
+        tokens = tokens[:MOST_AHEAD]
+        self._check(tokens[:1], sequence)
+        start = self._lengths[sequence]
+        part = start // CACHED  # llama.cpp attends to whole parts of the cache
+        steady = self._steady.setdefault((self.headless, self.threads, part), [1, MOST_AHEAD])
+        most = min(
+            limit
+            for (headless, threads, before), (_, limit) in self._steady.items()
+            if (headless, threads) == (self.headless, self.threads) and before <= part
+        )
+        tokens = tokens[: min(most, CACHED - start % CACHED, self.room(sequence))]
+        if self._rolling:
+            tokens = tokens[:1]
+        self._check(tokens, sequence)
+        if len(tokens) <= steady[0]:
+            return self._drafts(tokens, sequence)
+        alone = self._drafts(tokens[:1], sequence)
+        self._take_back(sequence, 1)
+        rows = self._drafts(tokens, sequence)
+        if np.array_equal(rows[:1], alone):
+            steady[0] = len(tokens)
+            return rows
+        steady[1] = len(tokens) - 1
+        self._take_back(sequence, 1)
+        return self._drafts(tokens[:1], sequence)
+
+    def accept(self, sequence: int = 0) -> None:
+        """Append the next token that `look_ahead` read."""
+        self._take_back(sequence, -1)
+
+    def _drafts(self, tokens: Sequence[int], sequence: int) -> Float32:
+        rows = self._decode([(sequence, token) for token in tokens], [True] * len(tokens))
+        self._take_back(sequence, len(tokens) - 1)
+        return rows
+
+    def _take_back(self, sequence: int, count: int) -> None:
+        self._lengths[sequence] -= count
+        self._drafted[sequence] += count
+
+    def _drop_drafts(self, sequence: int) -> None:
+        """Remove the cached tokens of a sequence that were not accepted."""
+        if self._drafted[sequence]:
+            memory = self._api.llama_get_memory(self._context)
+            if not self._api.llama_memory_seq_rm(memory, sequence, self._lengths[sequence], -1):
+                raise LogitsieveError("llama.cpp: the end of a sequence cannot be removed")
+            self._drafted[sequence] = 0
+
     def _decode(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> Float32:
         """Decode up to BATCH tokens (sequence, id); return the outputs of marked ones."""
         api = self._api  # raises if closed, before anything is written
+        for sequence in {sequence for sequence, _ in tokens}:
+            self._drop_drafts(sequence)
         self._fill(tokens, marks)
         self._hook.begin(STOP if self.headless else OFF)
         self._run(api)
@@ -200,21 +266,21 @@ class LlamaContext(LlamaModel):
     def _refuse_reordering(self) -> None:
         """InvalidRequest for a model with batches that llama.cpp reorders."""
         api, model = self._api, self._model
-        rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
-        if rolling and self.sequences > 1:
+        self._rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
+        if self._rolling and self.sequences > 1:
             raise InvalidRequest("sequences", self.sequences, "1 with a recurrent model")
 
-    def _make(self, positions: int, threads: int) -> Any:
+    def _make(self, positions: int) -> Any:
         layout, parameters = self._library.context, self._api.llama_context_default_params()
         cached = CACHED * self.sequences if self.separate else CACHED
         positions = -(-positions // cached) * cached
         for place, size in enumerate((positions, BATCH, BATCH, self.sequences)):
             parameters.set("<i", layout.sizes + 4 * place, size)
         for place in range(2):
-            parameters.set("<i", layout.threads + 4 * place, threads)
+            parameters.set("<i", layout.threads + 4 * place, self.threads)
         parameters.set("<Q", layout.hook, self._hook.address)
         parameters.set("<Q", layout.hook + 8, self._hook.argument)
-        if self.separate:  # flash attention adds up in the order of the cells of all sequences
+        if self.separate and self.threads > 1:  # threads share a long cache of a row that is alone
             parameters.set("<i", layout.flash, 0)
         for place, chosen in ((1, 0), (3, 0), (5, not self.separate)):  # all on the CPU, one cache
             parameters.set("<B", layout.flags + place, chosen)
