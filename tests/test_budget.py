@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 329,
     "lines of source": 43_600,
     "lines of core/": 18_300,
-    "lines of tests/": 47_634,
+    "lines of tests/": 47_598,
     "lines of benchmarks/": 8_330,
 }
 LONGEST = 70  # lines of a function of the source
