@@ -87,7 +87,7 @@ def ablation(options: Options) -> Rows:
 
 def error_of(criterion: SampledSoftmax, contexts: torch.Tensor, rows: int, seed: int) -> float:
     """Return |gradient - the full softmax's| / |the full softmax's|, in W."""
-    weight, bias = (each.detach() for each in criterion.full_classes() if each is not None)
+    weight, bias = criterion.export()
     hidden, target, true = drawn(contexts, weight, bias, rows, seed)
     criterion.zero_grad()
     criterion(hidden, target).backward()

@@ -102,7 +102,7 @@ def test_the_full_softmax(name: str) -> None:
 @EVERY
 def test_export_is_the_softmax_or_refused(name: str) -> None:
     criterion, hidden = make(name, D, V), rows()
-    if criterion.logit_form.absolute:
+    if criterion.classes.form.absolute:
         with pytest.raises(InvalidRequest, match="cannot be served"):
             criterion.export()
         return

@@ -99,7 +99,6 @@ class CommandGroup(TyperGroup):
         return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the subcommand; exit code 2 for bad input, 1 for any other failure."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -105,7 +105,6 @@ def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
 
 
 def summary(found: Divergence) -> dict[str, Any]:
-    """Return the numbers that are printed, by name."""
     later = -found.log_probs
     return {
         "positions": len(found.kl),

@@ -161,7 +161,6 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
 
 
 def llama_threads(users: str = "llama.cpp and the index") -> Any:
-    """Return the field of `--threads` of commands that run llama.cpp."""
     text = f"CPU threads of {users}; by default one for each idle core."
     return flag(None, text, "--threads", "-t", min=1, max=1024)
 

@@ -27,8 +27,6 @@ Answering = Callable[[LocalDecoder, Any, Question, ServeConfig], dict[str, Any]]
 
 
 class Api:
-    """The endpoints of one server; `desk` computes their answers."""
-
     def __init__(self, desk: Desk, view: ServerView) -> None:
         self._desk, self._view = desk, view
 

@@ -24,7 +24,6 @@ from logitsieve.version import __version__
 def overview_facts(
     routes: Routes, registry: CollectorRegistry, ready: bool, unloaded: list[str]
 ) -> Facts:
-    """Return every version, and the counters since the start."""
     return {
         "version": __version__,
         "ready": ready,

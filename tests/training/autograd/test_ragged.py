@@ -98,7 +98,7 @@ def test_the_kernel_equals_the_form_in_torch(form: dict[str, Any], target: Tenso
     batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
     hidden = criterion.prepare(batch.hidden).requires_grad_()
     inputs = [hidden, *criterion.parameters()]
-    terms = criterion.classes, criterion.logit_form, batch.targets, candidates
+    terms = criterion.classes, batch.targets, candidates
     kernel, plain = ragged_losses(hidden, *terms), torch_losses(hidden, *terms)
     weights = doubles(len(kernel), seed=4)
     got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
@@ -150,6 +150,20 @@ def test_no_candidates_leave_the_targets(ragged: bool) -> None:
     loss, *gradients = run(loss_over(candidates, {}), doubles(5, D, seed=1), ONE)
     assert loss == 0
     assert all(float(each.abs().max()) == 0 for each in gradients)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_row_with_masked_candidates_alone_has_no_loss_and_no_gradient(ragged: bool) -> None:
+    drawn = SharedCandidates(torch.tensor([3]), torch.zeros(1))
+    criterion = loss_over(as_ragged(drawn, rows_of(ONE)) if ragged else drawn, {}, reduction="none")
+    hidden = doubles(5, D, seed=1).requires_grad_()
+    losses = criterion(hidden, ONE)
+    losses.sum().backward()
+    assert hidden.grad is not None
+    assert bool(hidden.grad.isfinite().all())
+    for row in (0, 4):
+        assert float(losses[row].detach()) == 0
+        assert float(hidden.grad[row].abs().max()) < 1e-12
 
 
 def test_rows_of_unequal_sets() -> None:

@@ -1,73 +1,35 @@
-"""Tables whose rows move, against tables made anew; lookups, against plain numpy."""
+"""Tables of rows by their codes, and look-ups in them, against plain numpy."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.buckets import (
-    ROOM,
-    SIZE,
-    START,
-    fill_tables,
-    look_up,
-    look_up_batch,
-    move_rows,
-    pool_size,
-)
+from logitsieve.training.kernels.buckets import fill_tables, look_up
 
 
 @dataclass(frozen=True)
 class Tables:
-    """codes and places [V, L], pools [L P], extents [L C, 3], ends [L]."""
+    """codes [V, L], offsets [L C + 1] and ids [L V]."""
 
     codes: np.ndarray
-    places: np.ndarray
-    pools: np.ndarray
-    extents: np.ndarray
-    ends: np.ndarray
+    offsets: np.ndarray
+    ids: np.ndarray
 
     @classmethod
     def of(cls, codes: np.ndarray, buckets: int) -> "Tables":
         rows, tables = codes.shape
-        places = np.empty((rows, tables), np.int32)
-        pools = np.empty(tables * pool_size(rows, buckets), np.int32)
-        extents = np.empty((tables * buckets, 3), np.int32)
-        made = cls(codes.copy(), places, pools, extents, np.empty(tables, np.int32))
-        fill_tables(made.codes, places, pools, extents, made.ends)
+        offsets = np.full(tables * buckets + 1, 9, np.int32)
+        made = cls(codes, offsets, np.empty(tables * rows, np.int32))
+        fill_tables(made.codes, made.offsets, made.ids)
         return made
 
-    def move(self, rows: np.ndarray, fresh: np.ndarray) -> int:
-        moves: int = move_rows(
-            rows, fresh, self.codes, self.places, self.pools, self.extents, self.ends
-        )
-        return moves
-
     def lists(self) -> list[list[int]]:
-        return [
-            sorted(self.pools[start : start + size].tolist()) for start, size, _ in self.extents
-        ]
+        return [part.tolist() for part in np.split(self.ids, self.offsets[1:-1])]
 
 
 def random_codes(rows: int, tables: int, buckets: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, buckets, (rows, tables)).astype(np.int32)
-
-
-def check_whole(tables: Tables) -> None:
-    """Every id is where `places` says, in the bucket of its code, and stretches do not overlap."""
-    rows, count = tables.codes.shape
-    buckets = len(tables.extents) // count
-    bucket = tables.codes + np.arange(count) * buckets
-    np.testing.assert_array_equal(
-        tables.pools[tables.places], np.arange(rows)[:, None] + 0 * bucket
-    )
-    start, size = tables.extents[bucket, START], tables.extents[bucket, SIZE]
-    assert ((start <= tables.places) & (tables.places < start + size)).all()
-    assert (tables.extents[:, SIZE] <= tables.extents[:, ROOM]).all()
-    order = np.argsort(tables.extents[:, START])
-    ends = (tables.extents[:, START] + tables.extents[:, ROOM])[order]
-    assert (ends[:-1] <= tables.extents[order[1:], START]).all()
-    assert ends[-1] <= len(tables.pools)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 300])
@@ -75,41 +37,12 @@ def check_whole(tables: Tables) -> None:
 def test_a_bucket_holds_the_ids_of_its_code(rows: int, tables: int) -> None:
     codes = random_codes(rows, tables, 8, seed=rows)
     made = Tables.of(codes, 8)
-    check_whole(made)
     expected = [
         np.flatnonzero(codes[:, table] == code).tolist()
         for table in range(tables)
         for code in range(8)
     ]
     assert made.lists() == expected
-
-
-def test_a_thousand_updates_leave_what_a_new_table_would_hold() -> None:
-    random = np.random.default_rng(0)
-    tables = Tables.of(random_codes(200, 6, 16, seed=1), 16)
-    for number in range(1000):
-        rows = random.choice(200, 20, replace=False).astype(np.int64)
-        # In turns spread, and crowded into few buckets, so that these outgrow their room.
-        most = 16 if number // 100 % 2 else 2
-        tables.move(rows, random.integers(0, most, (20, 6)).astype(np.int32))
-    check_whole(tables)
-    assert tables.lists() == Tables.of(tables.codes, 16).lists()
-
-
-def test_rows_move_where_their_codes_say() -> None:
-    tables = Tables.of(random_codes(500, 3, 32, seed=2), 32)
-    for row in range(500):
-        tables.move(np.array([row]), np.full((1, 3), 31, np.int32))
-    check_whole(tables)
-    assert tables.lists()[31] == list(range(500))
-    assert sum(map(len, tables.lists()[:31])) == 0
-    codes = random_codes(50, 4, 8, seed=3)
-    tables = Tables.of(codes, 8)
-    rows = np.array([3, 9, 20])
-    fresh = codes[rows].copy()
-    assert tables.move(rows, fresh) == 0
-    fresh[1, 2] = (fresh[1, 2] + 1) % 8
-    assert tables.move(rows, fresh) == 1
 
 
 V, L, C = 200, 6, 8
@@ -121,17 +54,17 @@ def lookup(
     targets: np.ndarray,
     limit: int,
     *,
+    votes: np.ndarray | None = None,
     fair: bool = False,
     seed: int = 1,
     step: int = 0,
 ) -> tuple[list[list[int]], np.ndarray]:
-    counts, found = np.zeros(V, np.uint16), np.empty(V + 1, np.int32)
     buckets = codes + np.arange(L, dtype=np.int32) * C
+    votes = np.ones_like(buckets) if votes is None else votes
     offsets, ids, sizes = look_up(
-        buckets, tables.extents, tables.pools, targets, limit, fair, np.uint64(seed),
-        np.uint64(step), counts, found,
+        buckets, votes, tables.offsets, tables.ids, targets, limit, fair, np.uint64(seed),
+        np.uint64(step), V,
     )  # fmt: skip
-    assert not counts.any(), "the scratch is left as it was"
     return [part.tolist() for part in np.split(ids, offsets[1:-1])], sizes
 
 
@@ -143,12 +76,7 @@ def collisions(tables: Tables, codes: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def tables() -> Tables:
-    """Tables that have been through moves, so that their buckets are in no order."""
-    random, made = np.random.default_rng(5), Tables.of(random_codes(V, L, C, seed=4), C)
-    for _ in range(50):
-        rows = random.choice(V, 20, replace=False).astype(np.int64)
-        made.move(rows, random.integers(0, C, (20, L)).astype(np.int32))
-    return made
+    return Tables.of(random_codes(V, L, C, seed=4), C)
 
 
 @pytest.mark.parametrize("limit", [V, 90, 40, 1])
@@ -167,25 +95,20 @@ def test_a_row_finds_the_ids_that_most_tables_hold(tables: Tables, limit: int) -
 
 
 @pytest.mark.parametrize("limit", [V, 60, 1])
-def test_a_batch_finds_the_ids_with_most_votes(tables: Tables, limit: int) -> None:
-    codes, targets = random_codes(30, L, C, seed=6), np.full((30, 1), 11)
-    targets[5] = 17
-    votes, found = np.zeros(V, np.int32), np.empty(V + 1, np.int32)
-    visits = np.zeros(L * C, np.int32)
-    buckets = codes + np.arange(L, dtype=np.int32) * C
-    ids = look_up_batch(buckets, tables.extents, tables.pools, targets, limit, votes, found, visits)
-    assert not votes.any(), "the scratch is left as it was"
-    assert not visits.any(), "the scratch is left as it was"
-    expected = collisions(tables, codes).sum(0)
-    expected[[11, 17]] = 0
-    best = np.argsort(-expected, kind="stable")[: min(limit, (expected > 0).sum())]
-    assert ids.tolist() == sorted(best.tolist())
+def test_buckets_count_by_their_votes(tables: Tables, limit: int) -> None:
+    codes, votes = random_codes(3, L, C, seed=6), random_codes(3, L, 70_000, seed=7) + 1
+    lists, _ = lookup(tables, codes, np.full((3, 1), 11), limit, votes=votes)
+    for row, ids in enumerate(lists):
+        expected = ((codes[row] == tables.codes) * votes[row].astype(np.int64)).sum(1)
+        expected[11] = 0
+        best = np.argsort(-expected, kind="stable")[: min(limit, (expected > 0).sum())]
+        assert ids == sorted(best.tolist())
 
 
 def test_the_order_inside_a_bucket_decides_nothing(tables: Tables) -> None:
     codes, targets = random_codes(9, L, C, seed=6), np.full((9, 1), -1)
-    ordered = Tables.of(tables.codes, C)
-    assert tables.pools.tolist() != ordered.pools.tolist()
+    turned = [ids[::-1] for ids in tables.lists()]
+    ordered = Tables(tables.codes, tables.offsets, np.concatenate(turned).astype(np.int32))
     for limit, fair in ((V, False), (40, False), (40, True)):
         got = lookup(tables, codes, targets, limit, fair=fair)
         expected = lookup(ordered, codes, targets, limit, fair=fair)

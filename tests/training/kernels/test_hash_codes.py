@@ -24,11 +24,10 @@ def codes_of(vectors: np.ndarray, windows: np.ndarray) -> np.ndarray:
 
 def agreement(first: np.ndarray, second: np.ndarray, window: int) -> float:
     """By the kernel."""
-    out, offsets = np.empty(1), np.array([0, 1])
+    offsets, ids = np.array([0, 1]), np.zeros(1, np.int32)
     ranks = rank_rows(np.stack([first, second]))
     chances = window_chances(len(first), window)
-    dwta_agreements(ranks[:1], ranks[1:], chances, offsets, np.zeros(1, np.int32), out)
-    return float(out[0])
+    return float(dwta_agreements(ranks[:1], ranks[1:], chances, offsets, ids)[0])
 
 
 @pytest.mark.parametrize(("hashes", "window"), [(1, 2), (3, 4), (4, 8)])

@@ -20,11 +20,9 @@ def draw(
 ) -> tuple[list[list[int]], list[np.ndarray]]:
     offsets = np.cumsum([0, *map(len, lists)])
     ids = np.array([i for ids in lists for i in ids], np.int32)
-    taken = np.zeros(vocab_size, np.uint8)
     starts, out, weights = add_uniform_sample(
-        offsets, ids, targets, count, np.uint64(seed), np.uint64(step), taken
+        offsets, ids, targets, count, np.uint64(seed), np.uint64(step), vocab_size
     )
-    assert not taken.any(), "the scratch is left as it was"
     return [part.tolist() for part in np.split(out, starts[1:-1])], np.split(weights, starts[1:-1])
 
 

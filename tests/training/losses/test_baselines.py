@@ -182,9 +182,9 @@ COUNTS = torch.tensor([1.0, 9, 3, 4, 5, 8, 2, 6, 7, 10])
 @pytest.mark.parametrize("options", [{}, {"scale": 5.0}, {"absolute": True}, {"bias": False}])
 def test_logits_are_those_of_the_matrix(options: dict[str, Any]) -> None:
     criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, blocks=BLOCKS, dtype=torch.float64, **options)
-    weight, bias = criterion.full_classes()
-    x = criterion.prepare(doubles(4, BLOCK_D, seed=1)) @ weight.T + (0 if bias is None else bias)
-    expected = x.abs() if criterion.logit_form.absolute else x
+    weight, bias = criterion.classes.weight, criterion.classes.bias
+    hidden = criterion.prepare(doubles(4, BLOCK_D, seed=1))
+    expected = criterion.classes.form.logits(hidden, weight, bias)
     torch.testing.assert_close(criterion.logits(doubles(4, BLOCK_D, seed=1)), expected)
 
 

@@ -78,5 +78,7 @@ def test_the_full_loss_holds_few_logits(monkeypatch: pytest.MonkeyPatch) -> None
     criterion, hidden = FullSoftmax(D, V, dtype=torch.float64), doubles(7, D, seed=1)
     target = torch.tensor([0, 8, -100, 3, 3, 1, -100])
     expected = cross_entropy(criterion.logits(hidden), target)
-    monkeypatch.setattr("logitsieve.training.losses.loss._CHUNK", 2 * V)  # two rows at a time
+    monkeypatch.setattr(
+        "logitsieve.training.losses.loss.LOGITS_AT_ONCE", 2 * V
+    )  # two rows at a time
     torch.testing.assert_close(criterion.full_loss(hidden, target), expected.detach())

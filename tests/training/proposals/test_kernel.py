@@ -42,7 +42,7 @@ def kernel(criterion: SampledSoftmax) -> KernelProposal:
 
 def vectors_of(criterion: SampledSoftmax, hidden: Tensor) -> Tensor:
     """Contexts as the kernel takes them."""
-    return criterion.prepare(hidden) / (criterion.logit_form.scale or 1.0)
+    return criterion.prepare(hidden) / (criterion.classes.form.scale or 1.0)
 
 
 def middle_of(masses: np.ndarray, place: int) -> float:
@@ -62,7 +62,7 @@ def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
     leaf_q = np.zeros(4)
     leaf_q[leaves] = np.exp(log_q)
     weight = criterion.classes.weight.detach()
-    leaf_softmax = LeafSoftmax(criterion.prepare(hidden), targets, weight, criterion.logit_form)
+    leaf_softmax = LeafSoftmax(criterion.prepare(hidden), targets, weight, criterion.classes.form)
     total, mean = 0.0, torch.zeros(3).double()
     for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
         log_q_of_pair = torch.from_numpy(np.log(leaf_q[[a, b]]))

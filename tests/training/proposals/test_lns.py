@@ -61,7 +61,9 @@ def colliding(criterion: SampledSoftmax, hidden: Tensor, target: Tensor) -> list
     if lns(criterion).query == "label":
         asked = codes[target.numpy()]
     else:
-        asked = lns(criterion).hashed.of_contexts(hidden)[0] % lns(criterion).hashed.buckets
+        asked = lns(criterion).hashed.of_contexts(hidden)[0] % (
+            1 << lns(criterion).hashed.hashing.bits
+        )
     together = (asked[:, None] == codes[None]).any(-1)
     together[np.arange(len(target)), target.numpy()] = False
     return [np.flatnonzero(row).tolist() for row in together]

@@ -67,6 +67,21 @@ def test_a_row_is_found_where_it_was_hashed_until_it_is_updated() -> None:
     assert 7 not in away
 
 
+@pytest.mark.parametrize("limit", [V, 20, 1])
+def test_a_batch_finds_the_ids_with_most_votes(limit: int) -> None:
+    tables = make_tables()
+    tables.rebuild(*make_rows())
+    hidden = torch.randn(30, D, generator=torch.Generator().manual_seed(1))
+    buckets, _ = tables.of_contexts(hidden)
+    targets = np.full((30, 2), -1)
+    targets[:, 0], targets[5, 1] = 11, 17
+    codes = buckets % (1 << tables.hashing.bits)
+    votes = (codes[:, None] == tables.codes).sum((0, 2))
+    votes[[11, 17]] = 0
+    best = np.argsort(-votes, kind="stable")[: min(limit, (votes > 0).sum())]
+    assert tables.look_up_batch(buckets, targets, limit).tolist() == sorted(best.tolist())
+
+
 def test_angles_ignore_lengths_and_inner_products_do_not() -> None:
     weight, bias = make_rows()
     plain, mips = make_tables(tables=40), make_tables(mips=True, tables=40)
@@ -140,14 +155,7 @@ def test_states_of_other_tables_are_refused() -> None:
     assert plain.kept is None
 
 
-def test_copies_have_scratch_of_their_own_and_rows_of_zeros_are_hashed() -> None:
-    tables = make_tables()
-    tables.rebuild(*make_rows())
-    hidden = torch.ones(1, D)
-    found = everything(tables, hidden)
-    other = copy.deepcopy(tables)
-    assert everything(other, hidden) == found
-    assert other.scratch is not tables.scratch
+def test_rows_of_zeros_are_hashed() -> None:
     weight, _ = make_rows()
     weight[3] = 0
     for mips in (False, True):

@@ -1,7 +1,7 @@
 """PyTorch losses over a huge softmax that cost less than the softmax.
 
-Shape letters: P pairs of a row and a target, E candidates of all rows, M targets of a row, or draws
-or candidates of a batch, L hash tables.
+Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target, M
+targets of a row, or candidates of a batch, E candidates of all rows, L hash tables.
 """
 
 from __future__ import annotations

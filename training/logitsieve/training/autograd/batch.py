@@ -38,12 +38,16 @@ class Targets:
             return values_P
         return values_P.new_zeros(self.count).index_add_(0, self.rows, values_P)
 
-    def most(self, values_P: Tensor) -> Tensor:
-        """Return the largest of values [P] of each row [B]."""
+    def means(self, values_P: Tensor) -> Tensor:
+        return self.sums(values_P * self.shares(values_P.dtype))
+
+    def log_sums(self, values_P: Tensor) -> Tensor:
+        """Return the log of the sum of exponentials of each row's values [B]."""
         if self.single:
             return values_P
-        lowest = values_P.new_full((self.count,), -torch.inf)
-        return lowest.scatter_reduce_(0, self.rows, values_P, "amax")
+        lowest_B = values_P.new_full((self.count,), -torch.inf)
+        most_B = lowest_B.scatter_reduce_(0, self.rows, values_P.detach(), "amax")
+        return self.sums((values_P - most_B[self.rows]).exp()).log() + most_B
 
     def padded(self) -> Int64:
         """Return each row's targets, int64 [B, M] on the CPU, padded by -1."""
@@ -95,10 +99,7 @@ Candidates: TypeAlias = SharedCandidates | RaggedCandidates
 
 
 def with_targets(drawn: Candidates, classes_P: Tensor) -> Candidates:
-    """Return the drawn candidates with each of `classes` once, at log-weight 0, in every set.
-
-    Drawn ones among `classes` go: the sum over the others that the rest stands for is unbiased.
-    """
+    """Return the drawn candidates, with each of `classes` once at log-weight 0 in every set."""
     ids = torch.unique(classes_P).to(drawn.ids.device)
     zeros = drawn.log_weights.new_zeros(len(ids))
     kept = ~torch.isin(drawn.ids, ids)
@@ -118,7 +119,7 @@ def with_targets(drawn: Candidates, classes_P: Tensor) -> Candidates:
 
 @dataclass(frozen=True)
 class LossBatch:
-    """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, or None for all."""
+    """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, None for all."""
 
     hidden: Tensor
     targets: Targets

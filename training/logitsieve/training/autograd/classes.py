@@ -1,6 +1,6 @@
 """The rows of W and the bias as parameters, their sparse gradients, and gradient clipping.
 
-Shape letters: U rows that are touched, each once.
+Shape letters: U different rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, normalize
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.kernels.ragged_sums import LEAST_NORM
 
 
 def work_dtype(weight: Tensor) -> torch.dtype:
@@ -34,6 +33,17 @@ class LogitForm:
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise InvalidRequest("scale", self.scale, "a positive number, or None")
 
+    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return logits [B, n] of prepared rows [B, D], from weight [n, D] and bias [n, 1]."""
+        weight = weight.to(hidden.dtype)
+        if self.scale is not None:
+            weight = normalize(weight, dim=-1)
+        x = linear(hidden, weight, None if bias is None else bias.view(-1).to(hidden.dtype))
+        return x.abs() if self.absolute else x
+
+
+PLAIN = LogitForm()
+
 
 class ClassWeights(nn.Embedding):
     """weight [V, D] and bias [V, 1], or no bias.
@@ -44,8 +54,17 @@ class ClassWeights(nn.Embedding):
 
     bias: nn.Parameter | None
 
-    def __init__(self, n_classes: int, in_features: int, *, bias: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        n_classes: int,
+        in_features: int,
+        *,
+        bias: bool,
+        form: LogitForm = PLAIN,
+        **options: Any,
+    ) -> None:
         super().__init__(n_classes, in_features, **options)
+        self.form = form
         self.register_parameter("bias", _zeros(n_classes, self.weight) if bias else None)
         for parameter in self.parameters():
             _watch_gradients(parameter)
@@ -70,6 +89,18 @@ class ClassWeights(nn.Embedding):
     def detached(self) -> tuple[Tensor, Tensor | None]:
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.form.logits(hidden, self.weight, self.bias)
+
+    def read(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Return weights [U, D], normalised if logits are, and biases of different rows `ids`."""
+        weight_UD = gather(self.weight, ids, self.sparse).to(dtype)
+        if self.form.scale is not None:
+            weight_UD = normalize(weight_UD, dim=-1)
+        if self.bias is None:
+            return weight_UD, None
+        return weight_UD, gather(self.bias, ids, self.sparse).view(-1).to(dtype)
+
 
 class BlockWeights(nn.Module):
     """Blocks of weights [n, d] in the order of class frequency, and a bias [V, 1]."""
@@ -79,9 +110,16 @@ class BlockWeights(nn.Module):
     places: Tensor  # each id's place in that order; saved, for the weights depend on it
 
     def __init__(
-        self, blocks: Sequence[tuple[int, int]], order: Tensor, *, bias: bool, **options: Any
+        self,
+        blocks: Sequence[tuple[int, int]],
+        order: Tensor,
+        *,
+        bias: bool,
+        form: LogitForm = PLAIN,
+        **options: Any,
     ) -> None:
         super().__init__()
+        self.form = form
         weights = [torch.empty(block, **options) for block in blocks]
         for each in weights:
             nn.init.uniform_(each, -(each.shape[1] ** -0.5), each.shape[1] ** -0.5)
@@ -95,14 +133,15 @@ class BlockWeights(nn.Module):
         matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
         return matrix.index_select(0, self.places)
 
-    def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         parts = []
         for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
             rows = block.to(hidden.dtype)
-            rows = normalize(rows, dim=-1) if normalised else rows
+            rows = rows if self.form.scale is None else normalize(rows, dim=-1)
             parts.append(linear(hidden[..., first:last], rows))
         x = torch.cat(parts, -1).index_select(-1, self.places)
-        return x if self.bias is None else x + self.bias.view(-1)
+        x = x if self.bias is None else x + self.bias.view(-1)
+        return x.abs() if self.form.absolute else x
 
     def tie(self, embedding: nn.Embedding) -> None:
         raise InvalidRequest("embedding", "weights for D-softmax", "none: --no-tied")
@@ -125,41 +164,6 @@ def _mark_coalesced(parameter: Tensor) -> None:
     if gradient is not None and gradient.is_sparse and not gradient.is_coalesced():
         ids = gradient._indices()[0]
         gradient._coalesced_(bool((ids[1:] > ids[:-1]).all()))
-
-
-@dataclass(frozen=True)
-class TouchedRows:
-    """ids [U]; classes [U, D], normalised if logits are; inverse: 1 / |w| [U], or None."""
-
-    ids: Tensor
-    classes: Tensor
-    inverse: Tensor | None
-    bias: Tensor | None
-
-    def weight_gradient(self, values_UD: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
-        """Return the gradient of weight from the one of `classes`, which is overwritten."""
-        if self.inverse is not None:
-            along_U = (values_UD * self.classes).sum(-1)
-            values_UD.sub_(self.classes * along_U[:, None]).mul_(self.inverse[:, None])
-        return place(self.ids, values_UD.to(weight_VD.dtype), len(weight_VD), sparse)
-
-    def bias_gradient(self, values_U: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
-        return place(self.ids, values_U[:, None].to(weight_VD.dtype), len(weight_VD), sparse)
-
-
-def read_touched(
-    weight_VD: Tensor,
-    bias_V1: Tensor | None,
-    ids: Tensor,
-    logit_form: LogitForm,
-    dtype: torch.dtype,
-) -> TouchedRows:
-    classes = weight_VD.detach().index_select(0, ids).to(dtype)
-    bias = None if bias_V1 is None else bias_V1.detach().view(-1).index_select(0, ids).to(dtype)
-    if logit_form.scale is None:
-        return TouchedRows(ids, classes, None, bias)
-    inverse = 1 / classes.norm(dim=-1).clamp_(min=LEAST_NORM)
-    return TouchedRows(ids, classes.mul_(inverse[:, None]), inverse, bias)
 
 
 def place(ids: Tensor, values: Tensor, count: int, sparse: bool) -> Tensor:
@@ -191,18 +195,6 @@ def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
     """Return rows `ids`, all different, of a parameter [V, n]; their gradient may be sparse."""
     rows: Tensor = _Gather.apply(parameter, ids, sparse)  # type: ignore[no-untyped-call]
     return rows
-
-
-def read_rows(
-    classes: ClassWeights, ids: Tensor, form: LogitForm, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    """Return weights [U, D], normalised if logits are, and bias of rows `ids`, for autograd."""
-    weight_UD = gather(classes.weight, ids, classes.sparse).to(dtype)
-    if form.scale is not None:
-        weight_UD = normalize(weight_UD, dim=-1)
-    if classes.bias is None:
-        return weight_UD, None
-    return weight_UD, gather(classes.bias, ids, classes.sparse).view(-1).to(dtype)
 
 
 @torch.no_grad()

@@ -17,11 +17,11 @@ from torch.autograd.function import once_differentiable
 from logitsieve.api.results import Float64, Int64
 from logitsieve.kernels.pool import run_slices
 from logitsieve.training.autograd.batch import RaggedCandidates, Targets
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place, read_rows
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place
 from logitsieve.training.kernels.ragged_sums import FORWARD, ROWS
 
 Matrix = NDArray[Any]  # float32 or float64, as the weights are
-_Rest: TypeAlias = tuple[Targets, RaggedCandidates, LogitForm, bool]  # the last: sparse gradients
+_Rest: TypeAlias = tuple[ClassWeights, Targets, RaggedCandidates]
 _TERM = np.int64(32)  # bits of a term's number in a key; ids are above them
 
 
@@ -88,16 +88,13 @@ class RaggedTerms:
 
 
 def ragged_losses(
-    hidden_BD: Tensor,
-    classes: ClassWeights,
-    form: LogitForm,
-    targets: Targets,
-    candidates: RaggedCandidates,
+    hidden_BD: Tensor, classes: ClassWeights, targets: Targets, candidates: RaggedCandidates
 ) -> Tensor:
     if not _kernel_reads(classes):
-        return torch_losses(hidden_BD, classes, form, targets, candidates)
+        return torch_losses(hidden_BD, classes, targets, candidates)
+    rest = classes, targets, candidates
     losses: Tensor = _KernelLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, (targets, candidates, form, classes.sparse)
+        hidden_BD, classes.weight, classes.bias, rest
     )
     return losses
 
@@ -116,15 +113,15 @@ class _KernelLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
     ) -> Tensor:
-        targets, candidates, logit_form, sparse = rest
+        classes, targets, candidates = rest
         ctx.terms = RaggedTerms.of(targets, candidates)
         hidden = hidden_BD.detach().contiguous().numpy()
         weight = weight_VD.detach().numpy()
         bias = weight[:0, 0] if bias_V1 is None else bias_V1.detach().view(-1).numpy()
-        ctx.normalised, wants = logit_form.scale is not None, ctx.needs_input_grad[0]
-        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, logit_form, wants)
+        ctx.normalised, wants = classes.form.scale is not None, ctx.needs_input_grad[0]
+        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, classes.form, wants)
         ctx.save_for_backward(hidden_BD, weight_VD)
-        ctx.d_hidden, ctx.sparse = torch.from_numpy(d_hidden), sparse
+        ctx.d_hidden, ctx.sparse = torch.from_numpy(d_hidden), classes.sparse
         return torch.from_numpy(losses).to(hidden_BD.dtype)
 
     @staticmethod
@@ -147,11 +144,7 @@ class _KernelLoss(torch.autograd.Function):
 
 
 def torch_losses(
-    hidden_BD: Tensor,
-    classes: ClassWeights,
-    form: LogitForm,
-    targets: Targets,
-    candidates: RaggedCandidates,
+    hidden_BD: Tensor, classes: ClassWeights, targets: Targets, candidates: RaggedCandidates
 ) -> Tensor:
     """Return the losses [B] by torch's autograd, on any device: holds [N, D]."""
     device, dtype = targets.rows.device, hidden_BD.dtype
@@ -160,19 +153,16 @@ def torch_losses(
     id_E, log_weight_E = candidates.ids.to(device), candidates.log_weights.to(device, dtype)
     row_N = torch.cat([targets.rows, row_E])
     ids, slot_N = torch.unique(torch.cat([targets.classes, id_E]), return_inverse=True)
-    weight_UD, bias_U = read_rows(classes, ids, form, dtype)
+    weight_UD, bias_U = classes.read(ids, dtype)
     x_N = (hidden_BD[row_N] * weight_UD[slot_N]).sum(-1)
     if bias_U is not None:
         x_N = x_N + bias_U[slot_N]
-    if form.absolute:
+    if classes.form.absolute:
         x_N = x_N.abs()
     pairs = len(targets.rows)
-    mean_B = targets.sums(x_N[:pairs] * targets.shares(dtype))
     keys_P = targets.rows * classes.num_embeddings + targets.classes
     masked_E = torch.isin(row_E * classes.num_embeddings + id_E, keys_P)
     log_weight_E = log_weight_E.masked_fill(masked_E, -torch.inf)
     y_N = torch.cat([x_N[:pairs], x_N[pairs:] + log_weight_E])
-    most_B = y_N.new_full((targets.count,), -torch.inf)
-    most_B.scatter_reduce_(0, row_N, y_N.detach(), "amax")
-    total_B = y_N.new_zeros(targets.count).index_add(0, row_N, (y_N - most_B[row_N]).exp())
-    return total_B.log() + most_B - mean_B
+    terms = Targets(row_N, ids[slot_N], targets.count, single=False)
+    return terms.log_sums(y_N) - targets.means(x_N[:pairs])

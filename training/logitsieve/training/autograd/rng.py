@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.training.kernels.random_numbers import fill_uniforms
-
 LARGEST_SEED = 2**31 - 1  # faiss takes no larger one
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
@@ -23,10 +21,9 @@ class StepRng:
     step: int
 
     def uniforms(self, count: int, draw: int = 0) -> Tensor:
-        """float64 [count] in the open interval (0, 1)."""
-        out = np.empty(count)
-        fill_uniforms(np.uint64(self.key), np.uint64(self.step), np.uint64(draw), out)
-        return torch.from_numpy(out)
+        """float64 [count] in [0, 1)."""
+        bits = np.random.Philox(key=self.key, counter=[0, 0, draw, self.step])
+        return torch.from_numpy(np.random.Generator(bits).random(count))
 
 
 class Randomness:

@@ -6,14 +6,15 @@ Shape letters: C different candidates, U different classes: C candidates, then o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
 from logitsieve.training.autograd.batch import SharedCandidates, Targets
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm, read_rows, read_touched
+from logitsieve.training.autograd.classes import ClassWeights
+
+MASKED = -1e30  # a logit without a share; -inf has no gradient
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,15 @@ class MergedClasses:
     hits: Tensor  # [N]: pairs with a target among the candidates
 
 
-_Rest: TypeAlias = tuple[MergedClasses, Targets, LogitForm, bool]  # the last: sparse gradients
-
-
 def shared_losses(
-    hidden_BD: Tensor,
-    classes: ClassWeights,
-    logit_form: LogitForm,
-    targets: Targets,
-    candidates: SharedCandidates,
+    hidden_BD: Tensor, classes: ClassWeights, targets: Targets, candidates: SharedCandidates
 ) -> Tensor:
+    """Return the losses [B]: candidates that are a row's targets are masked for it."""
     merged = merge_classes(targets, candidates)
-    losses: Tensor = _SharedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, (merged, targets, logit_form, classes.sparse)
-    )
-    return losses
+    x_BC, x_P = merged_logits(hidden_BD, classes, merged, targets)
+    x_BC += merged.log_weights.to(x_BC.dtype)
+    x_BC[targets.rows[merged.hits], merged.slots[merged.hits]] = MASKED
+    return torch.logaddexp(x_BC.logsumexp(1), targets.log_sums(x_P)) - targets.means(x_P)
 
 
 def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClasses:
@@ -66,90 +61,14 @@ def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, 
     return ids, (sums.log() + most).to(log_weights.dtype)
 
 
-class _SharedLoss(torch.autograd.Function):
-    """Save probabilities [B, C] and the touched rows; backward is two products."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
-    ) -> Tensor:
-        merged, targets, logit_form, sparse = rest
-        rows = read_touched(weight_VD, bias_V1, merged.ids, logit_form, hidden_BD.dtype)
-        candidates_DC = rows.classes[: len(merged.log_weights)].T
-        x_P = (targets.of(hidden_BD) * rows.classes[merged.slots]).sum(-1)
-        if rows.bias is None:
-            x_BC = hidden_BD @ candidates_DC
-        else:
-            x_BC = torch.addmm(rows.bias[: candidates_DC.shape[1]], hidden_BD, candidates_DC)
-            x_P += rows.bias[merged.slots]
-        signs = (x_BC.sign(), x_P.sign()) if logit_form.absolute else None
-        if signs is not None:
-            x_BC, x_P = x_BC.abs_(), x_P.abs_()
-        x_BC += merged.log_weights.to(x_BC.dtype)
-        x_BC[targets.rows[merged.hits], merged.slots[merged.hits]] = -torch.inf
-        losses = normalise(x_BC, x_P, targets)
-        if signs is not None:
-            x_BC, x_P = x_BC.mul_(signs[0]), x_P.mul_(signs[1])
-        ctx.save_for_backward(hidden_BD)
-        ctx.p_BC, ctx.p_P, ctx.sparse = x_BC, x_P, sparse
-        ctx.rows, ctx.merged, ctx.targets, ctx.weight = rows, merged, targets, weight_VD
-        return losses
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        (hidden_BD,) = ctx.saved_tensors
-        with torch.autocast(hidden_BD.device.type, enabled=False):
-            merged, targets, rows = ctx.merged, ctx.targets, ctx.rows
-            count = len(merged.log_weights)
-            d_hidden = d_weight = d_bias = None
-            if ctx.needs_input_grad[0]:
-                d_hidden = ctx.p_BC @ rows.classes[:count]
-                d_hidden.index_add_(0, targets.rows, ctx.p_P[:, None] * rows.classes[merged.slots])
-                d_hidden *= gradient_B[:, None]
-            if ctx.needs_input_grad[1]:
-                weighed_BD = hidden_BD * gradient_B[:, None]
-                values_UD = torch.empty_like(rows.classes)
-                torch.mm(ctx.p_BC.T, weighed_BD, out=values_UD[:count])
-                values_UD[count:] = 0
-                values_UD.index_add_(0, merged.slots, ctx.p_P[:, None] * targets.of(weighed_BD))
-                d_weight = rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
-            if ctx.needs_input_grad[2]:
-                values_U = torch.cat(
-                    [gradient_B @ ctx.p_BC, gradient_B.new_zeros(len(merged.ids) - count)]
-                )
-                values_U.index_add_(0, merged.slots, ctx.p_P * targets.of(gradient_B))
-                d_bias = rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
-            return d_hidden, d_weight, d_bias, None
-
-
-def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
-    """Return losses [B] from logits; x becomes the gradient in it, probabilities less shares."""
-    most_B = targets.most(x_P)
-    if x_BC.shape[1]:
-        most_B = torch.maximum(most_B, x_BC.amax(1))
-    shares_P = targets.shares(x_P.dtype)
-    x_BC.sub_(most_B[:, None]).exp_()
-    x_P -= targets.of(most_B)
-    mean_B = targets.sums(x_P * shares_P)
-    x_P.exp_()
-    total_B = x_BC.sum(1) + targets.sums(x_P)
-    x_BC.div_(total_B[:, None])
-    x_P.div_(targets.of(total_B)).sub_(shares_P)
-    return total_B.log() - mean_B
-
-
 def merged_logits(
-    hidden_BD: Tensor,
-    classes: ClassWeights,
-    form: LogitForm,
-    merged: MergedClasses,
-    targets: Targets,
+    hidden_BD: Tensor, classes: ClassWeights, merged: MergedClasses, targets: Targets
 ) -> tuple[Tensor, Tensor]:
-    weight_UD, bias_U = read_rows(classes, merged.ids, form, hidden_BD.dtype)
+    """Return the logits of the candidates [B, C] and of each row's targets [P]."""
+    weight_UD, bias_U = classes.read(merged.ids, hidden_BD.dtype)
     count = len(merged.log_weights)
-    x_BC = hidden_BD @ weight_UD[:count].T
-    x_P = (targets.of(hidden_BD) * weight_UD[merged.slots]).sum(-1)
+    x_BC = linear(hidden_BD, weight_UD[:count], None if bias_U is None else bias_U[:count])
+    x_P = (targets.of(hidden_BD) * weight_UD.index_select(0, merged.slots)).sum(-1)
     if bias_U is not None:
-        x_BC, x_P = x_BC + bias_U[:count], x_P + bias_U[merged.slots]
-    return x_BC, x_P
+        x_P = x_P + bias_U.index_select(0, merged.slots)
+    return (x_BC.abs(), x_P.abs()) if classes.form.absolute else (x_BC, x_P)

@@ -1,8 +1,8 @@
 """Walsh-Hadamard transforms, and products with structured random matrices made of them.
 
 Yu et al. 2016, Orthogonal Random Features, section 4: sqrt(P) H D1 H D2 H D3 stands for a P x P
-matrix of independent N(0, 1), H the orthonormal Walsh-Hadamard matrix and D1 .. D3 random signs.
-Its rows are orthogonal and of norm sqrt(P); a product costs 3 P log2 P additions, not P^2.
+matrix of independent N(0, 1), H the orthonormal Walsh-Hadamard matrix and D1 .. D3 random signs. A
+product costs 3 P log2 P additions, not P^2.
 
 Shape letters: B vectors, D their size, P a power of two >= D, N blocks, J = N P products.
 """

@@ -4,10 +4,9 @@ SimHash (Charikar 2002): two vectors are on one side of a random hyperplane with
 angle / pi.
 
 DWTA (Chen, Shrivastava 2018; Daghaghi et al. 2020, appendix A.3): the largest of a few random
-coordinates, K winners a table. Two vectors agree if coordinate i wins in both: with R_i coordinates
-below i in both, that has the probability sum_i C(R_i, m - 1) / C(D, m). Each window is drawn
-independently, not cut from a permutation as in the paper, so 1 - (1 - p^K)^L, the chance of a
-common bucket, is exact.
+coordinates, K winners a table. With R_i coordinates below i in both, two vectors agree with
+probability sum_i C(R_i, m - 1) / C(D, m). Windows are drawn independently, not cut from a
+permutation as in the paper, so 1 - (1 - p^K)^L, the chance of a common bucket, is exact.
 
 Shape letters: K hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >=
 L K products.
@@ -104,17 +103,12 @@ def _ones_below(words, place):
     return count
 
 
-@kernel("(uint16[:,::1], uint16[:,::1], float64[::1], int64[::1], int32[::1], float64[::1])")
+@kernel("(uint16[:,::1], uint16[:,::1], float64[::1], int64[::1], int32[::1])")
 def dwta_agreements(
-    queries: np.ndarray,
-    rows: np.ndarray,
-    chances: Float64,
-    offsets: Int64,
-    ids: Int32,
-    out: Float64,
-) -> None:
-    """Fill out [E], the chance that a query and a row (CSR) agree in a hash, by ranks; O(E D^2)."""
-    dim = queries.shape[1]
+    queries: np.ndarray, rows: np.ndarray, chances: Float64, offsets: Int64, ids: Int32
+) -> Float64:
+    """Return the chances [E] that a query and a row (CSR) agree in a hash, by ranks; O(E D^2)."""
+    dim, out = queries.shape[1], np.empty(ids.size)
     order, words = np.empty(dim, np.int64), np.empty(dim // WORD_BITS + 1, np.uint64)
     for query in range(queries.shape[0]):
         for d in range(dim):
@@ -128,14 +122,13 @@ def dwta_agreements(
                 total += chances[_ones_below(words, place)]
                 words[place // WORD_BITS] |= ONE << np.uint64(place % WORD_BITS)
             out[e] = total
+    return out
 
 
-@kernel("(float32[:,::1], float32[:,::1], int64[::1], int32[::1], float64[::1])")
-def simhash_agreements(
-    queries: Float32, rows: Float32, offsets: Int64, ids: Int32, out: Float64
-) -> None:
-    """Fill out [E], the chance that a query and a row (CSR) of length 1 (or 0) are on one side."""
-    dim = queries.shape[1]
+@kernel("(float32[:,::1], float32[:,::1], int64[::1], int32[::1])")
+def simhash_agreements(queries: Float32, rows: Float32, offsets: Int64, ids: Int32) -> Float64:
+    """Return the chances [E] that a query and a row (CSR) of length 1 (or 0) are on one side."""
+    dim, out = queries.shape[1], np.empty(ids.size)
     start = pointer(rows)
     for query in range(queries.shape[0]):
         vector, end = row_of(pointer(queries), query, dim), offsets[query + 1]
@@ -146,6 +139,7 @@ def simhash_agreements(
             for n in range(min(4, end - e)):
                 cosine = min(max(np.float64(cosines[n]), -1.0), 1.0)
                 out[e + n] = 1.0 - acos(cosine) / pi
+    return out
 
 
 @kernel("(float32[:,::1], int64, int32[:,::1])")

@@ -77,7 +77,7 @@ def weigh(x, w, dim, normalised, absolute):
 
 @inline
 def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, out, sums, sizes):
-    """Add `count` terms: fill y with weighted logits, add e^(y - most) dx/dh to out."""
+    """Fill y with `count` weighted logits, add e^(y - most) dx/dh to out."""
     count, n_targets, dim, wants = sizes
     normalised, absolute = form
     for first in range(0, count, 4):
@@ -133,8 +133,8 @@ def ragged_forward(
 
     Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and the candidates P
     + offsets[r] .. of ids [N] and log_weights [N]. bias is [V], or [0] for none. A coefficient is
-    the loss's gradient in the logit, a factor multiplies w (or h) in the logit's gradient. If
-    `wants`, d_hidden [B, D] gets the loss's gradient in hidden.
+    the loss's gradient in the logit, a factor the logit's in w (or h) over it. If `wants`, d_hidden
+    [B, D] gets the loss's gradient in hidden.
     """
     dim, first = hidden.shape[1], pairs[hidden.shape[0]]
     form, biased = (normalised, absolute), bias.size > 0

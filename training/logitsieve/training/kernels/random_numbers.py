@@ -8,21 +8,11 @@ import numpy as np
 
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits, uniform
+from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
-
-
-@kernel("(uint64, uint64, uint64, float64[::1])")
-def fill_uniforms(key: int, step: int, draw: int, out: Float64) -> None:
-    """Fill `out` with numbers in (0, 1), two for each place of the counter."""
-    for i in range(0, out.size, 2):
-        first, second = random_bits(key, step, draw, np.uint64(i // 2))
-        out[i] = uniform(first)
-        if i + 1 < out.size:
-            out[i + 1] = uniform(second)
 
 
 @inline
@@ -80,17 +70,17 @@ def _from_the_rest(taken, rest, out, seed, step, draw):
         taken[out[i]] = 1
 
 
-@kernel("(int64[::1], int32[::1], int64[:,::1], int64, uint64, uint64, uint8[::1])")
+@kernel("(int64[::1], int32[::1], int64[:,::1], int64, uint64, uint64, int64)")
 def add_uniform_sample(
-    offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, taken: np.ndarray
+    offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, n_classes: int
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
     """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
     The others exclude the row's targets [B, M] too (padded by -1). Their weight is the number of
     ids that each stands for; the row's ids have 1. O(ids + count), unless that is more than half of
-    V. Scratch: taken [V], zeros before and after.
+    V, and V bytes once.
     """
-    rows = offsets.size - 1
+    rows, taken = offsets.size - 1, np.zeros(n_classes, np.uint8)
     starts = np.zeros(rows + 1, np.int64)
     out = np.empty(ids.size + rows * min(count, taken.size), np.int32)
     weights = np.zeros(out.size)

@@ -3,12 +3,11 @@
 Blanc, Rendle 2018, section 3.2: for a kernel phi(h).phi(c) the mass of a set of classes is phi(h).S
 with S the sum of phi over the set.
 
-Nodes are numbered as in a heap: 1 is the root, node i has the children 2 i and 2 i + 1, leaf l is
-node L + l and has the classes l n .. (l + 1) n - 1. Row i of `sums` [L, F] is the sum of phi over
-the *left* child of node i, row 0 the sum over all classes.
+Nodes are numbered as in a heap: leaf l is node L + l and has the classes l n .. (l + 1) n - 1. Row
+i of `sums` [L, F] is the sum of phi over the *left* child of node i, row 0 over all classes.
 
 A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
-or 0 without classes. log q belongs to the draw with these masses: exact despite rounding.
+or 0 without classes. log q is of these masses.
 
 Shape letters: F features, L leaves (a power of two), n classes a leaf, N rows to add.
 """

@@ -1,7 +1,6 @@
 """The baselines that the papers compare with.
 
-Shape letters: B rows, D hidden size, V classes, m draws, C different ones, K best classes of a row,
-b rows at once.
+Shape letters: m draws, C different ones, K best classes of a row, b rows at once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Unpack
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, normalize, softplus
+from torch.nn.functional import softplus
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
@@ -24,7 +23,7 @@ from logitsieve.training.autograd.batch import (
     Targets,
     check_at_least,
 )
-from logitsieve.training.autograd.classes import BlockWeights
+from logitsieve.training.autograd.classes import BlockWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.autograd.shared import merge_classes, merged_logits
 from logitsieve.training.losses.full import FullSoftmax
@@ -50,8 +49,7 @@ class TopK(SearchProposal):
     """The k largest logits and the targets; with n_uniform > 0 a sample of the others too.
 
     "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed: only the
-    backward pass is cheaper than the full softmax's. Biased without n_uniform, and with it LSH
-    Softmax by a perfect search.
+    backward pass is cheap. Biased without n_uniform; with it, LSH Softmax by a perfect search.
     """
 
     def default_n_uniform(self, k: int) -> int:
@@ -77,7 +75,9 @@ class TopK(SearchProposal):
         ids = torch.empty(len(hidden_BD), 0, dtype=torch.int64, device=hidden_BD.device)
         for start in range(0, self.n_classes, CLASSES_AT_ONCE):
             chunk = slice(start, start + CLASSES_AT_ONCE)
-            x = _logits(self, hidden_BD, weight[chunk], None if bias is None else bias[chunk])
+            x = self.classes.form.logits(
+                hidden_BD, weight[chunk], None if bias is None else bias[chunk]
+            )
             chunk_ids = torch.arange(start, start + x.shape[1], device=x.device).expand_as(x)
             values, ids = torch.cat([values, x], 1), torch.cat([ids, chunk_ids], 1)
             values, places = values.topk(min(self.sizes.k, values.shape[1]), dim=1, sorted=False)
@@ -90,9 +90,8 @@ class TopK(SearchProposal):
 class Exp(Proposal):
     """m draws a row from the softmax over the other classes than its targets: O(V) a row.
 
-    The best proposal possible (Rawat et al. 2019, section 2; Bengio and Senecal 2008). Each draw's
-    e^{x_j} / q_j is the same, so the loss is the full softmax's, and the gradient is in
-    expectation.
+    The best proposal possible (Rawat et al. 2019, section 2; Bengio and Senecal 2008): the loss is
+    the full softmax's, and so is the expected gradient.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
@@ -112,24 +111,17 @@ class Exp(Proposal):
         ids = torch.cat([part[0].view(-1) for part in parts])
         return RaggedCandidates(offsets, ids, torch.cat([part[1].view(-1) for part in parts]))
 
+    @torch.no_grad()
     def _draw(
         self, hidden_bD: Tensor, targets: Targets, uniforms_bM: Tensor
     ) -> tuple[Tensor, Tensor]:
-        x_bV = _logits(self, hidden_bD, *self.classes.detached()).double()
+        x_bV = self.classes.logits(hidden_bD).double()
         x_bV[targets.rows, targets.classes] = -torch.inf
         log_z_b1 = x_bV.logsumexp(1, keepdim=True)
         sums_bV = (x_bV - log_z_b1).exp_().cumsum(1)
         ids_bM = torch.searchsorted(sums_bV, uniforms_bM * sums_bV[:, -1:], right=True)
         ids_bM.clamp_(max=self.n_classes - 1)
         return ids_bM, log_z_b1 - x_bV.gather(1, ids_bM) - log(self.n_sampled)
-
-
-def _logits(made: Proposal, hidden_BD: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    weight = weight.to(hidden_BD.dtype)
-    if made.form.scale is not None:
-        weight = normalize(weight, dim=-1)
-    x = linear(hidden_BD, weight, None if bias is None else bias.view(-1).to(hidden_BD.dtype))
-    return x.abs_() if made.form.absolute else x
 
 
 @dataclass(kw_only=True, eq=False)
@@ -149,6 +141,8 @@ class Quadratic(KernelProposal):
 
 class _FrequencyLoss(SampledSoftmax):
     proposal: FrequencyProposal
+    default_weights = staticmethod(uniform_weights)
+    first_bias = 0.0  # over log V
 
     def __init__(
         self,
@@ -164,64 +158,53 @@ class _FrequencyLoss(SampledSoftmax):
         proposal = FrequencyProposal(weights, n_sampled=n_sampled)
         super().__init__(in_features, n_classes, proposal, seed=seed, **common)
         if self.classes.bias is not None:
-            nn.init.constant_(self.classes.bias, self.first_bias(n_classes))
-
-    def default_weights(self, n_classes: int) -> Tensor:
-        return uniform_weights(n_classes)
-
-    def first_bias(self, n_classes: int) -> float:
-        return 0.0
+            nn.init.constant_(self.classes.bias, self.first_bias * log(n_classes))
 
 
 class ImportanceSoftmax(_FrequencyLoss):
     """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j), q of class_counts [V] or uniform.
 
-    Bengio and Senecal 2003; "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to
-    the draws, so the loss can be negative.
+    Bengio and Senecal 2003; "IS" of Levy, Chen, Ermon 2018, section 6.1. The loss can be negative.
     """
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         merged = merge_classes(targets, self.proposal.shared(self.random.next()))
-        x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)
-        mean_B = targets.sums(x_P * targets.shares(x_P.dtype))
-        return (x_BC + merged.log_weights.to(x_BC.dtype)).logsumexp(1) - mean_B
+        x_BC, x_P = merged_logits(hidden_BD, self.classes, merged, targets)
+        return (x_BC + merged.log_weights.to(x_BC.dtype)).logsumexp(1) - targets.means(x_P)
 
 
 class NCE(_FrequencyLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
-    Noise-contrastive estimation, which tells classes of the data from noise (Gutmann and Hyvarinen
-    2010), with Z = 1 (Mnih and Teh 2012). The noise, m draws for the batch from class_counts [V] or
-    log-uniform by id, may be the target. Biases start at -log V, so that Z starts near 1.
+    Noise-contrastive estimation (Gutmann and Hyvarinen 2010), with Z = 1 (Mnih and Teh 2012). The
+    noise, m draws for the batch from class_counts [V] or log-uniform by id, may be the target.
+    Biases start at -log V, so that Z starts near 1.
     """
 
-    def default_weights(self, n_classes: int) -> Tensor:
-        return log_uniform_weights(n_classes)
-
-    def first_bias(self, n_classes: int) -> float:
-        return -log(n_classes)
+    default_weights = staticmethod(log_uniform_weights)
+    first_bias = -1.0
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         ids, log_m = self.proposal.shared(self.random.next()).ids, log(self.proposal.n_sampled)
         once = torch.zeros(len(ids), dtype=torch.float64)
         merged = merge_classes(targets, SharedCandidates(ids, once))
-        x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)
+        x_BC, x_P = merged_logits(hidden_BD, self.classes, merged, targets)
         times_C = merged.log_weights.exp().to(x_BC.dtype)
         log_mq_U = (log_m + self.proposal.log_q[merged.ids.cpu()]).to(x_BC)
         noise_B = softplus(x_BC - log_mq_U[: len(times_C)]) @ times_C
         data_P = softplus(log_mq_U[merged.slots] - x_P)
-        return targets.sums(data_P * targets.shares(x_P.dtype)) + noise_B
+        return targets.means(data_P) + noise_B
 
 
 class DSoftmax(FullSoftmax):
     """Full softmax over blocks of classes: sum of n d products a row instead of V D.
 
-    Chen, Grangier, Auli 2016, section 2.2: classes are cut into blocks by frequency, and the logits
-    of a block of n classes are the product of its weights with a part of the hidden row, of size d.
+    Chen, Grangier, Auli 2016, section 2.2: the logits of a block of n classes are products with d
+    coordinates of the hidden row.
 
     blocks: (n, d) of each, most frequent classes first, together V and D. By default a tenth of the
-    classes has half of the dimensions, the next three tenths a quarter. class_counts [V]:
-    frequencies; by default they fall with the id.
+    classes has half of the coordinates, the next three tenths a quarter. class_counts [V]: by
+    default they fall with the id.
     """
 
     def __init__(
@@ -244,15 +227,11 @@ class DSoftmax(FullSoftmax):
             blocks,
             order,
             bias=common.get("bias", True) and common.get("scale") is None,
+            form=LogitForm(scale=common.get("scale"), absolute=common.get("absolute", False)),
             device=common.get("device"),
             dtype=common.get("dtype"),
         )
         super().__init__(in_features, n_classes, classes=classes, **common)
-        self.blocks = classes
-
-    def full_logits(self, prepared: Tensor) -> Tensor:
-        x = self.blocks.logits(prepared, self.logit_form.scale is not None)
-        return x.abs() if self.logit_form.absolute else x
 
 
 def _default_blocks(n_classes: int, in_features: int) -> list[tuple[int, int]]:

@@ -1,8 +1,6 @@
 """The base of every softmax loss: a module that takes hidden rows and targets.
 
 Conventions: torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
-
-Shape letters: B rows that have a target, D hidden size, V classes.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from logitsieve.training.autograd.classes import (
 )
 
 Reduction = Literal["mean", "sum", "none"]
-_CHUNK = 1 << 24  # logits held at once by full_loss
+LOGITS_AT_ONCE = 1 << 24  # held at once, if losses are computed in chunks of rows
 
 
 class LossOptions(TypedDict, total=False):
@@ -53,8 +51,7 @@ class LossOptions(TypedDict, total=False):
 class Export:
     """weight [V, D] and bias [V] for the builder: `weight, bias = loss.export()`.
 
-    With `normalized_contexts` the softmax is over weight @ (h / |h|): normalise captured and served
-    contexts.
+    normalized_contexts: the softmax is of h / |h|; normalise captured and served contexts.
     """
 
     weight: Tensor
@@ -97,11 +94,12 @@ class SoftmaxLoss(nn.Module, ABC):
         self.n_classes = n_classes
         self.ignore_index = ignore_index
         self.reduction = reduction
-        self.logit_form = LogitForm(scale=scale, absolute=absolute)
+        form = LogitForm(scale=scale, absolute=absolute)
         self.classes: Classes = classes or ClassWeights(
             n_classes,
             in_features,
             bias=bias and scale is None,
+            form=form,
             sparse=sparse,
             device=device,
             dtype=dtype,
@@ -138,9 +136,9 @@ class SoftmaxLoss(nn.Module, ABC):
     def prepare(self, hidden: Tensor) -> Tensor:
         """Return hidden rows in the precision of the loss, of length `scale` if there is one."""
         hidden = hidden.to(work_dtype(next(self.classes.parameters())))
-        if self.logit_form.scale is None:
+        if (scale := self.classes.form.scale) is None:
             return hidden
-        return functional.normalize(hidden, dim=-1) * self.logit_form.scale
+        return functional.normalize(hidden, dim=-1) * scale
 
     def tie(self, embedding: nn.Embedding) -> None:
         self.classes.tie(embedding)
@@ -155,21 +153,7 @@ class SoftmaxLoss(nn.Module, ABC):
         """Return all logits [..., V] of the softmax that is trained."""
         check_hidden(hidden, self.in_features)
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.full_logits(self.prepare(hidden))
-
-    def full_logits(self, prepared: Tensor) -> Tensor:
-        """Return all logits [B, V] of rows from `prepare`."""
-        weight, bias = self.full_classes()
-        x = functional.linear(prepared, weight, bias)
-        return x.abs() if self.logit_form.absolute else x
-
-    def full_classes(self) -> tuple[Tensor, Tensor | None]:
-        """Return weight [V, D], normalised if there is a scale, and bias [V] or None."""
-        weight, bias = self.classes.weight, self.classes.bias
-        weight = weight.to(work_dtype(weight))
-        if self.logit_form.scale is not None:
-            weight = functional.normalize(weight, dim=-1)
-        return weight, None if bias is None else bias.view(-1).to(weight.dtype)
+            return self.classes.logits(self.prepare(hidden))
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Return log-probabilities [..., V] of the full softmax."""
@@ -184,12 +168,12 @@ class SoftmaxLoss(nn.Module, ABC):
         """Return the loss under the full softmax, without gradient, a chunk of logits at a time."""
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         prepared, count = self.prepare(batch.hidden), batch.targets.count
-        step = max(_CHUNK // self.n_classes, 1)
+        step = max(LOGITS_AT_ONCE // self.n_classes, 1)
         parts = [prepared.new_zeros(0)]
         with torch.autocast(hidden.device.type, enabled=False):
             for i in range(0, count, step):
                 targets = batch.targets.slice(i, min(i + step, count))
-                parts.append(full_losses(self.full_logits(prepared[i : i + step]), targets))
+                parts.append(full_losses(self.classes.logits(prepared[i : i + step]), targets))
         losses = torch.cat(parts)
         if self.reduction == "none":
             return batch.spread(losses, hidden.shape[:-1])
@@ -198,7 +182,7 @@ class SoftmaxLoss(nn.Module, ABC):
     @property
     def unservable(self) -> str | None:
         """The name of the trained model if it is not a softmax of h.w + b; then `export` raises."""
-        return "absolute logits" if self.logit_form.absolute else None
+        return "absolute logits" if self.classes.form.absolute else None
 
     @torch.no_grad()
     def export(self) -> Export:
@@ -206,15 +190,19 @@ class SoftmaxLoss(nn.Module, ABC):
         if self.unservable is not None:
             allowed = "a softmax of h.w + b; any other cannot be served"
             raise InvalidRequest("export", self.unservable, allowed)
-        weight, bias = self.full_classes()
-        zeros = weight.new_zeros(self.n_classes)
-        scaled = weight.clone() if self.logit_form.scale is None else weight * self.logit_form.scale
-        return Export(
-            scaled, zeros if bias is None else bias.clone(), self.logit_form.scale is not None
+        scale, bias = self.classes.form.scale, self.classes.bias
+        dtype = work_dtype(self.classes.weight)
+        weight = self.classes.weight.to(dtype, copy=True)
+        if scale is not None:
+            weight = functional.normalize(weight, dim=-1) * scale
+        copied = (
+            weight.new_zeros(self.n_classes) if bias is None else bias.view(-1).to(dtype, copy=True)
         )
+        return Export(weight, copied, normalized_contexts=scale is not None)
 
 
 def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
     """Return log-sum-exp of logits [B, V] less the mean logit of each row's targets."""
-    x_P = x_BV[targets.rows, targets.classes]
-    return x_BV.logsumexp(-1) - targets.sums(x_P * targets.shares(x_P.dtype))
+    if targets.single:
+        return functional.cross_entropy(x_BV, targets.classes, reduction="none")
+    return x_BV.logsumexp(-1) - targets.means(x_BV[targets.rows, targets.classes])

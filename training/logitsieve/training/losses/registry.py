@@ -52,7 +52,7 @@ class Option(typing.NamedTuple):
         return " or ".join("none" if kind == "NoneType" else kind for kind in kinds)
 
     def read(self, text: str) -> Any:
-        """Return the value of a text: JSON, none, or a word; ValueError if its type is another."""
+        """Return the value of a text: JSON, none, or a word; ValueError for another type."""
         try:
             value = None if text.lower() == "none" else json.loads(text.lower())
         except ValueError:
@@ -69,8 +69,7 @@ class Option(typing.NamedTuple):
 class Loss:
     """A loss of the registry, called with the options of its class and of its proposal.
 
-    weights: makes the weights of a FrequencyProposal from V and class_counts. common: its defaults
-    of LossOptions.
+    weights: makes a FrequencyProposal's from V and class_counts. common: defaults of LossOptions.
     """
 
     kind: type[SoftmaxLoss]

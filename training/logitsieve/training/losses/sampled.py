@@ -3,8 +3,6 @@
 -mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j})
 
 The inner sum estimates Z = sum over V e^x without bias, its log with about -Var / (2 Z^2).
-
-Shape letters: B rows that have a target, D hidden size, V classes.
 """
 
 from __future__ import annotations
@@ -38,10 +36,9 @@ from logitsieve.training.structures.track import Tracking, check_trackable
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
-    `in_batch`: every row's targets are candidates of all rows, with log-weight 0, as in the shared
-    sets of LSH and k-means; the proposal stands for the other classes.
-    `track` updates the proposal's index of the rows. The state has the seed of the draws, the
-    number of steps, the index, and the rows that moved since its update.
+    in_batch: every row's targets are candidates of all rows, with log-weight 0, and the proposal
+    stands for the other classes. The state has the seed and step of the draws, the index, and the
+    rows that moved since its update.
     """
 
     classes: ClassWeights
@@ -63,7 +60,7 @@ class SampledSoftmax(SoftmaxLoss):
         self.tracking = Tracking()
         self._tracked = False
         self.proposal = copy.copy(proposal)
-        self.proposal.start(self.classes, self.logit_form, seed)
+        self.proposal.start(self.classes, seed)
         self.rebuild()
 
     @property
@@ -82,16 +79,16 @@ class SampledSoftmax(SoftmaxLoss):
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         drawn = self.propose(hidden_BD.detach(), targets)
         if isinstance(drawn, SharedCandidates):
-            return shared_losses(hidden_BD, self.classes, self.logit_form, targets, drawn)
-        return ragged_losses(hidden_BD, self.classes, self.logit_form, targets, drawn)
+            return shared_losses(hidden_BD, self.classes, targets, drawn)
+        return ragged_losses(hidden_BD, self.classes, targets, drawn)
 
     def propose(self, hidden_BD: Tensor, targets: Targets) -> Candidates:
-        """Return the next step's candidates, for rows that have targets; hidden is prepared."""
+        """Return the next step's candidates; hidden is prepared."""
         drawn = self.proposal.propose(hidden_BD, targets, self.random.next())
         return with_targets(drawn, targets.classes) if self.in_batch else drawn
 
     def rebuild(self) -> None:
-        """Index all rows again, for instance after weights were set by hand."""
+        """Index all rows again, as after weights were set by hand."""
         if self.proposal.index is not None:
             self.proposal.index.rebuild(*self.classes.detached())
             self.tracking.forget()
@@ -106,10 +103,10 @@ class SampledSoftmax(SoftmaxLoss):
     def track(
         self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
-        """Update the index after steps of `optimizer`.
+        """Index rows with a gradient again every `every` steps of `optimizer`.
 
-        Rows with a gradient are indexed again every `every` steps, a period that grows by `growth`
-        each time. Return a handle with .remove(), or None without an index. Raises InvalidRequest.
+        That period grows by `growth` each time. Return a handle with .remove(), or None without an
+        index. Raises InvalidRequest.
         """
         check_at_least("every", every, 1)
         if not growth >= 1:

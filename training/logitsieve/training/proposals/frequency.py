@@ -1,8 +1,6 @@
-"""Negatives from a fixed distribution over the classes, whatever the context.
+"""Independent negatives from a fixed distribution over the classes.
 
-Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015. Draws are independent.
-
-Shape letters: B rows, D hidden size, V classes, m draws, E = B m of all rows.
+Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from logitsieve.training.autograd.batch import (
     SharedCandidates,
     Targets,
 )
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.utils.options import option
@@ -38,14 +36,14 @@ class FrequencyProposal(Proposal):
     n_sampled: int = option(100, "m, the number of draws.", 1)
     per_row: bool = option(False, "A set for each row.")
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        super().start(classes, form, seed)
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
         q = positive("weights", self.weights, self.n_classes)
         q = q / q.sum()
         self.log_q, self.sums = q.log(), q.cumsum(0)  # float64, on the CPU
 
     def draw(self, uniforms: Tensor) -> Tensor:
-        """Return ids [N] for uniforms [N] in (0, 1)."""
+        """Return ids [N] for uniforms [N] in [0, 1)."""
         return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)
 
     def shared(self, rng: StepRng) -> SharedCandidates:
@@ -72,7 +70,7 @@ class FrequencyProposal(Proposal):
 
 
 def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
-    """Return equal weights [V]."""
+    """Return ones [V]."""
     return torch.ones(n_classes, dtype=torch.float64)
 
 

@@ -15,11 +15,12 @@ from math import log
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.kernels.simd.lanes import cpu_has
 from logitsieve.training.autograd.batch import SharedCandidates, Targets
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm, read_touched
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
@@ -35,9 +36,9 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 class LeafSoftmax:
     """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
 
-    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Any
-    Z^_b that does not depend on the draws within leaves is valid. Here it is the importance-sampled
-    sum over some of the drawn leaves, plus the target's e^x.
+    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Z^_b
+    is the importance-sampled sum over some of the drawn leaves, plus the targets' e^x; any that
+    does not depend on the draws within leaves is valid.
     """
 
     hidden: Tensor
@@ -79,8 +80,8 @@ class LeafSoftmax:
         x_B.masked_fill_((some == len(self.weight))[..., None], -torch.inf)
         x_B -= (log_q + torch.tensor(float(len(log_q))).log()).to(x_B)[:, None, None]
         x_P = (self.targets.of(self.hidden) * self._read(self.targets.classes)).sum(-1)
-        largest_B = self.targets.most(x_P.abs_() if self.logit_form.absolute else x_P)
-        return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), largest_B)
+        of_targets_B = self.targets.log_sums(x_P.abs_() if self.logit_form.absolute else x_P)
+        return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), of_targets_B)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
         """Return x - log Z^ [L' n, B] in precision `dtype`; any number for a missing class."""
@@ -91,7 +92,8 @@ class LeafSoftmax:
         return torch.addmm(-log_z_B.to(self.dtype), rows, hidden_DB)
 
     def _read(self, ids: Tensor) -> Tensor:
-        return read_touched(self.weight, None, ids, self.logit_form, self.hidden.dtype).classes
+        rows = self.weight.index_select(0, ids).to(self.hidden.dtype)
+        return rows if self.logit_form.scale is None else normalize(rows, dim=-1)
 
 
 def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -113,24 +115,24 @@ class KernelProposal(Proposal):
     def feature_map(self, dim: int, seed: int) -> Features:
         """Return the feature map of the kernel."""
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        super().start(classes, form, seed)
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
         dim = classes.embedding_dim
         self.index = self.tree = KernelTree(
-            self.feature_map(dim, seed), dim, self.n_classes, form, self.leaf
+            self.feature_map(dim, seed), dim, self.n_classes, classes.form, self.leaf
         )
 
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> SharedCandidates:
         weight, m = self.classes.weight.detach(), self.n_sampled
         uniforms = rng.uniforms(2 * m).view(2, m)
-        scale = self.form.scale
+        scale = self.classes.form.scale
         # With a scale the kernel is of vectors of length 1.
         query = self.tree.mixture(hidden_BD if scale is None else hidden_BD / scale)
         drawn, log_q = self.tree.draw(query, uniforms[0].numpy())
         leaves, places = np.unique(drawn, return_inverse=True)
         log_q_M, place_M = (torch.from_numpy(x).to(weight.device) for x in (log_q, places))
         members = self.tree.members(torch.from_numpy(leaves)).to(weight.device)
-        leaf_softmax = LeafSoftmax(hidden_BD, targets, weight, self.form)
+        leaf_softmax = LeafSoftmax(hidden_BD, targets, weight, self.classes.form)
         p_Mn = leaf_softmax.probabilities(members, place_M, log_q_M)[place_M]
         within_M = draw_by(p_Mn, uniforms[1].to(weight.device))
         log_q_M = log_q_M + p_Mn.gather(1, within_M[:, None])[:, 0].log()
@@ -158,6 +160,6 @@ class RandomFeatures(KernelProposal):
             raise InvalidRequest("nu", self.nu, f"a positive number, at most {LARGEST_NU:g}")
         if self.features not in FEATURES:
             raise InvalidRequest("features", self.features, ", ".join(FEATURES))
-        if self.form.scale is None:
+        if self.classes.form.scale is None:
             raise InvalidRequest("scale", None, "a positive number: the kernel needs unit vectors")
         return FEATURES[self.features](dim, self.n_features, self.nu, seed)

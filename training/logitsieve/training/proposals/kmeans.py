@@ -3,7 +3,7 @@
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
 corrected (docs/training/kmeans.md). The clusters are the `ivf` head's (Auvolat et al. 2015).
 
-Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
+Shape letters: C clusters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index_builder.fit.ivf import cluster_arrays
 from logitsieve.training.autograd.batch import check_at_least
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.search import Csr, SearchProposal, sqrt_classes
 from logitsieve.training.structures.tables import Buckets
@@ -73,9 +73,7 @@ class InvertedLists(Buckets):
         self._hold(arrays)
 
     def _hold(self, arrays: dict[str, np.ndarray]) -> None:
-        self.arrays, self.pools = arrays, arrays["ids"]
-        starts, sizes = arrays["offsets"][:-1], np.diff(arrays["offsets"])
-        self.extents = np.ascontiguousarray(np.stack([starts, sizes, sizes], axis=1), np.int32)
+        self.arrays, self.offsets, self.ids = arrays, arrays["offsets"], arrays["ids"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -88,8 +86,8 @@ class KMeans(SearchProposal):
     n_lists: int | None = option(None, "Clusters; none: 4 sqrt V.", 1)
     nprobe: int | None = option(None, "Clusters of a row; none: enough for k classes.", 1)
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        super().start(classes, form, seed)
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
         count = self.n_classes
         n_lists = sqrt_classes(count, 4) if self.n_lists is None else self.n_lists
         check_at_least("n_lists", n_lists, 1, count)
@@ -97,7 +95,7 @@ class KMeans(SearchProposal):
         self.probes = max(1, round(self.sizes.k * n_lists / count)) if probes is None else probes
         check_at_least("nprobe", self.probes, 1, n_lists)
         self.index = self.lists = InvertedLists(
-            count, n_lists, seed, normalized=form.scale is not None
+            count, n_lists, seed, normalized=classes.form.scale is not None
         )
 
     def default_n_uniform(self, k: int) -> int:

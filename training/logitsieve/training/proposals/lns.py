@@ -1,9 +1,9 @@
 """LNS: negatives are the classes that collide with the target, or with the context, in hash tables.
 
 Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. As published the
-loss is an unweighted softmax over the target and the classes that collide: other classes are never
-pushed away. Corrected, u uniform classes are added, and each candidate is weighted by 1 over its
-expected count, pi_j + u / (V - 1), with pi_j the probability that its row, as hashed, collides.
+loss is an unweighted softmax over the target and the classes that collide. Corrected, u uniform
+classes are added, and each candidate is weighted by 1 over its expected count, pi_j + u / (V - 1),
+with pi_j the probability that its row, as hashed, collides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
 from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.proposals.search import UniformSampler, sqrt_classes
+from logitsieve.training.proposals.search import sqrt_classes, with_uniform
 from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
 from logitsieve.training.structures.tables import HashTables
 from logitsieve.utils.options import option
@@ -64,8 +64,8 @@ class LNS(Proposal):
         None, "Uniform classes; uncorrected, only where nothing collides. None: sqrt V.", 1
     )
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        super().start(classes, form, seed)
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
         for name, value, allowed in (
             ("query", self.query, get_args(QueryName)),
             ("hashing", self.hashing, get_args(HashingName)),
@@ -80,7 +80,6 @@ class LNS(Proposal):
         check_at_least("n_uniform", self.uniform, 1, count)
         family = self._family(classes.embedding_dim, seed)
         self.index = self.hashed = HashTables(count, family, keep=self.corrected)
-        self.sampler = UniformSampler(count)
 
     def _family(self, dim: int, seed: int) -> Hashing:
         tables, hashes = self.tables, self.hashes
@@ -111,7 +110,7 @@ class LNS(Proposal):
 
     def _uniform(self, targets_BM: Int64, rng: StepRng) -> DrawnIds:
         no_ids = np.zeros(len(targets_BM) + 1, np.int64), np.empty(0, np.int32)
-        offsets, ids, _ = self.sampler.add(*no_ids, targets_BM, self.uniform, rng)
+        offsets, ids, _ = with_uniform(*no_ids, targets_BM, self.uniform, self.n_classes, rng)
         others_B = self.n_classes - _distinct(targets_BM)
         return DrawnIds(offsets, ids, np.diff(offsets) / np.maximum(others_B, 1))
 

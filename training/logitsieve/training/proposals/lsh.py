@@ -11,7 +11,7 @@ from math import log2
 from torch import Tensor
 
 from logitsieve.api.results import Int32, Int64
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.search import Csr, SearchProposal, sqrt_classes
 from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash, StructuredSimHash
@@ -34,8 +34,8 @@ class LSH(SearchProposal):
         True, "Hyperplanes from Hadamard matrices: as selective as independent ones, cheaper."
     )
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        super().start(classes, form, seed)
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
         bits = self.bits
         if bits is None:
             bits = default_bits(self.n_classes, self.tables, self.sizes.k)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from logitsieve.training.autograd.batch import Candidates, Targets
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.structures.track import RowIndex
 from logitsieve.utils.options import check_ranges
@@ -16,10 +16,10 @@ from logitsieve.utils.options import check_ranges
 
 @dataclass(kw_only=True, eq=False)
 class Proposal(ABC):
-    """A method that draws candidates; its options are the fields of a dataclass.
+    """A method that draws candidates; its fields are its options.
 
-    index: the index of the rows of W that `propose` searches, if any; the loss updates it.
-    unservable: the name of the trained model if it is not a softmax of h.w + b.
+    index: of the rows of W, if `propose` searches any; the loss updates it. unservable: the name of
+    the trained model if it is not a softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:
@@ -27,12 +27,12 @@ class Proposal(ABC):
         self.unservable: str | None = None
         check_ranges(self)
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
+    def start(self, classes: ClassWeights, seed: int) -> None:
         """Prepare to draw for `classes`, which may move or be exchanged by a tie.
 
         Make `index`, if any; the loss fills it. seed: of hash functions and features.
         """
-        self.classes, self.form = classes, form
+        self.classes = classes
 
     @property
     def n_classes(self) -> int:

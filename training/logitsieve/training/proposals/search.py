@@ -1,8 +1,8 @@
 """The classes that a search finds for a context, and a uniform sample of the others.
 
 The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets
-and the classes found, T is uniform without replacement outside S (Levy, Chen, Ermon 2018, LSH
-Softmax, equations 4 to 6, with V - |S| for its C - k).
+and the classes found, T is uniform outside S (Levy, Chen, Ermon 2018, LSH Softmax, equations 4 to
+6, with V - |S| for its C - k).
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from logitsieve.training.autograd.batch import (
     Targets,
     check_at_least,
 )
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.kernels.random_numbers import add_uniform_sample
 from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.structures.tables import Scratch
 from logitsieve.utils.options import option
 
 Csr: TypeAlias = tuple[Int64, Int32]  # offsets [B+1] and ids of each row
@@ -56,8 +55,8 @@ class SearchProposal(Proposal):
         None, "Classes found for the batch, without targets; none: k.", 1
     )
 
-    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
-        super().start(classes, form, seed)
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
         most = self.n_classes
         k = sqrt_classes(most, 10) if self.k is None else self.k
         n_uniform = self.n_uniform
@@ -66,7 +65,6 @@ class SearchProposal(Proposal):
         self.sizes = SetSizes(k, n_uniform, k if self.max_shared is None else self.max_shared)
         for name, size in self.sizes._asdict().items():
             check_at_least(name, size, 0, most)
-        self.sampler = UniformSampler(most)
 
     @abstractmethod
     def default_n_uniform(self, k: int) -> int:
@@ -86,36 +84,33 @@ class SearchProposal(Proposal):
         if per_row:
             offsets, ids = self.search_rows(hidden_BD, targets_BM, rng)
             return RaggedCandidates.from_numpy(
-                *self.sampler.add(offsets, ids, targets_BM, count, rng)
+                *with_uniform(offsets, ids, targets_BM, count, self.n_classes, rng)
             )
         all_targets = targets_BM[targets_BM >= 0]
         best = self.search_batch(hidden_BD, targets_BM)
         ids = np.concatenate([np.unique(all_targets), best]).astype(np.int32)
         one_row = np.array([0, ids.size])
-        _, ids, log_weights = self.sampler.add(one_row, ids, all_targets[None], count, rng)
+        _, ids, log_weights = with_uniform(
+            one_row, ids, all_targets[None], count, self.n_classes, rng
+        )
         order = np.argsort(ids)
         return SharedCandidates(
             torch.from_numpy(ids[order]).long(), torch.from_numpy(log_weights[order])
         )
 
 
-class UniformSampler:
-    """Uniform samples, without replacement, of classes that a row does not have yet."""
+def with_uniform(
+    offsets: Int64, ids: Int32, targets_BM: Int64, count: int, n_classes: int, rng: StepRng
+) -> tuple[Int64, Int32, Float64]:
+    """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, no targets.
 
-    def __init__(self, n_classes: int) -> None:
-        self.n_classes = n_classes
-        self.scratch = Scratch()
-
-    def add(
-        self, offsets: Int64, ids: Int32, targets_BM: Int64, count: int, rng: StepRng
-    ) -> tuple[Int64, Int32, Float64]:
-        """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, no targets."""
-        key, step = np.uint64(rng.key), np.uint64(rng.step)
-        taken = self.scratch.zeros("taken", self.n_classes, np.uint8)
-        result: tuple[Int64, Int32, Float64] = add_uniform_sample(
-            offsets, ids, targets_BM, count, key, step, taken
-        )
-        return result
+    The others are uniform, without replacement.
+    """
+    key, step = np.uint64(rng.key), np.uint64(rng.step)
+    result: tuple[Int64, Int32, Float64] = add_uniform_sample(
+        offsets, ids, targets_BM, count, key, step, n_classes
+    )
+    return result
 
 
 def sqrt_classes(n_classes: int, factor: float = 1.0) -> int:

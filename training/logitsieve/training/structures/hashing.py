@@ -3,15 +3,13 @@
 Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (index_builder/reduction.py), contexts as
 [h; 1; 0]; M is the row's own norm unless the tables are for inner products.
 
-Shape letters: N vectors, D hidden size, X = D + 2, L tables, K hashes a table, E pairs of a query
-and a row.
+Shape letters: N vectors, X = D + 2, K hashes a table, E pairs of a query and a row.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import ceil, log2
-from typing import Any
 
 import numpy as np
 import torch
@@ -53,16 +51,10 @@ class Hashing(ABC):
         """Return vectors [N, ...] in the form that `agreements` takes."""
 
     @abstractmethod
-    def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
-        """Fill the last argument with `agreements` of the others."""
-
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
         """Return the probability [E] that one hash agrees, of queries and CSR rows from `kept`."""
-        out = np.empty(ids.size)
-        self.fill_agreements(queries, rows, offsets, ids, out)
-        return out
 
     def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
         common = self.agreements(queries, rows, offsets, ids) ** self.hashes
@@ -102,15 +94,18 @@ class SimHash(Hashing):
         unit[norms[:, 0] == 0, -1] = 1
         return unit
 
-    def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
-        simhash_agreements(queries, rows, *rest)
+    def agreements(
+        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
+    ) -> Float64:
+        out: Float64 = simhash_agreements(queries, rows, offsets, ids)
+        return out
 
 
 class StructuredSimHash(SimHash):
-    """SimHash with hyperplanes sqrt(P) H D1 H D2 H D3 (hadamard.py): O(X log X) for X products.
+    """SimHash with hyperplanes from Hadamard matrices (hadamard.py): O(X log X) for X products.
 
-    Hyperplanes of one block are orthogonal, not independent: agreements equal SimHash's, chances of
-    a common bucket nearly.
+    They are orthogonal, not independent: agreements equal SimHash's, chances of a common bucket
+    nearly.
     """
 
     def _draw(self, dim: int, seed: int) -> np.ndarray:
@@ -148,5 +143,8 @@ class DWTA(Hashing):
     def kept(self, vectors_NX: Float32) -> np.ndarray:
         return rank_rows(vectors_NX[:, : self.dim])
 
-    def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
-        dwta_agreements(queries, rows, self._chances, *rest)
+    def agreements(
+        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
+    ) -> Float64:
+        out: Float64 = dwta_agreements(queries, rows, self._chances, offsets, ids)
+        return out

@@ -1,17 +1,13 @@
 """Hash tables over the rows of W, which follow the rows as they are trained.
 
-`update` moves changed rows to other buckets, in constant time a table. Between updates look-ups
-find classes by their old rows, which `keep` stores for losses that weigh by the probability of a
-collision.
+Between updates look-ups find classes by their old rows, which `keep` stores for losses that weigh
+by the probability of a collision.
 
-Shape letters: B rows of a batch, D hidden size, X = D + 2, V classes, L tables, C buckets a table,
-M targets of a row, U rows that changed.
+Shape letters: X = D + 2, U rows that changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from threading import local
 from typing import Any
 
 import numpy as np
@@ -22,46 +18,21 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.index_builder.reduction import HEADROOM, lift
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.kernels.buckets import (
-    fill_tables,
-    look_up,
-    look_up_batch,
-    move_rows,
-    pool_size,
-)
+from logitsieve.training.kernels.buckets import fill_tables, look_up
 from logitsieve.training.structures.hashing import Hashing
 
-
-class Scratch:
-    """Arrays of zeros for kernels, by name and thread; never saved."""
-
-    def __init__(self) -> None:
-        self._of_thread = local()
-
-    def zeros(self, name: str, size: int, dtype: type[np.generic]) -> np.ndarray:
-        arrays: dict[str, Any] = self._of_thread.__dict__
-        if name not in arrays or arrays[name].size != size:
-            arrays[name] = np.zeros(size, dtype)
-        array: np.ndarray = arrays[name]
-        return array
-
-    def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
-        return Scratch, ()
-
-
 AT_ONCE = 1 << 11  # rows that are lifted and hashed at once: few enough to stay in the caches
-LARGEST_POOLS = 2**31 - 1
+LARGEST_IDS = 2**31 - 1  # in all tables: offsets are int32
 
 
 class Buckets:
-    """Bucket i holds pools[start : start + size], int32, of its extents[i] (kernels/buckets.py)."""
+    """Bucket i holds ids[offsets[i] : offsets[i + 1]], int32 (kernels/buckets.py)."""
 
-    extents: Int32
-    pools: Int32
+    offsets: Int32
+    ids: Int32
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
-        self.scratch = Scratch()
 
     def look_up(
         self,
@@ -71,32 +42,27 @@ class Buckets:
         random: StepRng,
         *,
         fair: bool = False,
+        votes_BL: Int32 | None = None,
     ) -> tuple[Int64, Int32, Int64]:
         """Return CSR (offsets, ids) of each row's classes, and their number before a limit [B].
 
-        Targets (padded by -1) are excluded. At most `limit` classes stay: the ones in most buckets,
-        or a uniform sample if `fair`.
+        Targets (padded by -1) are excluded. At most `limit` classes stay: the ones with most votes
+        of their buckets (by default one each), or a uniform sample if `fair`.
         """
-        seed, count = (np.uint64(random.key), np.uint64(random.step)), self.n_classes
-        counts = self.scratch.zeros("counts", count, np.uint16)
-        distinct = self.scratch.zeros("distinct", count + 1, np.int32)
-        classes: tuple[Int64, Int32, Int64] = look_up(
-            buckets_BL, self.extents, self.pools, targets_BM, limit, fair, *seed, counts, distinct
-        )
-        return classes
+        votes_BL = np.ones_like(buckets_BL) if votes_BL is None else votes_BL
+        found: tuple[Int64, Int32, Int64] = look_up(
+            buckets_BL, votes_BL, self.offsets, self.ids, targets_BM, limit, fair,
+            np.uint64(random.key), np.uint64(random.step), self.n_classes,
+        )  # fmt: skip
+        return found
 
     def look_up_batch(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
         """Return at most `limit` ids in most pairs of a row and a bucket, without targets."""
-        sizes = {
-            "votes": self.n_classes,
-            "distinct": self.n_classes + 1,
-            "visits": len(self.extents),
-        }
-        scratch = [self.scratch.zeros(name, size, np.int32) for name, size in sizes.items()]
-        ids: Int32 = look_up_batch(
-            buckets_BL, self.extents, self.pools, targets_BM, limit, *scratch
-        )
-        return ids
+        counts = np.bincount(buckets_BL.ravel())
+        buckets = np.flatnonzero(counts)
+        votes = counts[buckets].astype(np.int32)[None]
+        one_row = buckets.astype(np.int32)[None], targets_BM.reshape(1, -1)
+        return self.look_up(*one_row, limit, StepRng(0, 0), votes_BL=votes)[1]
 
 
 class HashTables(Buckets):
@@ -110,43 +76,39 @@ class HashTables(Buckets):
     ) -> None:
         super().__init__(n_classes)
         self.hashing, self.mips, self.keep = hashing, mips, keep
-        self.buckets, tables = 1 << hashing.bits, hashing.tables
-        pool = pool_size(n_classes, self.buckets)
-        if tables * pool > LARGEST_POOLS:
-            allowed = f"at most {LARGEST_POOLS // pool} tables of so many classes and buckets"
+        tables = hashing.tables
+        if tables * n_classes > LARGEST_IDS:
+            allowed = f"at most {LARGEST_IDS // n_classes} tables of so many classes"
             raise InvalidRequest("tables", tables, allowed)
         self.codes = np.zeros((n_classes, tables), np.int32)
-        self.places = np.zeros((n_classes, tables), np.int32)
-        self.pools = np.zeros(tables * pool, np.int32)
-        self.extents = np.zeros((tables * self.buckets, 3), np.int32)
-        self.ends = np.zeros(tables, np.int32)
-        self.largest = 0.0  # M, where inner products are hashed for
+        self.offsets = np.zeros((tables << hashing.bits) + 1, np.int32)
+        self.ids = np.zeros(tables * n_classes, np.int32)
+        self.largest = 0.0  # M, if inner products are hashed for
         self.kept: np.ndarray | None = None
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        rows = torch.arange(self.n_classes)
         if self.mips:
-            norms = (_norms(*_read(weight, bias, part)) for part in self._parts())
-            self.largest = HEADROOM * max(float(norm.max()) for norm in norms) or 1.0
-        for part in self._parts():
-            vectors = self._lifted(*_read(weight, bias, part))
-            self.codes[part] = self.hashing.codes(vectors)
-            self._keep(part, vectors)
-        self._fill()
+            self.largest = HEADROOM * _longest(rows, weight, bias) or 1.0
+        self._hash(rows, weight, bias)
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash rows [U] again and move them to other buckets; a row longer than M: rebuild."""
-        rows_U = rows.cpu().numpy()
-        for start in range(0, len(rows_U), AT_ONCE):
-            part = rows_U[start : start + AT_ONCE]
-            weight_UD, bias_U = _read(weight, bias, torch.from_numpy(part))
-            if self.mips and _norms(weight_UD, bias_U).max() > self.largest:
-                self.rebuild(weight, bias)
-                return
-            vectors = self._lifted(weight_UD, bias_U)
-            codes = self.hashing.codes(vectors)
-            layout = (self.places, self.pools, self.extents, self.ends)
-            move_rows(part, codes, self.codes, *layout)
-            self._keep(part, vectors)
+        """Hash rows [U] again, and all rows if one is longer than M."""
+        if self.mips and _longest(rows, weight, bias) > self.largest:
+            self.rebuild(weight, bias)
+        else:
+            self._hash(rows, weight, bias)
+
+    def _hash(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        for part in torch.split(rows.cpu(), AT_ONCE):
+            vectors, rows_U = self._lifted(*_read(part, weight, bias)), part.numpy()
+            self.codes[rows_U] = self.hashing.codes(vectors)
+            if self.keep:
+                kept = self.hashing.kept(vectors)
+                if self.kept is None:
+                    self.kept = np.zeros((self.n_classes, kept.shape[1]), kept.dtype)
+                self.kept[rows_U] = kept
+        fill_tables(self.codes, self.offsets, self.ids)
 
     def of_contexts(self, hidden_BD: Tensor) -> tuple[Int32, Float32]:
         """Buckets int32 [B, L] of hidden rows, and the vectors [B, X] that were hashed."""
@@ -159,7 +121,6 @@ class HashTables(Buckets):
         return self._numbered(self.codes[ids_B])
 
     def state_dict(self) -> dict[str, Any]:
-        # The order inside buckets does not matter.
         state: dict[str, Any] = {
             "codes": torch.from_numpy(self.codes.astype(np.uint16).view(np.int16)),
             "largest": self.largest,
@@ -184,17 +145,11 @@ class HashTables(Buckets):
                 raise InvalidRequest("state_dict", "tables without their rows", "those with them")
             array = state["kept"].cpu().numpy()
             self.kept = array.view(np.uint16).copy() if array.dtype == np.int16 else array.copy()
-        self._fill()
-
-    def _fill(self) -> None:
-        fill_tables(self.codes, self.places, self.pools, self.extents, self.ends)
-
-    def _parts(self) -> Iterator[slice]:
-        for start in range(0, self.n_classes, AT_ONCE):
-            yield slice(start, min(start + AT_ONCE, self.n_classes))
+        fill_tables(self.codes, self.offsets, self.ids)
 
     def _numbered(self, codes_BL: Int32) -> Int32:
-        return codes_BL + np.arange(self.hashing.tables, dtype=np.int32) * self.buckets
+        firsts = np.arange(self.hashing.tables, dtype=np.int32) << self.hashing.bits
+        return codes_BL + firsts
 
     def _lifted(self, weight_UD: Float32, bias_U: Float32) -> Float32:
         norms = _norms(weight_UD, bias_U)
@@ -204,16 +159,8 @@ class HashTables(Buckets):
         lift(weight_UD, bias_U, norms, largest, vectors)
         return vectors
 
-    def _keep(self, rows: slice | Int64, vectors_UX: Float32) -> None:
-        if not self.keep:
-            return
-        vectors = self.hashing.kept(vectors_UX)
-        if self.kept is None:
-            self.kept = np.zeros((self.n_classes, vectors.shape[1]), vectors.dtype)
-        self.kept[rows] = vectors
 
-
-def _read(weight: Tensor, bias: Tensor | None, rows: Tensor | slice) -> tuple[Float32, Float32]:
+def _read(rows: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Float32, Float32]:
     weight_UD = weight.detach()[rows].to("cpu", torch.float32).numpy()
     if bias is None:
         return weight_UD, np.zeros(len(weight_UD), np.float32)
@@ -224,3 +171,8 @@ def _norms(weight_UD: Float32, bias_U: Float32) -> np.ndarray:
     squares = np.einsum("ud,ud->u", weight_UD, weight_UD, dtype=np.float64)
     norms: np.ndarray = np.sqrt(squares + bias_U.astype(np.float64) ** 2)
     return norms
+
+
+def _longest(rows: Tensor, weight: Tensor, bias: Tensor | None) -> float:
+    parts = torch.split(rows.cpu(), AT_ONCE)
+    return max((float(_norms(*_read(part, weight, bias)).max()) for part in parts), default=0.0)

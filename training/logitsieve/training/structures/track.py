@@ -1,7 +1,7 @@
 """Indexes of the rows of W that follow an optimizer.
 
-Rows with a gradient are dirty; they are indexed again once a period, as every step would cost many
-times the loss. Optimizers that move other rows are refused.
+Rows with a gradient are dirty until they are indexed again, once a period. Optimizers that move
+other rows are refused.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _SPARSE = "sparse gradients (a head or a tied embedding with sparse=True)"
 class RowIndex(Protocol):
     """An index over the rows of W: weight [V, D] and bias [V, 1] (or None), detached."""
 
-    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Index all rows of W."""
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None: ...
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Index the rows that moved again: int64 [N], ascending, each once."""

@@ -5,8 +5,7 @@ Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Both estimate exp(-nu |x -
 exp(nu (x.y - 1)) for vectors of norm 1 and so at least e^{-2 nu}. kernels/tree_sums.py has the
 tree's layout.
 
-Shape letters: N vectors, D their size, R random directions, F features, V classes, L leaves, n
-classes a leaf, B contexts, M draws.
+Shape letters: N vectors, R random directions, F features, L leaves, n classes a leaf, M draws.
 """
 
 from __future__ import annotations
@@ -30,11 +29,7 @@ from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 
 
 class Features(ABC):
-    """A feature map.
-
-    size: F. floor: lower bound of the kernel, for vectors it is meant for. drawn: random
-    parameters, to be saved with the sums computed from them.
-    """
+    """A feature map. size: F; floor: lower bound of the kernel; drawn: random parameters."""
 
     size: int
     floor: float
@@ -48,8 +43,8 @@ class Features(ABC):
 class RandomFourier(Features):
     """[cos(Omega u), sin(Omega u)] / sqrt(R), rows of Omega from N(0, nu I); F = 2 R.
 
-    With w from N(0, nu I), E cos(w.(x - y)) = exp(-nu |x - y|^2 / 2): the N(0, I / nu) that is
-    printed below eq. 17 belongs to another kernel.
+    E cos(w.(x - y)) = exp(-nu |x - y|^2 / 2) with w from N(0, nu I), not from the N(0, I / nu) of
+    the paper's eq. 17.
     """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
@@ -65,7 +60,7 @@ class RandomFourier(Features):
 class StructuredFourier(Features):
     """RandomFourier with structured orthogonal directions: O(R log D) a vector, less error.
 
-    All directions of a block have one norm, sqrt(P): the kernel has a bias that falls with D.
+    Directions have one norm, sqrt(P): the kernel has a bias that falls with D.
     """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:

@@ -9,7 +9,7 @@
 
 On a CPU a resumed run equals, bit for bit, one that was never stopped.
 
-Shape letters: B streams, T time steps, D hidden size, V vocabulary.
+Shape letters: B streams, T time steps.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SMOOTH = 100  # steps that the displayed loss averages over
 
 @dataclass
 class TrainingStatus:
-    """Progress of a training; perplexities are on the held-out text, infinite before a validation.
+    """Progress of a training; perplexities are on the held-out text, infinite at first.
 
-    rows: words of a step. per_epoch, total: steps. loss: nats a word, averaged over some steps.
+    rows: words of a step. per_epoch, total: steps. loss: nats a word, averaged over SMOOTH steps.
     seconds: of training steps alone. validated: the step of the last validation.
     """
 
@@ -252,8 +252,8 @@ def train(
     """Train the rest of the run in `folder`, from its checkpoint on.
 
     `stop` is called before every step: once it is True, all is saved and train returns. `show` gets
-    the status, always the same object, after each step and each validation. InvalidRequest if the
-    run is `to_be_served` and the loss trains no softmax of h.w + b.
+    the status, always the same object, after steps and validations. InvalidRequest if the run is
+    `to_be_served` and the loss trains no softmax of h.w + b.
     """
     config = load_config(folder)
     trainer = Trainer(config, Corpus.open(folder))
