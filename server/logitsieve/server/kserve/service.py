@@ -37,7 +37,7 @@ class KserveService:
         return kserve.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, call: Call) -> Any:
-        ready = any(version.served is not None for version in self._repository.versions())
+        ready = any(version.served for version in self._repository.versions())
         return kserve.ServerReadyResponse(ready=ready)
 
     async def ServerMetadata(self, request: Any, call: Call) -> Any:

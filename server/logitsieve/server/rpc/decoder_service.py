@@ -50,10 +50,7 @@ class DecoderService:
     async def answer(
         self, method: Method, request: Any, call: Call, write: Write | None = None
     ) -> bytes:
-        """Read a request once it is admitted, compute its reply and write it.
-
-        `write` makes a response of another form.
-        """
+        """Read a request once it is admitted, compute its reply and write it, by `write` if any."""
         target = request.target
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
@@ -81,6 +78,6 @@ class DecoderService:
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):
                 self.shadow.offer(served, chosen, prepared.independent, reply)
-            if write is not None:
-                return write(reply)
-            return to_response(method.rpc.response, reply, chosen.origin, call.queue_ns)
+            if write is None:
+                return to_response(method.rpc.response, reply, chosen.origin, call.queue_ns)
+            return write(reply)

@@ -101,16 +101,15 @@ class Batcher:
                 raise Unavailable("the server is stopping")
             left_s = None if queued.deadline is None else queued.deadline - self._clock()
             self.admit(left_s, waited_s)
-            own_s = queued.left * queued.paced_us * 1e-6
-            if left_s is not None and own_s > DOUBT * left_s:
-                message = f"computing takes about {own_s:.3g} s, {left_s:.3g} s are left"
+            us = queued.left * queued.paced_us
+            if left_s is not None and us * 1e-6 > DOUBT * left_s:
+                message = f"computing takes about {us * 1e-6:.3g} s, {left_s:.3g} s are left"
                 raise DeadlineExceeded(message)
             if self._queue and self.rows + queued.left > self._max_rows:
                 reason = f"{self.rows} rows wait, {self._max_rows} are the most allowed"
                 raise self._overloaded(reason)
             alone = self.in_flight < self._workers
             queued.ready_at = 0.0 if alone else self._clock() + self._delay_s
-            us = queued.left * queued.paced_us
             self._append(queued)
             self._in_flight.add(queued)
             self._us += us
