@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads import HEADS, CertifiedHead, Head, Softmax
-from logitsieve.heads.certified import ANY_ROWS, GRADES
+from logitsieve.heads._base.kernel_head import ANY_ROWS
+from logitsieve.heads.certified import GRADES
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit import certified
@@ -151,7 +152,7 @@ def sketch_arrays(
 def sketch_head(softmax: Softmax, arrays: dict[str, np.ndarray], **options: Any) -> CertifiedHead:
     """The head `certified`, which answers any number of contexts by its sketch."""
     head = CertifiedHead(softmax, arrays, **options)
-    head._most = ANY_ROWS
+    head._most = head.most_rows = ANY_ROWS
     return head
 
 

@@ -2,7 +2,7 @@
 
 from math import inf
 from time import perf_counter_ns
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from logitsieve.api.results import (
     Provenance,
     SampleReply,
     ScoreReply,
+    TopK,
     TopKReply,
 )
 from logitsieve.decoding.beam import beam_step
@@ -35,6 +36,7 @@ from logitsieve.decoding.sampler import sample
 from logitsieve.heads._base.head import checked_k, ready_hidden
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
+from logitsieve.kernels.topk.entry import Enter, never
 
 NO_LOG_Z = LogZ32(None)
 
@@ -70,6 +72,10 @@ class Engine:
         self.normalizer = normalizer
         self._normalizer = find_normalizer(normalizer) if normalizer else None
         self._scoring = find_normalizer(normalizer or default_normalizer(index))
+        self.enter: Enter = never
+        if self._normalizer is None:
+            unset: Any = None
+            self.enter = head.entry(self.answer(0, (unset, unset, unset, self.chance), ""))
 
     def __repr__(self) -> str:
         knobs = "".join(f" {name}={value:g}" for name, value in self.knobs.items())
@@ -78,13 +84,19 @@ class Engine:
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
-        started = perf_counter_ns()
         if constraints is not None:
-            return self._constrained(started, hidden, k, constraints)
-        head, log_z = self.answering, NO_LOG_Z
+            return self._constrained(hidden, k, constraints)
+        found = self.enter(hidden, k)
+        return found if type(found) is TopKReply else self.finished(found, hidden, k)
+
+    def finished(self, found: tuple[int, TopK] | None, hidden: ArrayLike, k: int) -> TopKReply:
+        """Complete an answer of `enter` that is none yet."""
+        started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
         if self._normalizer is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
-        ids, logits, exact, scanned, fallback = head.topk(hidden, k)
+        ids, logits, exact, scanned, fallback = (
+            head.topk(hidden, k) if found is None else head.finished(found, hidden, k)
+        )
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()
@@ -95,10 +107,9 @@ class Engine:
         provenance = exact, scanned, fallback, chance
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
 
-    def _constrained(
-        self, started: int, hidden: ArrayLike, k: int, constraints: Constraints
-    ) -> TopKReply:
-        index, head, log_z = self._index, self.answering, NO_LOG_Z
+    def _constrained(self, hidden: ArrayLike, k: int, constraints: Constraints) -> TopKReply:
+        started, index = perf_counter_ns(), self._index
+        head, log_z = self.answering, NO_LOG_Z
         hidden = ready_hidden(hidden, index.dim)
         k = checked_k(k, index.vocab_size)
         edits = edits_of(index.softmax, constraints, hidden)

@@ -29,7 +29,7 @@ from logitsieve.heads._base.head import (
     ready_request,
     refuse_first,
 )
-from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads._base.kernel_head import ANY_ROWS, Head
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
@@ -62,7 +62,7 @@ PRODUCTS_A_DRAW = 1 << 16
 # Rows of a call beyond which the product with W, which they share, takes less than proofs by
 # levels: measured on two published models. A narrower interval of log Z takes all logits. For the
 # best ids it never takes less with AVX2; CPUs that multiply bytes have not been measured.
-MAX_LEVEL_ROWS, ANY_ROWS, NARROW_LOG_Z = 3, 1 << 62, 0.1
+MAX_LEVEL_ROWS, NARROW_LOG_Z = 3, 0.1
 MAX_BEST_ROWS = MAX_LEVEL_ROWS if not WORDS else ANY_ROWS
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits, by the bound of their errors
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
@@ -151,16 +151,17 @@ class CertifiedHead(Head):
     part: ClassVar[PartSpec | None] = SKETCH
     proves: ClassVar[bool] = True
     chance: ClassVar[float] = 0.0
+    compiled = certified_topk
 
     def _prepare(self) -> None:
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
-        self._describe(descriptor, self._arrays["coarse"].nbytes)
-        self._kernel = certified_topk.entry()
         self._most = MAX_LEVEL_ROWS if "middle" in self._arrays else ANY_ROWS
+        self.most_rows = max(self._most, MAX_BEST_ROWS) if self.proves else ANY_ROWS
+        self._describe(descriptor, self._arrays["coarse"].nbytes)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
-        if self.proves and rows > max(self._most, MAX_BEST_ROWS):
+        if rows > self.most_rows:
             return self._exact.topk(hidden, k)
         return super()._answer_checked(hidden, rows, k)
 

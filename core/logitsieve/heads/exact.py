@@ -60,11 +60,11 @@ class ExactHead(Head):
     name: ClassVar[str] = "exact"
     proves: ClassVar[bool] = True
     chance: ClassVar[float] = 0.0
+    compiled = dense_topk
 
     def _prepare(self) -> None:
         matrix = self._softmax.matrix
         self._describe(self._softmax.descriptor, matrix.row_bytes * matrix.vocab_size)
-        self._kernel = dense_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Return all V rows of W."""

@@ -75,6 +75,13 @@ class Kernel:
     def _compile(self) -> Callable[..., Any]:
         return cast(Callable[..., Any], self._dispatcher.compile(self._arguments))
 
+    @property
+    def address(self) -> int:
+        """Where the compiled code begins, by Numba's convention of calls."""
+        self.entry()
+        result = self._dispatcher.overloads[self._arguments]
+        return cast(int, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
+
     def __call__(self, *arguments: Any) -> Any:
         return self.entry()(*arguments)
 

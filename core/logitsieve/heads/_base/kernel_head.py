@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from logitsieve.api.results import (
+    Answer,
     ArrayLike,
     Bool,
     Candidates,
@@ -37,15 +38,18 @@ from logitsieve.heads._base.head import (
     require_part,
 )
 from logitsieve.heads._base.spec import Arrays, PartSpec
+from logitsieve.kernels.compile import Kernel
 from logitsieve.kernels.pool import ROWS_A_SLICE, run_all, run_slices
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
 from logitsieve.kernels.topk.descriptor import shares_of
+from logitsieve.kernels.topk.entry import Enter, never, topk_entry
 from logitsieve.kernels.topk.exact_topk import listed_topk
 
 FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden, below which they are not divided among threads
 SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start
 SHARE_ANSWERS = 16  # the least rows of a share for each answer
+ANY_ROWS = 1 << 62
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
@@ -61,7 +65,7 @@ TopKernel = Callable[..., int]
 class Head(ABC):
     """A way to find the largest logits. Immutable; any number of threads may call it.
 
-    A subclass sets `_kernel` in `_prepare`, and its descriptor there or in `_apply_knobs`. Rows
+    A subclass names its kernel, and sets its descriptor in `_prepare` or in `_apply_knobs`. Rows
     that the kernel leaves unanswered go to the fallback.
     """
 
@@ -72,6 +76,9 @@ class Head(ABC):
     proves: ClassVar[bool] = False  # its own answers are proven exact
     chance: ClassVar[float] = 1.0  # of a row's top k to be wrong, at most; 1: unknown
     borrows: ClassVar[tuple[str, ...]] = ()  # parts of other heads that it uses, if present
+
+    compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
+    most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
 
     _kernel: TopKernel
 
@@ -90,6 +97,8 @@ class Head(ABC):
         self.fallback_chance = fallback.chance if fallback else 0.0
         self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
         self.knobs: dict[str, float] = {}
+        if self.compiled:
+            self._kernel = self.compiled.entry()
         self._prepare()
         self._set_knobs(knobs or {})
 
@@ -113,6 +122,7 @@ class Head(ABC):
         """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         self._shares = shares_of(descriptor, min(self._threads, read // SHARE_BYTES))
+        self._enter = self.entry()
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
@@ -130,10 +140,27 @@ class Head(ABC):
         other._set_knobs(knobs)
         return other
 
+    def entry(self, answer: Answer | None = None) -> Enter:
+        """Return the call of the kernel in machine code, for a TopK, or replies like `answer`."""
+        if self.compiled is None or len(self._shares) > 1:
+            return never
+        most = self.most_rows if self._threads == 1 else 1
+        shape, owned = (self._vocab_size, self._dim), {**vars(self), "_enter": None}
+        return topk_entry(self.compiled, self._descriptor, shape, most, self.proves, owned, answer)
+
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D]; or InvalidRequest."""
-        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        return self._answer_checked(hidden, rows, k)
+        found = self._enter(hidden, k)
+        return found if type(found) is TopK else self.finished(found, hidden, k)
+
+    def finished(self, found: tuple[int, TopK] | None, hidden: ArrayLike, k: int) -> TopK:
+        """Complete an answer of `entry` that is none yet."""
+        if found is None:
+            hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+            return self._answer_checked(hidden, rows, k)
+        status, top = found
+        self._answer_rest(status, hidden, k, top)
+        return top
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
@@ -240,8 +267,10 @@ class ClusteredHead(ListingHead):
     probed: ClassVar[str]
     disjoint: ClassVar[bool] = False  # whether the part says that no id is in two lists
 
+    compiled = screen_topk
+
     def _prepare(self) -> None:
-        self._kernel = screen_topk.entry()
+        return
 
     def _apply_knobs(self) -> None:
         self._describe_lists(self._arrays, int(self.knobs[self.probed]))
