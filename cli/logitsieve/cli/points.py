@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Choice = dict[str, Any]
 
+PRICED = 0.998, 0.999, 0.9995  # P@1 whose microseconds are printed side by side
 K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
 
 
@@ -57,6 +58,9 @@ def print_points(index: Index, bounds: bool = False) -> None:
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,
     )
+    prices = [(least, {**auto.choices(least, KS[:1])[0], "knobs": {}}) for least in PRICED]
+    costs = "; ".join(f"P@1 >= {least:g} {_words(choice)}" for least, choice in prices)
+    print(f"Cost of precision at B={auto.batches[0]}: {costs}")
     if elsewhere := measured_elsewhere(index):
         print(f"Warning: times are those of another machine, {elsewhere}; `tune` measures here")
     if any(point["uneven"] for point in calibration["points"]):

@@ -116,6 +116,8 @@ def _array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any]:
 
 def whole(field: str, value: Any, low: int, high: int) -> int:
     """Return `value` as an int between `low` and `high`; InvalidRequest otherwise."""
+    if type(value) is int and low <= value <= high:
+        return value
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -128,6 +130,8 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
 
 
 def _number(field: str, value: Any, low: float, high: float) -> float:
+    if type(value) is float and low <= value <= high:
+        return value
     number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
     if not number or not isfinite(value) or not low <= value <= high:
         raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
@@ -145,6 +149,8 @@ def checked_temperature(value: Any) -> float:
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if seeds is None:
         return np.frombuffer(secrets.token_bytes(8 * rows), np.uint64)
+    if type(seeds) is int and rows == 1 and 0 <= seeds < MOST_STEPS:
+        return np.array((seeds,), np.uint64)
     allowed = f"uint64 [{rows}], or one to be spread over the rows"
     if _is_tensor(seeds):  # PyTorch's: it has few operations on uint64, so int64 are the bits
         seeds = _on_host(seeds)

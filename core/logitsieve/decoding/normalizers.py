@@ -262,6 +262,8 @@ class _Exact(Normalizer):
 
 def narrowed(log_z: LogZ, query: Query) -> LogZ:
     """Compute log Z exactly for rows with an interval wider than `query.width`."""
+    if query.width == inf:
+        return log_z
     wide = np.flatnonzero(log_z.spans > query.width)
     if wide.size:
         log_z.fields[wide] = EXACT.log_z(query.rows(wide)).fields

@@ -11,6 +11,7 @@ Shape letters: L ids of all lists.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,7 +71,8 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0 or how.temperature == 0.0:
         return _from_lists(query, how, shortlist(query, how), allow_list)
-    query = query._replace(scale=1.0 / how.temperature)
+    if how.temperature != 1.0:
+        query = query._replace(scale=1.0 / how.temperature)
     if how.min_p >= LEAST_MIN_P and query.head.name in LISTED and query.index.vocab_size > BEST:
         return _from_best(query, how)
     return _from_all(query, how, normalizer)
@@ -130,8 +132,10 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
     assert log_z is not None, "filters are met by heads that find log Z"
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
-    rows = len(query.hidden)
-    provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.full(rows, fallback))
+    exact, handed = np.empty((2, len(query.hidden)), np.bool_)
+    exact.fill(drawn.exact)
+    handed.fill(fallback)
+    provenance = Provenance(exact, drawn.scanned, handed)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 
 
@@ -148,7 +152,7 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
         return _Drawn(ids, True, scanned, CERTIFIED, narrowed(LogZ(fields, query.scale), query))
     ids, fields, scanned = query.draw(how)
     log_z = LogZ(fields, query.scale)
-    if (wide := np.flatnonzero(log_z.spans > query.width)).size:
+    if query.width < inf and (wide := np.flatnonzero(log_z.spans > query.width)).size:
         every = query.rows(wide)._replace(head=EXACT.source(query.index))
         nothing = how._replace(samples=0, seeds=how.seeds[wide])
         fields[wide] = every.draw(nothing).log_z

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any
 
@@ -79,13 +79,18 @@ class Softmax:
         """The matrix for kernels, which take this array's address."""
         return matrix_descriptor(self.matrix, self.bias)
 
+    @cached_property
+    def _address(self) -> int:
+        return self.descriptor.ctypes.data
+
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
         """Compute exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
 
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
         values = np.empty(ids.size, np.float64)
-        refuse_first([csr_logits(self.descriptor.ctypes.data, hidden, offsets, ids, values)])
+        if (bad := csr_logits(self._address, hidden, offsets, ids, values)) >= 0:
+            refuse_row(bad)
         return values
 
     def check_hidden(self, hidden: Float32) -> None:
@@ -204,8 +209,12 @@ def refuse_first(results: Sequence[int]) -> None:
             refuse_row(bad)
 
 
+@lru_cache(maxsize=64)
 def no_edits(rows: int) -> Edits:
-    return np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)
+    edits = np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)
+    for array in edits:
+        array.flags.writeable = False
+    return edits
 
 
 def edits_of_rows(edits: Edits, rows: Int64) -> Edits:

@@ -14,6 +14,7 @@ from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.intervals.filters import (
     IN,
     IN_ROW,
+    LEAST_OF_ALL,
     MIN_P,
     NO_ROW,
     OUT,
@@ -129,6 +130,7 @@ def interval_sample(
                     draws.weights[edited[i]] = np.float32(0)
         if width < np.inf:
             sums = close
+        draws.cut[LEAST_OF_ALL] = sums.low
         guess = log(remaining.estimate) - GUESSED_BY_BOUNDS
         find_heaviest(draws.weights, draws.size, draws.heaviest)
         for draw in range(ids.shape[1]):

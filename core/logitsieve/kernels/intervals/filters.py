@@ -15,9 +15,11 @@ from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
 from logitsieve.kernels.intervals.sums import (
     Sums,
     exponentials_at,
+    limits_of,
     scaled_logit,
     split_known,
     split_sums,
+    sums_of,
     with_known,
 )
 from logitsieve.kernels.sampling.gumbel import BLOCK, SPARE
@@ -33,20 +35,21 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import where_below
+from logitsieve.kernels.simd.masks import lanes_not_below, where_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
 from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
 
-HALVINGS, REACHED = 16, 40.0  # steps of a bisection over that many nats below the best
+HALVINGS, REACHED = 12, 40.0  # steps of a bisection over that many nats below the best
 TRIED = 6  # attempts to decide about a row
 
 # Pointers: float32 weights of rows, at least e^{(x - most) inverse} or 0; the heaviest of each
 # block, and a list of blocks; candidates and their noise; the float64 `cut`.
 DrawState = namedtuple("DrawState", "weights heaviest blocks ids noise cut size end")
-# Filters leave rows from (logit IN, row IN_ROW) up and exclude them from (OUT, OUT_ROW) down.
-IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
-CUT = 6
+# Filters leave rows from (logit IN, row IN_ROW) up and exclude them from (OUT, OUT_ROW) down. All
+# rows together weigh at least LEAST_OF_ALL.
+IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P, LEAST_OF_ALL = range(7)
+CUT = 7
 NO_ROW, UNDECIDED = -1, -2
 # Proven to be enough by proofs/intervals.py. All logits decide closer to the edge of a nucleus than
 # this share of the total mass; each addition takes UNIT64 more.
@@ -120,6 +123,9 @@ def in_nucleus(descriptor, intervals, scale, draws, row):
         if before.high * (1.0 - top_p) + edge < top_p * rest.low:
             draws.cut[IN], draws.cut[IN_ROW] = logit, row
             return 1
+    if _surely_in(descriptor, intervals, scale, draws, row):
+        draws.cut[IN], draws.cut[IN_ROW] = logit, row
+        return 1
     for _ in range(TRIED):
         before, rest, unsure = split_sums(descriptor, intervals, scale, row, logit)
         edge = _close(descriptor) * (before.high + unsure.high + rest.high)
@@ -138,6 +144,21 @@ def in_nucleus(descriptor, intervals, scale, draws, row):
         elif not narrow(descriptor, intervals, scale, gap):
             return UNDECIDED
     return UNDECIDED
+
+
+@inline_once
+def _surely_in(descriptor, intervals, scale, draws, row):
+    """Decide for most rows at a tenth of the time: only rows that may be before it are weighed."""
+    logit, most = intervals.logits[row], zeros64()
+    least, (first, _) = limits_of(logit)[0], split_known(intervals, scale, row, logit)
+    for place in range(0, places_of(descriptor), LANES):
+        upper = load(intervals.uppers, place)
+        if lanes_not_below(upper, least) != 0:
+            high = exponentials_at(intervals, scale, place)[2]
+            most += widen(high - where_below(upper, least, high))
+    others = sums_of(0.0, 0.0, pair_sum(most), places_of(descriptor))
+    before, all_ = with_known(intervals, first, others).high, draws.cut[LEAST_OF_ALL]
+    return before + _close(descriptor) * (before + all_) < draws.cut[TOP_P] * all_
 
 
 @inline
