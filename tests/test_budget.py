@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 329,
-    "lines of source": 43_310,
-    "lines of core/": 18_300,
-    "lines of tests/": 47_560,
+    "files of source": 330,
+    "lines of source": 43_421,
+    "lines of core/": 18_478,
+    "lines of tests/": 47_676,
     "lines of benchmarks/": 8_330,
 }
 LONGEST = 70  # lines of a function of the source
