@@ -17,7 +17,7 @@ from logitsieve.llamacpp import LlamaContext
 Drafter = Callable[[Sequence[int], int, int], Sequence[int]]
 
 SHORTEST, LONGEST = 3, 24  # tokens to find again before a draft
-MOST_DRAFTS = 8  # ids of one draft
+MOST_DRAFTS = 2  # ids of one draft
 
 
 class PromptLookup:

@@ -25,7 +25,9 @@ from logitsieve.llamacpp.model_file import GgufModel
 POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
 CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
-MOST_AHEAD = 9  # tokens of one call of `look_ahead`
+# Tokens of one call of `look_ahead`: ggml quantises four rows together in another way, which
+# changes some of them only, so that a comparison of a few might not notice.
+MOST_AHEAD = 3
 PROBED = 512  # ids with logits that are compared with llama.cpp's
 NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
 
@@ -160,8 +162,8 @@ class LlamaContext(LlamaModel):
         Each has the bits that `step` gives. `accept` appends the drafts, one by one; the next call
         drops the others. llama.cpp multiplies more rows at once by other kernels, and the attention
         of one token by others in longer caches, on several threads. So each new number of tokens
-        is compared with one token alone, once in every CACHED positions, and a number that changes
-        its bits is not read again.
+        is compared with single steps, once in every CACHED positions, and one that changes bits is
+        not read again.
         """
         tokens = tokens[:MOST_AHEAD]
         self._check(tokens[:1], sequence)
@@ -179,10 +181,10 @@ class LlamaContext(LlamaModel):
         self._check(tokens, sequence)
         if len(tokens) <= steady[0]:
             return self._drafts(tokens, sequence)
-        alone = self._drafts(tokens[:1], sequence)
-        self._take_back(sequence, 1)
+        alone = [self._drafts([token], sequence) for token in tokens]
+        self._take_back(sequence, len(tokens))
         rows = self._drafts(tokens, sequence)
-        if np.array_equal(rows[:1], alone):
+        if np.array_equal(rows, np.concatenate(alone)):
             steady[0] = len(tokens)
             return rows
         steady[1] = len(tokens) - 1
