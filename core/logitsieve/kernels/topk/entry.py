@@ -267,6 +267,25 @@ def _array_maker() -> int:
 TOP, REPLIED = TopK(*[None] * 5), TopKReply(*[None] * 3)  # type: ignore[arg-type]
 
 
+@cache
+def _reads_objects_right() -> bool:
+    """True if objects of CPython and numpy begin as assumed here: not without a global lock."""
+    array, number = np.zeros((2, 3), np.float32), ctypes.c_int64.from_address
+    start, pair = id(array), (array, 1)
+    if object.__basicsize__ != 2 * ITEM or number(start + TYPE).value != id(np.ndarray):
+        return False
+    pairs = (
+        (number(start + DATA).value, array.ctypes.data),
+        (number(start + DTYPE).value, id(array.dtype)),
+        (number(number(start + SHAPE).value + ITEM).value, array.shape[1]),
+        (ctypes.c_int32.from_address(start + RANK).value, array.ndim),
+        (ctypes.c_int32.from_address(start + FLAGS).value & CONTIGUOUS, CONTIGUOUS),
+        (number(id(pair) + TUPLE_SIZE).value, len(pair)),
+        (number(id(pair) + ITEMS).value, id(array)),
+    )
+    return all(found == known for found, known in pairs)
+
+
 def never(hidden: Any, k: Any) -> None:
     """Leave every request to Python."""
 
@@ -279,8 +298,8 @@ def topk_entry(
 
     It owns `keep`. With `answer` it returns replies like that one, with their own fields by row.
     """
-    if object.__basicsize__ != 2 * ITEM or most_rows == 0:
-        return never  # without a global lock, objects begin otherwise
+    if most_rows == 0 or not _reads_objects_right():
+        return never
     state, (vocab_size, dim) = np.zeros(FIELDS, np.int64), shape
     objects = {
         NDARRAY: np.ndarray, FLOAT32: np.dtype(np.float32), INT32: np.dtype(np.int32),
