@@ -92,8 +92,8 @@ class GenerateOptions:
     )
     lookup: bool = flag(
         False,
-        "Read ahead what followed the last tokens earlier in the text: faster copies, and no other"
-        " byte. For one prompt.",
+        "Read ahead the tokens that followed the last ones earlier in the text: no byte changes."
+        " For one prompt.",
         "--lookup",
     )
     threads: int | None = llama_threads()

@@ -26,7 +26,7 @@ class CompletionsConfig:
         1 << 20,
     )
     lookup: bool = option(
-        False, "Read ahead what followed the last tokens earlier in the text: changes no byte."
+        False, "Read ahead tokens that followed the last ones before, which changes no byte."
     )
     max_waiting: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
     request_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
