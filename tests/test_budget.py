@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 330,
-    "lines of source": 43_421,
-    "lines of core/": 18_478,
+    "lines of source": 43_441,
+    "lines of core/": 18_502,
     "lines of tests/": 47_676,
     "lines of benchmarks/": 8_330,
 }

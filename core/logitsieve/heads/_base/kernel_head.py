@@ -300,6 +300,9 @@ class ClusteredHead(ListingHead):
         rows, size = len(hidden), self._vocab_size
         clusters = np.empty((rows, self._probes), np.int32)
         refuse_first([screen_routes(self._address, hidden, clusters)])
+        if clusters.size == 1:  # a list as it is, without the steps that join several
+            first, end = self._list_offsets[clusters[0, 0] : clusters[0, 0] + 2]
+            return np.array([0, end - first]), self._list_ids[first:end].copy()
         offsets, places = select_rows(self._list_offsets, clusters.ravel())
         offsets, ids = offsets[:: self._probes].copy(), self._list_ids[places]
         if self._probes > 1 and not self.disjoint:

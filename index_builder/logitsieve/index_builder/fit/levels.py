@@ -125,10 +125,9 @@ def costs(
     levels = {}
     for first in FIRST:
         bits, products = (dim - first) / 8, lengths(first)
-        _, second, last = ((logits_RN + e * products >= least_N).mean(axis=0) for e in ERRORS)
+        _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
         both, fine = first_bytes(dim, first) + bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
-        groups = 1 - (1 - second) ** LANES  # with a row that passed
-        levels[first] = both + float(groups.mean()) * fine + float(last.mean()) * stored
+        levels[first] = both + second * fine + last * stored
     return steep, levels
 
 
