@@ -25,8 +25,8 @@ from logitsieve.llamacpp.model_file import GgufModel
 POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
 CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
-# Tokens of one call of `look_ahead`: ggml quantises four rows together in another way, which
-# changes some of them only, so that a comparison of a few might not notice.
+# Tokens of one call of `look_ahead`. Four rows together have other bits with some types of blocks,
+# and only some of the rows have, so that a comparison of a few might not notice.
 MOST_AHEAD = 3
 PROBED = 512  # ids with logits that are compared with llama.cpp's
 NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
