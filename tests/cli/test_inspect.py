@@ -81,7 +81,7 @@ def test_auto_takes_a_proof_if_asked(run: Run, tuned: Path, options: list[Any]) 
         (["--min-precision", "nan"], "min_precision"),
         (["--min-precision", 0.5, "--exact"], "min_precision: got 0.5, allowed: none beside exact"),
         (["--exact", "-k", 0], "k: got 0"),
-        (["-k", 301], "k: got 301, allowed: 1 to 300"),
+        (["-k", 301], "k: got 301, allowed: a whole number, 1 to 300"),
     ],
 )
 def test_inspect_with_wrong_options(run: Run, index: Path, options: list[Any], field: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from platform import python_version
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 from prometheus_client import (
@@ -39,12 +39,22 @@ from logitsieve.version import __version__
 
 if TYPE_CHECKING:
     from logitsieve.gpu.device import Memory
-    from logitsieve.server.models.routes import Version
 
 T = TypeVar("T")
 
 MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 UNKNOWN = "unknown"
+
+
+class Version(Protocol):
+    """A version of a model, and its labels if it is loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def served(self) -> Any: ...
 
 
 SHED_REASONS = ("in_flight", "deadline", "device_memory")
