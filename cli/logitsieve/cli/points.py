@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Choice = dict[str, Any]
 
-PRICED = 0.998, 0.999, 0.9995  # P@1 whose microseconds are printed side by side
+PRICED = 0.998, 0.999, 0.9995  # values of P@1; the microseconds of each are printed
 K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
 
 

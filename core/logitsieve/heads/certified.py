@@ -43,14 +43,8 @@ from logitsieve.kernels.sketch.certified_topk import (
     certified_candidates,
     certified_topk,
 )
-from logitsieve.kernels.sketch.levels import STEP, TAIL_QUANTUM
-from logitsieve.kernels.sketch.sketch import (
-    COARSE_EXTRA,
-    LEVEL_EXTRA,
-    LEVELS_EXTRA,
-    sketch_descriptor,
-    widths_of,
-)
+from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS_EXTRA, STEP, TAIL_QUANTUM
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor, widths_of
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes

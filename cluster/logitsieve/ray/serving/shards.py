@@ -1,6 +1,6 @@
 """The shards of a version on Ray Serve: an application for each, named by its digest.
 
-So another version of the same number runs next to the first until nobody needs that.
+So another version of the same number runs next to the first until the first is not used.
 """
 
 from __future__ import annotations

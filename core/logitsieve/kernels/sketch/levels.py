@@ -36,16 +36,16 @@ TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
 # Stored norms are at least APART times the share of an error without a uniform direction, and a
 # query's reach is larger by 1 / APART.
 APART = 512.0
-# A row's numbers: the scale of its first coordinates, then scales and norms of the levels.
+# A row's numbers: the scale of its first coordinates, then scale and norm of each level.
 NUMBERS = (
     HEAD_SCALE, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE, LAST_NORM,
 ) = range(7)  # fmt: skip
 STEP = 7  # index in `starts` of the step of their codes: simd/shorts.py
 NUMBERS_IN = {"coarse": 3, "middle": 2, "fine": 2}  # how many of them, per row
-LEVEL_BYTES = 2 * NUMBERS_IN["middle"]  # of a row's numbers in `middle` or in `fine`
-FOUR = 4  # groups per step
+# Bytes of a row's numbers in `coarse`, and in `middle` or `fine`.
+LEVELS_EXTRA, LEVEL_EXTRA = 2 * NUMBERS_IN["coarse"], 2 * NUMBERS_IN["middle"]
+FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
 LINE = 64  # bytes
-AHEAD = 4  # groups to prefetch ahead
 
 
 @inline
@@ -75,8 +75,13 @@ def first_sums(sketch, planes, group):
 
 
 @inline
+def _middle_size(sketch):
+    return LANES * (sketch.tail_width // 8 + LEVEL_EXTRA)
+
+
+@inline
 def middle_sums(sketch, planes, sums, group):
-    size = LANES * (sketch.tail_width // 8 + LEVEL_BYTES)
+    size = _middle_size(sketch)
     bits = _ahead_bits(sketch, planes, shift(sketch.middle, group * size), AHEAD * size)
     return sums + sums + bits
 
@@ -97,9 +102,8 @@ def _ahead_bits(sketch, planes, rows, ahead):
 
 @inline
 def prefetch_middle(sketch, group):
-    size = LANES * (sketch.tail_width // 8 + LEVEL_BYTES)
-    for place in range(0, size, LINE):
-        prefetch(sketch.middle, group * size + place)
+    for place in range(0, _middle_size(sketch), LINE):
+        prefetch(sketch.middle, group * _middle_size(sketch) + place)
 
 
 @inline
@@ -121,29 +125,29 @@ def bounds_by(scales, rests, sums, error, rest, base):
 
 
 @inline
+def _level_bounds(sketch, query, numbers, scale, most, error, sums, base):
+    """Bound a group by `numbers`, scales of kind `scale` and norms; codes are up to `most`."""
+    scales = number_lanes(sketch, numbers, 0, scale)
+    rests = number_lanes(sketch, numbers, LANES, scale + 1)
+    scaled = (sums + sums - np.float32(most) * query.total) * query.scale
+    return bounds_by(scales, rests, scaled, error, query.rest, base)
+
+
+@inline
 def first_bounds(sketch, query, sums, base, group):
-    numbers = coarse_numbers(sketch, group)
-    scales = number_lanes(sketch, numbers, LANES, FIRST_SCALE)
-    rests = number_lanes(sketch, numbers, 2 * LANES, FIRST_NORM)
-    scaled = (sums + sums - query.total) * query.scale
-    return bounds_by(scales, rests, scaled, query.first_error, query.rest, base)
+    numbers = shift(coarse_numbers(sketch, group), LANES)
+    return _level_bounds(sketch, query, numbers, FIRST_SCALE, 1, query.first_error, sums, base)
 
 
 @inline
 def middle_bounds(sketch, query, sums, base, group):
-    size = LANES * (sketch.tail_width // 8 + LEVEL_BYTES)
-    numbers = as_uint16(shift(sketch.middle, (group + 1) * size - LANES * LEVEL_BYTES))
-    scales = number_lanes(sketch, numbers, 0, MIDDLE_SCALE)
-    rests = number_lanes(sketch, numbers, LANES, MIDDLE_NORM)
-    scaled = (sums + sums - np.float32(3) * query.total) * query.scale
-    return bounds_by(scales, rests, scaled, query.middle_error, query.rest, base)
+    end = (group + 1) * _middle_size(sketch)
+    numbers = as_uint16(shift(sketch.middle, end - LANES * LEVEL_EXTRA))
+    return _level_bounds(sketch, query, numbers, MIDDLE_SCALE, 3, query.middle_error, sums, base)
 
 
 @inline
 def last_bounds(sketch, query, sums, base, group):
-    size = LANES * sketch.fine_width
-    numbers = as_uint16(shift(sketch.fine, (group + 1) * size - LANES * LEVEL_BYTES))
-    scales = number_lanes(sketch, numbers, 0, LAST_SCALE)
-    rests = number_lanes(sketch, numbers, LANES, LAST_NORM)
-    scaled = (sums + sums - np.float32(15) * query.total) * query.scale
-    return bounds_by(scales, rests, scaled, query.last_error, query.rest, base)
+    end = (group + 1) * LANES * sketch.fine_width
+    numbers = as_uint16(shift(sketch.fine, end - LANES * LEVEL_EXTRA))
+    return _level_bounds(sketch, query, numbers, LAST_SCALE, 15, query.last_error, sums, base)

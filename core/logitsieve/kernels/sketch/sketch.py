@@ -36,6 +36,8 @@ from logitsieve.kernels.sketch.levels import (
     HEAD_SCALE,
     LAST_NORM,
     LAST_SCALE,
+    LEVEL_EXTRA,
+    LEVELS_EXTRA,
     MIDDLE_NORM,
     MIDDLE_SCALE,
     NUMBERS_IN,
@@ -61,8 +63,6 @@ MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # with levels `limits` holds these instea
 
 EXTRA = 8  # bytes of a row in `fine` after its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: s, n and its bias
-LEVEL_EXTRA = 2 * NUMBERS_IN["fine"]  # with levels, in `middle` and in `fine`
-LEVELS_EXTRA = 2 * NUMBERS_IN["coarse"]  # with levels, in `coarse`
 
 SUMMED = 1 + 1e-9  # of norms in float64, summed in any order: proofs/certified.py
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` on top of D

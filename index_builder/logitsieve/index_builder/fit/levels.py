@@ -39,6 +39,8 @@ from logitsieve.kernels.sketch.levels import (
     HEAD_SCALE,
     LAST_NORM,
     LAST_SCALE,
+    LEVEL_EXTRA,
+    LEVELS_EXTRA,
     MIDDLE_NORM,
     MIDDLE_SCALE,
     NUMBERS,
@@ -46,7 +48,7 @@ from logitsieve.kernels.sketch.levels import (
     STEP,
     TAIL_QUANTUM,
 )
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, LEVEL_EXTRA, LEVELS_EXTRA
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 ROTATION = 1  # the stream of random numbers that draws it
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
