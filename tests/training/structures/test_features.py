@@ -47,6 +47,13 @@ def test_errors_of_features_fall_with_their_number() -> None:
     assert large < small / 4
 
 
+def test_positive_features_estimate_the_kernel_and_are_never_negative() -> None:
+    found = errors("positive", 64)
+    standard_error = found.std(0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(0)) < 4.5 * standard_error).all()
+    assert (FEATURES["positive"](8, 16, 9.0, 0)(unit_vectors(50, 8, 3)) >= 0).all()
+
+
 @pytest.mark.parametrize("directions", [1, 8, 11, 40])
 def test_structured_features_of_any_number(directions: int) -> None:
     phi = StructuredFourier(5, directions, NU, 0)(unit_vectors(3, 5, 0))

@@ -1,9 +1,9 @@
 """A kernel tree over the rows of W, rebuilt and updated with the weights, and its feature maps.
 
 phi(x).phi(y) equals a kernel of x and y, in expectation or exactly (Rawat et al. 2019, section 3;
-Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Both estimate exp(-nu |x - y|^2 / 2), which is
-exp(nu (x.y - 1)) for vectors of norm 1 and so at least e^{-2 nu}. kernels/tree_sums.py has the
-tree's layout.
+Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Random features estimate
+exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1 and so at least e^{-2 nu}.
+kernels/tree_sums.py has the tree's layout.
 
 Shape letters: N vectors, R random directions, F features, L leaves, n classes a leaf, M draws.
 """
@@ -50,7 +50,7 @@ class RandomFourier(Features):
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
         normal = np.random.default_rng(seed).standard_normal((directions, dim)) * nu**0.5
         self.drawn = {"omega": normal.astype(np.float32)}
-        self.size, self.floor = 2 * directions, exp(-2 * nu)
+        self.size, self.floor, self.nu = 2 * directions, exp(-2 * nu), nu
 
     def __call__(self, vectors: Float32) -> Float32:
         angles = torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
@@ -75,6 +75,19 @@ class StructuredFourier(Features):
         products = np.empty((len(vectors), blocks * width), np.float32)
         structured_products(np.ascontiguousarray(vectors), self.drawn["signs"], products)
         return _waves(products[:, : self.directions] * self.stretch)
+
+
+class PositiveFeatures(RandomFourier):
+    """[e^{Omega u}, e^{-Omega u}] e^{-nu} / sqrt(2 R) of unit vectors u, Omega as in RandomFourier.
+
+    E e^{w.(x + y)} = exp(nu |x + y|^2 / 2): the same kernel, and no estimate is negative
+    (Choromanski et al. 2021, Rethinking Attention with Performers, lemma 1).
+    """
+
+    def __call__(self, vectors: Float32) -> Float32:
+        angles = torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
+        phi = torch.cat([angles, -angles], 1).sub_(self.nu).exp_()
+        return phi.mul_(self.size**-0.5).numpy()
 
 
 class QuadraticFeatures(Features):
@@ -105,6 +118,7 @@ def _waves(angles: Float32) -> Float32:
 FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "structured": StructuredFourier,
     "fourier": RandomFourier,
+    "positive": PositiveFeatures,
 }
 
 
