@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 330,
-    "lines of source": 43_450,
+    "lines of source": 43_470,
     "lines of core/": 18_502,
-    "lines of tests/": 47_680,
-    "lines of benchmarks/": 8_330,
+    "lines of tests/": 47_690,
+    "lines of benchmarks/": 8_520,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -1,4 +1,4 @@
-"""Repeat a table or figure of a paper: `python -m benchmarks.papers 001 --table 2`.
+"""Repeat a table, figure or theorem of a paper: `python -m benchmarks.papers 001 --table 2`.
 
 Raw results go to benchmarks/results/papers; `make tables` fills docs/papers.md from them. Without a
 table or figure, list the ones that a paper has here.
@@ -34,6 +34,7 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--table", help="its number")
     which.add_argument("--figure", help="its number")
+    which.add_argument("--theorem", help="its number")
     which.add_argument(
         "--ablation", action="store_true", help="hashing apart from in-batch targets"
     )
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
     options = parser.parse_args()
     runs = PAPERS[options.paper]
-    kinds = {"table": options.table, "figure": options.figure}
+    kinds = {"table": options.table, "figure": options.figure, "theorem": options.theorem}
     name = next((f"{kind} {number}" for kind, number in kinds.items() if number), "")
     name = "ablation" if options.ablation else name
     if name not in runs:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.runs import Options, Rows, Run, classifiers
+from benchmarks.papers.classification import Prototypes, classifiers
+from benchmarks.papers.runs import Options, Rows, Run
 
 LABELS, BATCH = 5000, 300
 SIZES = {"full": "full", "K = 1": "kmeans:k=71;n_uniform=354", "K = 10": "kmeans:k=707"}
@@ -11,9 +12,10 @@ PERIODS = (1, 5, 10)
 
 def table_1(options: Options) -> Rows:
     """Steps in the same seconds, and P@1, for each K and period of the clusters."""
-    found = classifiers([SIZES["full"]], LABELS, BATCH, options)
+    task = Prototypes(LABELS)
+    found = classifiers(task, [SIZES["full"]], BATCH, options)
     for every in PERIODS:
-        found += classifiers([SIZES["K = 1"], SIZES["K = 10"]], LABELS, BATCH, options, every)
+        found += classifiers(task, [SIZES["K = 1"], SIZES["K = 10"]], BATCH, options, every)
     return found
 
 

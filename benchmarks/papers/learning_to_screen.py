@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +16,10 @@ import torch
 
 from benchmarks.papers.runs import Options, Rows, Run
 from benchmarks.race.datasets import DEMO_MODEL, Dataset, load
+from benchmarks.race.entrants import adaptive, label
 from benchmarks.race.nmt_contexts import SENTENCES, load_model_file, read_pairs
-from logitsieve.api.decoder import Target
+from benchmarks.timing import batches_of, race
+from logitsieve.api.decoder import NormalizerName, Target
 from logitsieve.api.results import BeamStepReply, Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.decoding import LocalDecoder
@@ -34,6 +37,11 @@ POINTS: dict[str, Target] = {
     "graph": {"head": "graph", "normalizer": "candidates"},
     "screen": {"head": "screen", "normalizer": "candidates"},
 }
+RANK, FIRST = 20, 1000  # of the low-rank tail; words in adaptive softmax's first level
+SCORED: tuple[tuple[str, NormalizerName], ...] = (
+    *(("exact", "exact"), ("certified", "certified")),
+    *(("svd", "lowrank"), ("graph", "lowrank"), ("screen", "lowrank")),
+)
 SHOWN = (1, 10, 50)  # places by size of the clusters that are printed
 WORDS_SHOWN = 24
 
@@ -119,8 +127,8 @@ def contexts(model: Any, state: list[torch.Tensor]) -> Float32:
 
 
 def fitted(data: Dataset, folder: Path, heads: tuple[str, ...], **config: Any) -> Index:
-    """Build an index; without options of the screen, one for P@1 0.998 and P@5 0.99."""
-    target = None if config else {"p1": 0.998, "p5": 0.99}
+    """Build an index; without a budget of the screen, one for P@1 0.998 and P@5 0.99."""
+    target = None if "budget" in config else {"p1": 0.998, "p5": 0.99}
     return build(
         data.weight,
         data.bias,
@@ -159,6 +167,41 @@ def table_5(options: Options) -> Rows:
     return found
 
 
+def table_6(options: Options) -> Rows:
+    """Perplexity, with logits of RANK directions for the words that a head does not look at."""
+    data = load("lm-docs", options.shared, options.cache)
+    words = np.load(options.shared / "data" / "lm-docs-10k-200.npz")["y_test"]
+    targets = words[len(words) - len(data.test) :, None].astype(np.int32)
+    ways: dict[str, Callable[[Float32, np.ndarray], np.ndarray]] = {}
+    with TemporaryDirectory() as scratch:
+        heads = ("exact", "certified", "screen", "svd", "graph")
+        decoder = LocalDecoder(fitted(data, Path(scratch), heads, svd_width=RANK))
+        for head, normalizer in SCORED:
+            ways[head] = partial(scored, decoder, {"head": head, "normalizer": normalizer})
+        labels = label(data.softmax, data.fit)
+        ways["adaptive softmax"] = adaptive(data.softmax, lambda: labels, FIRST).log_probs
+        found: list[dict[str, Any]] = []
+        for head, way in ways.items():
+            parts = zip(*(np.array_split(x, 40) for x in (data.test, targets)), strict=True)
+            log_probs = np.concatenate([way(*part) for part in parts])
+            found.append({"head": head, "perplexity": float(np.exp(-log_probs.mean(dtype=float)))})
+        searches = {head: partial(first_word, way) for head, way in ways.items()}
+        times = race(searches, batches_of(data.test[:TIMED], 1), 1)
+    return [{**row, "us_per_row": times[row["head"]]["median"], "data": data.name} for row in found]
+
+
+def scored(decoder: LocalDecoder, target: Target, hidden: Float32, words: np.ndarray) -> np.ndarray:
+    """Return log-probabilities [N, 1] of words [N, 1]."""
+    return decoder.score(hidden, words, **target).log_probs
+
+
+def first_word(
+    way: Callable[[Float32, np.ndarray], np.ndarray], hidden: Float32, k: int
+) -> np.ndarray:
+    """Score one word a row: any takes as long."""
+    return way(hidden, np.zeros((len(hidden), k), np.int32))
+
+
 def table_7(options: Options) -> Rows:
     """Words of the trained clusters of the demo, the shortest lists first, without common ones."""
     words = (DEMO_MODEL / "vocab.txt").read_text(encoding="utf-8").split("\n")
@@ -173,4 +216,9 @@ def table_7(options: Options) -> Rows:
         return [{"words": found[:WORDS_SHOWN], "candidates": len(found)} for found in shown]
 
 
-RUNS: dict[str, Run] = {"table 3": table_3, "table 5": table_5, "table 7": table_7}
+RUNS: dict[str, Run] = {
+    "table 3": table_3,
+    "table 5": table_5,
+    "table 6": table_6,
+    "table 7": table_7,
+}

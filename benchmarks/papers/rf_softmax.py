@@ -6,6 +6,7 @@ from math import e
 
 import numpy as np
 
+from benchmarks.papers.classification import Packages, classifiers
 from benchmarks.papers.runs import Options, Rows, Run, language_models, steps
 from benchmarks.race.datasets import load
 from logitsieve.training.proposals.kernel import RF_SCALE
@@ -22,10 +23,12 @@ BASELINES = [
     f"rf:{M};n_features=1024;in_batch=true",
 ]
 NUS = [f"rf:{M};n_features=1024;nu={nu}" for nu in (1.56, 2.78, 4.0, 6.25, 11.1)]
+NUS += [f"{method};features=positive" for method in NUS[1:]]
 WIDTHS = [f"rf:{M};n_features={count}" for count in (128, 256, 512, 1024)]
 TIMED = ["exp:n_sampled=10", f"quadratic:n_sampled=10;{SCALE}"]
 TIMED += [f"rf:n_sampled=10;n_features={count}" for count in (50, 200, 500, 1000)]
 PAIRS = 2000
+BATCH = 256
 
 
 def table_1(options: Options) -> Rows:
@@ -72,8 +75,13 @@ def table_2(options: Options) -> Rows:
     return [row for size in sizes for row in steps(TIMED, size, 64, 10, forward=True)]
 
 
+def table_3(options: Options) -> Rows:
+    """Precision on labels of packages, after the same seconds."""
+    return classifiers(Packages(), BASELINES, BATCH, options)
+
+
 def figure_1(options: Options) -> Rows:
-    """Perplexity by nu."""
+    """Perplexity by nu, by waves and by positive features."""
     return language_models(NUS, RATES[1:3], options)
 
 
@@ -90,6 +98,7 @@ def figure_3(options: Options) -> Rows:
 RUNS: dict[str, Run] = {
     "table 1": table_1,
     "table 2": table_2,
+    "table 3": table_3,
     "figure 1": figure_1,
     "figure 2": figure_2,
     "figure 3": figure_3,

@@ -9,10 +9,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,14 +99,14 @@ def trained(method: str, rate: float, corpus: Corpus, options: Options) -> dict[
             words=options.words,
             seed=seed,
         )
-        trainer = Trainer(config, corpus)
+        trainer, start = Trainer(config, corpus), process_time()
         try:
             while trainer.status.steps < trainer.status.total:
                 trainer.step()
             reached.append(trainer.validate())
         except TrainingFailed:
             reached.append(math.inf)
-        seconds.append(trainer.status.seconds)
+        seconds.append(process_time() - start)
     inputs, targets = TextStreams(corpus.train, STREAMS).read(0, STEPS)
     with torch.no_grad():
         hidden = trainer.model.hidden(inputs)[0].flatten(0, 1)
@@ -117,7 +116,7 @@ def trained(method: str, rate: float, corpus: Corpus, options: Options) -> dict[
         "rate": rate,
         "perplexity": statistics.mean(reached),
         "perplexities": reached,
-        "seconds": statistics.mean(seconds),
+        "cpu_seconds": statistics.mean(seconds),
         "classes_of_a_row": row,
         "classes_of_a_step": batch,
         "vocab_size": len(corpus.vocabulary),
@@ -129,7 +128,7 @@ def trained(method: str, rate: float, corpus: Corpus, options: Options) -> dict[
 def steps(
     methods: list[str], classes: int, dim: int, rows: int, *, forward: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Time the steps of each loss on random rows: forward alone, or with the update and index."""
+    """CPU time of each loss's steps on random rows: forward alone, or with update and index."""
     torch.manual_seed(0)
     hidden = torch.randn(rows, dim)
     counts = 1e9 / torch.arange(1.0, classes + 1)
@@ -141,73 +140,13 @@ def steps(
         for number in range(STEPS_TIMED):
             target = torch.randint(classes, (rows,))
             inputs = hidden.roll(number, 1).requires_grad_(not forward)
-            start = perf_counter()
+            start = process_time()
             loss = criterion(inputs, target)
             if not forward:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            times.append(perf_counter() - start)
+            times.append(process_time() - start)
         # A mean, so that updates of an index are in it; the first steps warm up.
         ms = 1e3 * (statistics.median if forward else statistics.mean)(times[5:])
         yield {"method": method, "vocab_size": classes, "dim": dim, "rows": rows, "ms": ms}
-
-
-def classifiers(
-    methods: list[str], classes: int, rows: int, options: Options, every: int = 50
-) -> Rows:
-    """Train a classifier of noisy prototypes with each loss for the same seconds.
-
-    One label a row, drawn by Zipf's law over prototypes in clusters of confusable ones; a layer of
-    128 numbers. P@1 is the full softmax's on rows that were not trained on.
-    """
-    dim, found = 128, []
-    random = np.random.default_rng(0)
-    centers = random.standard_normal((max(classes // 20, 1), 64))
-    near = centers[np.arange(classes) % len(centers)]
-    prototypes = torch.from_numpy(near + 0.7 * random.standard_normal(near.shape)).float()
-    law = 1 / torch.arange(10.0, classes + 10)
-    for method in methods:
-        torch.manual_seed(0)
-
-        def draw(count: int) -> tuple[Tensor, Tensor]:
-            target = torch.multinomial(law, count, replacement=True)
-            return prototypes[target] + torch.randn(count, 64), target
-
-        unseen = draw(2000)
-        layer = torch.nn.Sequential(torch.nn.Linear(64, dim), torch.nn.ReLU())
-        criterion = make(method, dim, classes, law * 1e6)
-        body = torch.optim.Adam(layer.parameters(), 1e-3)
-        sparse = torch.optim.SparseAdam if criterion.classes.sparse else torch.optim.Adam
-        head: torch.optim.Optimizer = sparse(list(criterion.parameters()), 1e-3)
-        criterion.track(head, every=every)
-        spent, count = 0.0, 0
-        while spent < options.seconds:
-            inputs, target = draw(rows)
-            start = perf_counter()
-            body.zero_grad()
-            head.zero_grad()
-            criterion(layer(inputs), target).backward()
-            body.step()
-            head.step()
-            spent, count = spent + perf_counter() - start, count + 1
-        with torch.no_grad():
-            hidden = layer(unseen[0])
-            right = (criterion.predict(hidden) == unseen[1]).float().mean()
-            scored = classes_scored(criterion, layer(inputs), target)
-        found.append(
-            {
-                "method": method,
-                "vocab_size": classes,
-                "dim": dim,
-                "rows": rows,
-                "every": every,
-                "steps": count,
-                "seconds": spent,
-                "p1": float(right),
-                "classes_of_a_row": scored[0],
-                "classes_of_a_step": scored[1],
-            }
-        )
-        print(found[-1], flush=True)
-    return found

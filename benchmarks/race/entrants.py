@@ -144,7 +144,7 @@ def label(softmax: Softmax, fit: Float32) -> Labelled:
     return contexts, *exact_labels(softmax, contexts)
 
 
-def adaptive(softmax: Softmax, labelled: Callable[[], Labelled], first: int) -> Method:
+def adaptive(softmax: Softmax, labelled: Callable[[], Labelled], first: int) -> AdaptiveSoftmax:
     """The labels are computed once for all sizes of the first level."""
     contexts, ids, mass = labelled()
     return AdaptiveSoftmax(softmax, (ids, mass), contexts, first)

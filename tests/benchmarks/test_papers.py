@@ -9,7 +9,8 @@ import torch
 from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.papers.runs import Options, classes_scored, classifiers, make, steps
+from benchmarks.papers.classification import Prototypes, classifiers
+from benchmarks.papers.runs import Options, classes_scored, make, steps
 from benchmarks.tables import documents, papers
 from benchmarks.tables.figures import UNMEASURED
 from logitsieve.training import SampledSoftmax
@@ -57,7 +58,7 @@ def test_every_loss_of_every_experiment_can_be_made() -> None:
 def test_steps_and_classifiers_are_timed() -> None:
     [row] = steps(["uniform"], 50, 8, 2)
     assert row["ms"] > 0
-    [row] = classifiers(["lsh:k=5"], 50, 8, SMALL)
+    [row] = classifiers(Prototypes(50), ["lsh:k=5"], 8, SMALL)
     assert 0 <= row["p1"] <= 1
     assert row["steps"] >= 1
 
@@ -74,7 +75,7 @@ def test_a_raw_file_fills_its_table() -> None:
     rows = [{"method": "exp", "vocab_size": 10_000, "ms": 1.234}]
     text = papers.table({"command": "measure", "minutes": 0.5, "rows": rows})
     assert text.splitlines() == [
-        "| loss | V | ms a step |",
+        "| loss | V | CPU ms a step |",
         "|---|---|---|",
         "| `exp` | 10,000 | 1.23 |",
         "",

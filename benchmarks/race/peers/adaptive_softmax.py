@@ -52,6 +52,7 @@ class AdaptiveSoftmax(Peer):
         place_of_V[self._words_V] = np.arange(words)
         rows = int(min(len(contexts) * 3, TRAINING_FLOPS / (6 * dim * (first + dim))))
         _train(levels, contexts, place_of_V[ids_NL], mass_NL, rows)
+        self._levels, self._place_of_V = levels, place_of_V
         self._head = levels.head.weight.detach().numpy()
         self._tails = [
             (down.weight.detach().numpy(), up.weight.detach().numpy())
@@ -83,6 +84,13 @@ class AdaptiveSoftmax(Peer):
             ids_BK[rows] = np.take_along_axis(both_ids, keep, 1)
             value_BK[rows] = np.take_along_axis(both, keep, 1)
         return np.asarray(self._words_V[ids_BK])
+
+    @torch.inference_mode()
+    def log_probs(self, hidden: Float32, words: np.ndarray) -> np.ndarray:
+        """Log-probabilities [B, 1] of words [B, 1], by torch's own module."""
+        places = torch.from_numpy(self._place_of_V[words[:, 0]])
+        scored = self._levels(torch.from_numpy(self._queries(hidden)), places)
+        return np.asarray(scored.output[:, None])
 
 
 def exact_labels(softmax: Softmax, contexts: Float32) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,171 @@
+"""Classifiers with many labels, trained with each loss for the same CPU seconds, on one thread.
+
+Two tasks: noisy prototypes in clusters of confusable ones, with one label a row, and Debian's
+packages, each with the packages it depends on, from apt's lists.
+
+Shape letters: B rows, L labels of a row, C classes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from time import process_time
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.papers.runs import IGNORED, Options, Rows, classes_scored, make
+
+DIM, FACTORS, NOISE = 128, 64, 0.7
+UNSEEN = 2000
+RIGHT = (1, 5)  # precision at so many labels
+FIELD = re.compile(r"^(Package|Source|Section|Description|Depends): (.*)$", re.M)
+WORD = re.compile(r"[a-z]+")
+BUCKETS, WORDS, LABELS, RAREST = 1 << 14, 24, 32, 3
+HELD_OUT = 10  # one source package of so many is not trained on
+
+
+class Task(Protocol):
+    """Rows and their labels; `counts` [C] are the classes' frequencies, `unseen` two tensors."""
+
+    name: str
+    counts: Tensor
+    unseen: tuple[Tensor, Tensor]
+
+    def layer(self) -> nn.Module:
+        """Make the part below the softmax: inputs to [B, DIM]."""
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Return inputs, and labels [B, L] padded with IGNORED."""
+
+
+class Prototypes:
+    """Prototypes with noise; labels follow Zipf's law."""
+
+    name = "prototypes"
+
+    def __init__(self, classes: int) -> None:
+        random = np.random.default_rng(0)
+        centers = random.standard_normal((max(classes // 20, 1), FACTORS))
+        near = centers[np.arange(classes) % len(centers)]
+        made = near + NOISE * random.standard_normal(near.shape)
+        self._prototypes = torch.from_numpy(made).float()
+        self._law = 1 / torch.arange(10.0, classes + 10)
+        self.counts = self._law * 1e6
+        torch.manual_seed(1)  # training draws from 0
+        self.unseen = self.draw(UNSEEN)
+
+    def layer(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(FACTORS, DIM), nn.ReLU())
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        label = torch.multinomial(self._law, rows, replacement=True)
+        return self._prototypes[label] + torch.randn(rows, FACTORS), label[:, None]
+
+
+class Packages:
+    """Debian's packages: words of name, section and one-line description; labels: dependencies."""
+
+    name = "Debian's dependencies"
+
+    def __init__(self) -> None:
+        found = [package for package in available() if package[2]]
+        count = Counter(label for *_, labels in found for label in labels)
+        common = sorted(label for label, times in count.items() if times >= RAREST)
+        number = {label: place for place, label in enumerate(common)}
+        inputs = torch.zeros(len(found), WORDS, dtype=torch.int64)
+        target = torch.full((len(found), LABELS), IGNORED)
+        for row, (_, words, labels) in enumerate(found):
+            ids = [1 + crc32(word.encode()) % (BUCKETS - 1) for word in words][:WORDS]
+            inputs[row, : len(ids)] = torch.tensor(ids)
+            own = [number[label] for label in labels if label in number][:LABELS]
+            target[row, : len(own)] = torch.tensor(own)
+        held = [crc32(source.encode()) % HELD_OUT == 0 for source, *_ in found]
+        labelled, unseen = target[:, 0] != IGNORED, torch.tensor(held)
+        self._inputs, self._target = (x[labelled & ~unseen] for x in (inputs, target))
+        self.unseen = inputs[labelled & unseen], target[labelled & unseen]
+        known = self._target[self._target != IGNORED]
+        self.counts = torch.bincount(known, minlength=len(common)).float().clamp(min=1)
+
+    def layer(self) -> nn.Module:
+        words = nn.EmbeddingBag(BUCKETS, FACTORS, mode="mean", padding_idx=0)
+        return nn.Sequential(words, nn.ReLU(), nn.Linear(FACTORS, DIM), nn.ReLU())
+
+    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(self._inputs), (rows,))
+        return self._inputs[chosen], self._target[chosen]
+
+
+def available() -> list[tuple[str, list[str], list[str]]]:
+    """Source, words and dependencies of each package in apt's lists; SystemExit without apt."""
+    try:
+        run = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"apt-cache dumpavail: {error}; this needs Debian and its lists") from None
+    found = []
+    for paragraph in run.stdout.split("\n\n"):
+        fields: dict[str, str] = dict(FIELD.findall(paragraph))
+        if "Package" not in fields:
+            continue
+        name = fields["Package"]
+        text = " ".join((name, fields.get("Section", ""), fields.get("Description", "")))
+        parts = (
+            re.split(r"[ (|:]", part.strip())[0] for part in fields.get("Depends", "").split(",")
+        )
+        labels = list(dict.fromkeys(filter(None, parts)))
+        source = fields.get("Source", name).split()[0]
+        found.append((source, WORD.findall(text.lower()), labels))
+    return found
+
+
+def classifiers(
+    task: Task, methods: list[str], rows: int, options: Options, every: int = 50
+) -> Rows:
+    """Train with each loss; precision is the full softmax's on rows that were not trained on."""
+    found, classes = [], len(task.counts)
+    inputs, target = task.unseen
+    for method in methods:
+        torch.manual_seed(0)
+        layer, criterion = task.layer(), make(method, DIM, classes, task.counts)
+        body = torch.optim.Adam(layer.parameters(), 1e-3)
+        sparse = torch.optim.SparseAdam if criterion.classes.sparse else torch.optim.Adam
+        head: torch.optim.Optimizer = sparse(list(criterion.parameters()), 1e-3)
+        criterion.track(head, every=every)
+        spent, count = 0.0, 0
+        while spent < options.seconds:
+            batch = task.draw(rows)
+            start = process_time()
+            body.zero_grad()
+            head.zero_grad()
+            criterion(layer(batch[0]), batch[1]).backward()
+            body.step()
+            head.step()
+            spent, count = spent + process_time() - start, count + 1
+        with torch.no_grad():
+            scored = classes_scored(criterion, layer(batch[0]), batch[1])
+            best = [
+                criterion.logits(layer(x)).topk(max(RIGHT)).indices
+                for x in torch.split(inputs, 256)
+            ]
+        hits = (torch.cat(best)[:, :, None] == target[:, None, :]).any(2).float()
+        found.append(
+            {
+                "data": task.name,
+                "method": method,
+                "vocab_size": classes,
+                "rows": rows,
+                "every": every,
+                "steps": count,
+                "cpu_seconds": spent,
+                **{f"p{k}": float(hits[:, :k].mean()) for k in RIGHT},
+                "classes_of_a_row": scored[0],
+                "classes_of_a_step": scored[1],
+            }
+        )
+        print(found[-1], flush=True)
+    return found
