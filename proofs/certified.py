@@ -161,7 +161,6 @@ def underflow(least: float) -> Checks:
 
 
 def finite(largest: float) -> Checks:
-    """No term or sum of a bound overflows."""
     for fused in (True, False):
         for value in ("s * dot", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"):
             yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")

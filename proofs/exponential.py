@@ -38,7 +38,6 @@ class ExpLanes(NamedTuple):
     function: Any
 
     def traced(self, fused: bool) -> Traced:
-        """Trace n, r and the power of r."""
         named = ("steps", "n", "r") if self.whole else ("n", "r")
         return traced(self.function, Symbol("x", self.rounding), fused=fused, named=named)
 
@@ -71,7 +70,6 @@ def steps_off(lanes: ExpLanes) -> Fraction:
 
 
 def largest_remainder(lanes: ExpLanes) -> Fraction:
-    """The largest |r|, rounded up."""
     product = abs(1 - Fraction(lanes.log2_e) * Fraction(LN2)) + LN2_OFF
     off = steps_off(lanes) * (Fraction(LN2) + LN2_OFF)
     return rounded_up(off + abs(Fraction(lanes.lowest)) * product)
@@ -130,7 +128,6 @@ def exponential_below(x: Fraction) -> Fraction:
 
 
 def left_of_series(lanes: ExpLanes) -> Fraction:
-    """The further terms of Taylor's series, relative to e^r."""
     most = largest_remainder(lanes) + Fraction(1, 1 << 20)
     count = len(lanes.series)
     rest = most**count / factorial(count) / (1 - most / (count + 1))

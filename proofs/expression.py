@@ -53,7 +53,6 @@ class Symbol:
 
 
 def text_of(value: Any) -> str:
-    """A symbol's text, or a constant, exactly."""
     if isinstance(value, Symbol):
         return value.text
     exact = number(Fraction(float(value)))
@@ -93,7 +92,6 @@ def _multiply_add(fused: bool, x: Any, y: Any, z: Any) -> Any:
 
 
 def _lanes(fused: bool) -> dict[str, Any]:
-    """The effects of lane functions and of numpy on symbols."""
     return {
         "np": SimpleNamespace(float32=_float32, inf=np.inf, int64=int),
         "splat32": lambda x: x,
@@ -118,8 +116,6 @@ def _lanes(fused: bool) -> dict[str, Any]:
 
 
 class Traced(NamedTuple):
-    """A function's result, and the expressions of requested locals."""
-
     returned: Any
     locals: Mapping[str, str]
 
@@ -182,7 +178,6 @@ def _definition(function: Any) -> ast.FunctionDef:
 
 
 def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """Yield (target, value, if it is added); tuples one by one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign):
             yield ast.unparse(node.target), node.value, True

@@ -99,7 +99,6 @@ LOWER = "(2 * estimate - upper) - (B - (n * R + s * K + t * E))"
 
 
 def _of_level(fused: bool) -> tuple[str, str]:
-    """The estimate and the bound by any level."""
     t, n, tail, base, above = (Symbol(name, "f") for name in ("t", "n", "tail", "base", "above"))
     numbers = t, n, tail, Symbol("error", "f"), Symbol("f(R)", "f"), (base, above)
     estimate, upper = traced(bounds_by, *numbers, fused=fused).returned

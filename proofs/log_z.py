@@ -20,7 +20,7 @@ from proofs.expression import Symbol, assigned
 from proofs.theorem import U64, Checks, Theorem, growth, number
 
 LIBM = 2 * U64
-COMPUTED = 16 * U64  # of an error that is computed in float64
+COMPUTED = 16 * U64  # of an error computed in float64
 ROWS = [*range(1, 4097, 5), *(1 << p for p in range(12, 27))]
 DEEPEST = 745  # nats below which e^x is 0 in float64
 

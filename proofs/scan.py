@@ -78,7 +78,6 @@ def exact_sums(code: float) -> Checks:
 
 
 def finite(largest: float) -> Checks:
-    """Neither sums of products nor the logits of answered rows overflow."""
     for dim in DIMS:
         yield Fraction(largest) * (1 + growth(dim + 1)) <= Fraction(MOST32)
 

@@ -70,7 +70,6 @@ class Theorem(NamedTuple):
 
 
 def gappa() -> str | None:
-    """The path of the installed program, or None."""
     return shutil.which("gappa")
 
 
@@ -91,7 +90,6 @@ def proven(script: str) -> bool:
 
 
 def number(value: float | Fraction) -> str:
-    """A constant for Gappa, exactly."""
     exact = Fraction(value)
     power = exact.denominator.bit_length() - 1
     if exact.denominator != 1 << power:

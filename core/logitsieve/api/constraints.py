@@ -94,7 +94,6 @@ def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
 def _by_row(
     lists: Any, rows: int, field: str, kinds: str, allowed: str
 ) -> list[np.ndarray[Any, Any]]:
-    """Return a vector of numbers of numpy's `kinds` per row, from nested lists or one for all."""
     if hasattr(lists, "__array__"):
         lists = np.asarray(lists)
     try:
@@ -112,7 +111,7 @@ def _by_row(
 
 
 def _vector(values: Any, kinds: str) -> np.ndarray[Any, Any]:
-    """TypeError unless `values` are numbers of numpy's `kinds`; booleans are not."""
+    """TypeError unless `values` are numbers of numpy's `kinds`."""
     if isinstance(values, list | tuple) and bool in map(type, values):
         raise TypeError
     try:
@@ -158,7 +157,7 @@ def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | 
         raise InvalidRequest(field, "nothing", allowed)
     rows = 1 if isinstance(lists, IdSets) else len(biased.offsets) - 1
     each = _by_row(bias, rows, field, "iuf", allowed)
-    with np.errstate(over="ignore"):  # overflow becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # infinity is refused
         values = np.concatenate(each).astype(np.float32)
     lengths = [biased.ids.size] if isinstance(lists, IdSets) else np.diff(biased.offsets).tolist()
     if [len(row) for row in each] != lengths:

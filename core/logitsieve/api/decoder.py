@@ -31,12 +31,11 @@ class Target(TypedDict, total=False):
     `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows: one that
     reaches `min_precision` at k, rounded up to 1, 5 or 10; one that proves its answers (`exact`);
     otherwise one that meets the target of the index's build or, without a target, the faster of the
-    default head and the proving heads. Beyond k = 10 only a proof meets a `min_precision`. A named
-    head answers at its stored knobs, overridden by `knobs`; `knobs` without a name are the default
-    head's.
+    default head and the proving heads. Beyond k = 10 only a proof meets a `min_precision`. `knobs`
+    override a head's stored ones, without a name the default head's.
 
-    `normalizer` is the method for log Z. None: `topk` computes none; `score`, `beam_step` and
-    `sample` choose one, which the answer names.
+    `normalizer` is the method for log Z. None: `topk` computes none; the others choose one, which
+    the answer names.
 
     `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
     it of the true one, before rounding to float32. It needs a `normalizer` that proves an interval;
@@ -78,8 +77,7 @@ class SampleOptions(Target, total=False):
 class BeamOptions(Target, total=False):
     """Keywords of `beam_step`: `Target`'s, and the state of the hypotheses, [B] each.
 
-    `lengths` are in tokens (None: 0), `finished` None is false for all. `Decoder.beam_step`
-    explains `eos_ids` and `length_alpha`.
+    `lengths` are in tokens (None: 0), `finished` None is false for all.
     """
 
     lengths: ArrayLike | None
@@ -88,7 +86,6 @@ class BeamOptions(Target, total=False):
     length_alpha: float
 
 
-# Defaults of all options.
 DEFAULTS: Mapping[str, Any] = {
     "model": "",
     "head": "",
@@ -122,7 +119,7 @@ def check_keywords(options: type, given: Mapping[str, Any]) -> None:
 
 
 def shows_keywords(options: type) -> Callable[[F], F]:
-    """Let help() and signature() list each keyword of `**kwargs: Unpack[options]`."""
+    """Let help() list each keyword of `**kwargs: Unpack[options]`."""
 
     def decorate(method: F) -> F:
         signature = inspect.signature(method)
@@ -261,7 +258,7 @@ DEFAULT_REQUEST = PointRequest(True, None, "", (), "")
 
 
 def point_request(target: Target) -> PointRequest:
-    """Resolve the keywords of a request to a point; InvalidRequest names the one at fault."""
+    """Resolve the keywords of a request to a point; or InvalidRequest."""
     if not target:
         return DEFAULT_REQUEST
     head, knobs = target.get("head", ""), target.get("knobs")

@@ -55,11 +55,11 @@ class InvalidRequest(LogitsieveError, ValueError):
 
 
 class InvalidKnob(InvalidRequest):
-    """A query-time knob that is unknown or out of range."""
+    """A knob that is unknown or out of range."""
 
     @classmethod
     def unknown(cls, knob: str, value: object, knobs: Iterable[str]) -> Self:
-        """Make the error for a knob that is not in `knobs`."""
+        """Refuse a knob that is not in `knobs`."""
         names = ", ".join(knobs)
         error = cls(f"knobs.{knob}", value, names or "no knobs")
         error.args = (f"{error.field}: no such knob {knob!r}, there are: {names or 'none'}",)
@@ -102,7 +102,7 @@ class TrainingFailed(LogitsieveError):
 
 
 class DeviceExhausted(LogitsieveError):
-    """A GPU has too little memory left for the request; earlier work on it continues."""
+    """A GPU has too little memory left for the request."""
 
     def __init__(self, device: str) -> None:
         super().__init__(f"{device}: out of memory")
@@ -110,7 +110,7 @@ class DeviceExhausted(LogitsieveError):
 
 
 class DeviceLost(LogitsieveError):
-    """A GPU has failed and is lost to this process; a new one may use it."""
+    """A GPU has failed; only a new process may use it."""
 
     def __init__(self, device: str, reason: str) -> None:
         super().__init__(f"{device}: {reason}")

@@ -48,7 +48,7 @@ class Beams(NamedTuple):
 
 
 def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
-    """Check the options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
+    """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
     check_keywords(SampleOptions, options)
     given = {**DEFAULTS, **options}
     return Sampling(
@@ -65,7 +65,7 @@ def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
 def beams(
     rows: int, scores: ArrayLike | None, beams_in: int, beams_out: int, options: BeamOptions
 ) -> Beams:
-    """Check the hypotheses; InvalidRequest names a field, TypeError an unknown keyword."""
+    """Check hypotheses; raises like `sampling`."""
     check_keywords(BeamOptions, options)
     given = {**DEFAULTS, **options}
     beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)
@@ -91,7 +91,7 @@ def beams(
 
 
 def score_targets(targets: ArrayLike, rows: int) -> Int32:
-    """Return `targets`, [B, T] or [B] for `rows` rows, as int32 [B, T]; or InvalidRequest."""
+    """Return `targets`, [B, T] or [B], as int32 [B, T]; or InvalidRequest."""
     array = _array("targets", targets, f"integers [{rows}, T] or [{rows}], T >= 1")
     return id_rows("targets", array[:, None] if array.ndim == 1 else array, rows, INT32_MAX)
 
@@ -115,7 +115,7 @@ def _array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any]:
 
 
 def whole(field: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int between `low` and `high`; InvalidRequest otherwise."""
+    """Return `value` as an int between `low` and `high`; or InvalidRequest."""
     if type(value) is int and low <= value <= high:
         return value
     try:
@@ -139,7 +139,7 @@ def _number(field: str, value: Any, low: float, high: float) -> float:
 
 
 def checked_temperature(value: Any) -> float:
-    """Return `value` as a float; InvalidRequest unless it is a temperature."""
+    """Return a temperature as a float; or InvalidRequest."""
     number = _number("temperature", value, 0.0, HOTTEST)
     if 0 < number < COLDEST:
         raise InvalidRequest("temperature", number, f"0, or {COLDEST:g} to {HOTTEST:g}")
@@ -184,7 +184,7 @@ def _on_host(values: Any) -> Any:
 
 
 def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: str) -> Any:
-    """Return `values` as [B] of `dtype`, zeros for None, from numbers of numpy's `kinds`."""
+    """Return [B] of `dtype`, zeros for None, from numbers of numpy's `kinds`."""
     if values is None:
         return np.zeros(rows, dtype)
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
@@ -193,7 +193,7 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
     array = _array(field, values, allowed)
     if array.dtype.kind not in kinds or array.size != rows:
         raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
-    with np.errstate(over="ignore"):  # the caller refuses infinity
+    with np.errstate(over="ignore"):
         ready = np.ascontiguousarray(array.ravel(), dtype)
     if array.dtype.kind in "iu" and (ready != array.ravel()).any() and dtype is np.int32:
         raise InvalidRequest(field, f"{array.min()} .. {array.max()}", allowed)

@@ -27,12 +27,12 @@ class TopK(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """The source of each row's answer, from the head to `Answer`, which has the same fields."""
+    """How right each row is, [B]: fields of `Answer`."""
 
-    exact: Bool  # [B] proven equal to the full softmax's
-    scanned: Int32  # [B] exact logits computed
-    fallback: Bool  # [B] rows that the head handed to its fallback
-    chance: float = 1.0  # of a row that is not `exact` to be wrong, at most
+    exact: Bool
+    scanned: Int32
+    fallback: Bool
+    chance: float = 1.0
 
 
 class Candidates(NamedTuple):
@@ -45,7 +45,7 @@ class Candidates(NamedTuple):
 
 
 def offsets_of(lengths: ArrayLike) -> Int64:
-    """Return the CSR offsets of rows of these lengths."""
+    """Return CSR offsets [B+1] of rows of these lengths."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -58,7 +58,7 @@ def select_rows(offsets: Int32 | Int64, rows: Int32 | Int64) -> tuple[Int64, Int
 
 
 def repeated_id(offsets: Int32 | Int64, ids: Int32) -> tuple[int, int] | None:
-    """Return (row, id) of the first id that a row has twice; None without one."""
+    """Return (row, id) of the first id that a row has twice, or None."""
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     order = np.lexsort((ids, rows))
     rows, ids = rows[order], ids[order]
@@ -67,7 +67,7 @@ def repeated_id(offsets: Int32 | Int64, ids: Int32) -> tuple[int, int] | None:
 
 
 class Bounds(NamedTuple):
-    """Proven bounds of all logits of one row of hidden."""
+    """Proven bounds of all logits for one row of hidden."""
 
     ids: Int32  # [S] rows computed exactly
     logits: Float32  # [S] their logits
@@ -78,7 +78,7 @@ class Bounds(NamedTuple):
 
 
 class RowRange(NamedTuple):
-    """Rows of the vocabulary that follow each other."""
+    """Consecutive rows of the vocabulary."""
 
     first: int
     rows: int
@@ -91,8 +91,8 @@ class Answer(NamedTuple):
     version: str
     digest: str
     head: str
-    exact: Bool  # [B]
-    scanned: Int32  # [B]
+    exact: Bool  # [B] proven equal to the full softmax's
+    scanned: Int32  # [B] exact logits computed
     fallback: Bool  # [B] rows that the head handed to its fallback
     chance: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: no promise
     knobs: Mapping[str, float] = MappingProxyType({})
@@ -107,14 +107,14 @@ class Answer(NamedTuple):
 
     @property
     def chances(self) -> Float64:
-        """Bound the chance of each row to be wrong, [B]: 0 if it is `exact`.
+        """[B] at most the chance of each row to be wrong, over the index's random rotation.
 
-        It is over the random rotation of the index, for contexts that do not depend on it.
+        It holds for contexts that do not depend on the rotation.
         """
         return ~self.exact * np.float64(self.chance)  # tensors on a GPU, too
 
 
-# The fields of an Answer that have a value for each row; log Z's are often not set.
+# Fields with a value for each row; log Z's are often not set.
 ANSWER_COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 
 

@@ -20,15 +20,14 @@ from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
-Goal = Mapping[int, float]  # class of k -> the precision to meet there
+Goal = Mapping[int, float]  # class of k -> precision
 Refuted = Callable[[OperatingPoint, Goal], bool]
 
 
 class Auto:
     """The choice among measured points. Immutable and thread-safe.
 
-    `target`, k -> precision, is the build's; without one, `stored`, the default head, is precise
-    enough.
+    `target`, k -> precision, is the build's; without one, the default head `stored` will do.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Auto:
         self.drawing_head = _drawing_head(points)
         self._vocab_size, self._stored = vocab_size, stored
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
-        # Points by their time at each batch size; of equals the proven one first.
+        # The fastest first; of equals the proven one.
         self._fastest = {
             batch: sorted(points, key=lambda point: (point.us_at(batch), not point.proven))
             for batch in batches
@@ -86,7 +85,7 @@ class Auto:
         return point.setting
 
     def choices(self, precision: float | None, ks: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the chosen points as plain facts, None for those not measured."""
+        """Return the chosen points as plain facts, None if not measured."""
         taken = []
         for k, rows in product(ks, self.batches):
             head, knobs = self.choose(rows, k, precision)

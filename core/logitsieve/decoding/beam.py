@@ -1,7 +1,7 @@
 """One step of a beam search over several groups at once, without state between steps.
 
-If the proven interval of log Z leaves the best pairs of a group or their order open, log Z is
-computed in float64, to some 1e-12. A group that is still open is not exact.
+If the proven interval of log Z leaves a group's best pairs or their order open, log Z is computed
+in float64, to some 1e-12. A group that is still open is not exact.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
@@ -30,7 +30,7 @@ from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.rounding import round_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
-EVERY = slice(None)  # all rows, without a copy
+EVERY = slice(None)
 
 
 class BeamChoice(NamedTuple):
@@ -46,8 +46,6 @@ class BeamChoice(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The possible tokens of each hypothesis, best first."""
-
     ids: Int32  # [B, N]
     logits: Float64  # [B, N]
     counts: Int64  # [B]
@@ -57,15 +55,13 @@ class _Lists(NamedTuple):
 class _Pairs(NamedTuple):
     parents: Int32  # [G, K]
     places: Int32  # [G, K] within the parent's list
-    doubtful: Bool  # [G] the bounds of log Z leave the pairs or their order open
+    doubtful: Bool  # [G] bounds of log Z leave the order open
 
 
 class _Step(NamedTuple):
-    """The input of the choice: hypotheses, their tokens, and log Z."""
-
     scores: Float64  # [B]
     divisors: Float64  # [B] of scores, for ranks
-    alike: Int64  # [B] equal for rows with the same log Z; -1 for finished ones, which have 0
+    alike: Int64  # [B] equal for rows with the same log Z; -1 if finished
     lists: _Lists
     log_z: Float64  # [B, 4] TOP, VALUE, LOW, HIGH
 
@@ -118,7 +114,7 @@ def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_St
 def _refined(
     query: Query, beams: Beams, step: _Step, pairs: _Pairs, closer: Sequence[FindLogZ]
 ) -> _Pairs:
-    """Choose again with a closer log Z in doubtful groups; rows with equal hidden share log Z."""
+    """Choose again with a closer log Z in doubtful groups; rows with equal hidden share it."""
     for group in np.flatnonzero(pairs.doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
         equal = (query.hidden[rows, None] == query.hidden[rows]).all(axis=2)
@@ -136,7 +132,7 @@ def _lists(
 ) -> tuple[_Lists, LogZ]:
     """Return the tokens of each hypothesis, and log Z of the live ones.
 
-    A finished hypothesis has one token, its end, with a logit and a log Z of 0.
+    A finished hypothesis has only its end, with a logit and a log Z of 0.
     """
     if not live.size:
         nothing = BestLogits(
@@ -164,7 +160,6 @@ def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: 
 
 
 def _spread(values: Any, live: Int64 | slice, rows: int, finished: float) -> Any:
-    """Return values of all rows, from values of live ones and the value of finished ones."""
     every = np.full(rows, finished, values.dtype)
     every[live] = values
     return every
@@ -173,7 +168,6 @@ def _spread(values: Any, live: Int64 | slice, rows: int, finished: float) -> Any
 def _best(
     query: Query, constraints: Constraints | None, live: Int64, normalizer: Normalizer
 ) -> tuple[BestLogits, Int64, LogZ]:
-    """Return the best ids of each live row, how many, and log Z, in one pass over W if possible."""
     softmax, k = query.index.softmax, query.k
     alone = query if live.size == len(query.hidden) else query.rows(live)
     if constraints is not None:
@@ -235,7 +229,6 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: LogZ32) -> BeamC
 
 
 def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> LogZ32:
-    """Return log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
     rounded = estimate._replace(fields=log_z[live]).rounded()
     if live is EVERY:
         return rounded

@@ -44,11 +44,11 @@ NO_LOG_Z = LogZ32(None)
 class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
-    A `width` limits the interval of log Z. It needs a normalizer that proves one, by default
-    `score`'s; else InvalidRequest. Immutable; any number of threads may call it.
+    A `width` limits the interval of log Z; it needs a normalizer that proves one, by default
+    `score`'s, else InvalidRequest. Immutable; any number of threads may call it.
     """
 
-    takes_tensors: ClassVar[bool] = False  # whether tensors on the index's device get tensors
+    takes_tensors: ClassVar[bool] = False
 
     @staticmethod
     def rows(index: Index, hidden: ArrayLike) -> Float32:
@@ -103,7 +103,7 @@ class Engine:
         chance = self.chance
         if 0.0 < self._fallback_chance < chance and fallback.all():
             chance = self._fallback_chance
-        # A plain tuple: making a Provenance would take a tenth of this method's own time.
+        # A plain tuple: a Provenance would take a tenth of this method's time.
         provenance = exact, scanned, fallback, chance
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
 
@@ -124,7 +124,7 @@ class Engine:
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
         """Return logit - log Z of `targets` [B, T] for each row of `hidden` [B, D]; -inf if p = 0.
 
-        p is 0 for forbidden ids and, under "candidates", for ids that the head does not look at;
+        p is 0 for forbidden ids and, under "candidates", for ids that the head does not scan;
         "lowrank" gives them a preview's logit. A row's `scanned` are its targets.
         """
         started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)

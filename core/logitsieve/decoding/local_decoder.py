@@ -38,7 +38,7 @@ from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 
-# Clients use a handful of engines, and a stream of new knobs must not grow memory.
+# Clients use a handful; a stream of new knobs must not grow memory.
 ENGINES_KEPT = 64
 # Batch sizes times ks times the precisions that clients ask for.
 CHOICES_KEPT = 256

@@ -3,9 +3,8 @@
 Edits are the ids of a row with replaced logits, and the new values. Sets of (row, id) are vectors
 of keys, row x V + id, to avoid loops over rows.
 
-With A the edited ids of a row, the best k are among A and the best k outside A. A head answers for
-a few more than k, and for twice as many while fewer than k are outside A. That number depends on
-the row alone, so an answer does not depend on its batch.
+A head answers for a few more than k, and for twice as many while fewer than k of them are unedited.
+That number depends on the row alone, so an answer does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
-LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to float32's range
+LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to it
 
 
 class Edits(NamedTuple):
@@ -38,8 +37,8 @@ class Edits(NamedTuple):
 
     offsets: Int64  # [B+1]
     ids: Int32  # distinct and ascending within a row
-    values: Float64  # the new logit; -inf forbids the id
-    allow_list: bool  # all other ids are forbidden
+    values: Float64  # -inf forbids the id
+    allow_list: bool
 
     def rows(self, rows: Int64) -> Edits:
         """Select rows, in that order."""
@@ -218,7 +217,7 @@ class BestLogits(NamedTuple):
 
     ids: Int32  # [B, K] -1 beyond a row's length
     logits: Float64  # [B, K] -inf beyond
-    provenance: Provenance  # the ids that edits name are scanned, too
+    provenance: Provenance  # edited ids are scanned, too
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
@@ -257,7 +256,6 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
 def _of_head(
     softmax: Softmax, head: Head, hidden: Float32, counts: Int64, edits: Edits
 ) -> tuple[Int64, Int32, Provenance]:
-    """Return the best unedited ids that are needed, as CSR offsets and ids."""
     rows, size = len(hidden), softmax.vocab_size
     named = np.diff(edits.offsets)
     lengths = np.minimum(counts, size - named) * (not edits.allow_list)

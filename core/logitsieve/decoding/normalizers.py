@@ -1,6 +1,6 @@
 """Normalizers: log Z per row, which turns exact logits into log-probabilities.
 
-log Z is the logarithm of the sum of e^{scale x} over all logits x that edits leave; `scale` is 1 /
+log Z is log of the sum of e^{scale x} over all logits x that edits leave; `scale` is 1 /
 temperature.
 """
 
@@ -32,7 +32,7 @@ from logitsieve.kernels.sampling.lsh_softmax import sampled_log_z
 from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, round_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
-# Logits of all V at a time, of any number of rows: 16 MiB of float32.
+# 16 MiB of float32
 LOGITS_AT_ONCE = 1 << 22
 SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
 
@@ -41,7 +41,7 @@ class LogZ32(NamedTuple):
     """log Z in float32 [B]; bounds stay valid."""
 
     value: Float32 | None
-    low: Float32 | None = None  # it is proven to lie between these
+    low: Float32 | None = None  # proven bounds
     high: Float32 | None = None
     error: Float32 | None = None  # the standard error of an estimate
 
@@ -51,7 +51,7 @@ class LogZ(NamedTuple):
 
     fields: Float64  # [B, 4] TOP, VALUE, LOW, HIGH of kernels/sampling/log_z.py
     scale: float = 1.0
-    bounded: bool = True  # LOW and HIGH are proven; else they are infinite
+    bounded: bool = True  # else LOW and HIGH are infinite
     error: Float64 | None = None  # [B] the standard error of an estimate
 
     @classmethod
@@ -105,7 +105,7 @@ class Query(NamedTuple):
     edits: Edits | None = None
     k: int = 1  # ids per row
     scale: float = 1.0  # 1 / temperature
-    # Nats that the interval of log Z may span; inf: no limit.
+    # Nats that log Z's interval may span.
     width: float = inf
 
     def rows(self, rows: Int64) -> Self:
@@ -153,7 +153,7 @@ class Normalizer(ABC):
 
 
 class _Candidates(Normalizer):
-    """log sum exp over the S rows that the head scanned, a lower bound; other tokens have p = 0."""
+    """log sum exp over the S scanned rows, a lower bound; other tokens have p = 0."""
 
     name = "candidates"
 
@@ -193,7 +193,6 @@ class _LowRank(Normalizer):
         return log_z, np.concatenate(chosen).astype(np.float64)
 
     def _slices(self, query: Query) -> Iterator[tuple[slice, Float32]]:
-        """Yield edited logits of all V for LOGITS_AT_ONCE, or one row, at a time."""
         head = query.head
         source = cast(SvdHead, head if head.name == self.reads else self.source(query.index))
         step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
@@ -233,8 +232,6 @@ class _Sampled(Normalizer):
 
 
 class _Certified(Normalizer):
-    """An estimate by the sketch's codes, with a proven interval."""
-
     name, reads, has_bounds = "certified", "certified", True
 
     def log_z(self, query: Query) -> LogZ:
@@ -248,7 +245,7 @@ class _Certified(Normalizer):
 
 
 class _Exact(Normalizer):
-    """The full softmax's log Z, whatever head answers: O(V D) a row."""
+    """The full softmax's log Z: O(V D) a row."""
 
     name, reads, has_bounds = "exact", "exact", True
 

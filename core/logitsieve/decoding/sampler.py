@@ -4,8 +4,6 @@ With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn 
 trick. Otherwise an id is drawn from all of V: by Gumbel's trick over all logits that filters leave
 (`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads: not exact;
 with filters `certified` or `exact` draws instead).
-
-Shape letters: L ids of all lists.
 """
 
 from __future__ import annotations
@@ -46,19 +44,17 @@ class Draws(NamedTuple):
     """Draws, and their source."""
 
     ids: Int32  # [B, N]
-    log_probs: Float32  # [B, N] under the distribution that was drawn from
+    log_probs: Float32  # [B, N] under the distribution drawn from
     provenance: Provenance  # exact: proven to be the full softmax's, after filters
     normalizer: str  # its name
-    log_z: LogZ32  # of the distribution that was drawn from, at its temperature
+    log_z: LogZ32  # of that distribution, at its temperature
 
 
 class _Drawn(NamedTuple):
-    """Draws from all ids that filters leave, and the log Z computed with them, if any."""
-
     ids: Int32  # [B, N]
     exact: bool
     scanned: Int32  # [B]
-    normalizer: Normalizer  # of `log_z`, or the one to find it by
+    normalizer: Normalizer
     log_z: LogZ | None = None
 
 
@@ -83,7 +79,7 @@ def _filtered(how: Sampling) -> bool:
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
-    """Draw from the BEST ids where all that filters leave are among them, else from all."""
+    """Draw from the BEST ids if they hold all that filters leave, else from all."""
     lists, known = best_left(query, how)
     draws, rest = _from_lists(query, how, lists, query.head.chance == 0.0), np.flatnonzero(~known)
     if rest.size:
@@ -103,7 +99,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 
 def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
-    """Draw from lists; `bounded` if they are proven to hold all that is drawn from."""
+    """Draw from lists; `bounded`: proven to hold all that is drawn from."""
     rows = len(query.hidden)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
@@ -204,7 +200,7 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
 def best_left(query: Query, how: Sampling) -> tuple[Shortlist, Bool]:
     """Return the ids that top-p and min-p leave of all V, and [B] False if there may be more.
 
-    Rows that may have more get one id here.
+    Such rows get one id.
     """
     best, wanted = _best(query, BEST)
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_within(best, wanted)]
@@ -213,7 +209,7 @@ def best_left(query: Query, how: Sampling) -> tuple[Shortlist, Bool]:
 
 
 def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
-    """Return the best ids that edits leave, and [B] how many: up to `most`, all if it is 0."""
+    """Return the best ids that edits leave, up to `most` (0: all), and [B] how many."""
     edits = unedited(len(query.hidden)) if query.edits is None else query.edits
     wanted = edits.remaining(query.index.vocab_size)
     if most > 0:

@@ -233,7 +233,6 @@ class ShardedEngine:
         return BeamStepReply(*step[:5], self._answer(started, best, step.log_z, **source))
 
     def _answer(self, started: int, found: Found, log_z: LogZ32, **source: Any) -> Answer:
-        """Answer a request begun at `started` (ns); head and knobs are one shard's."""
         value, low, high, error = log_z
         return found.answer._replace(
             model=self._decoder.name, version="", digest=self._decoder.digest,

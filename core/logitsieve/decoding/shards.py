@@ -1,7 +1,4 @@
-"""A shard, some rows of a softmax behind a decoder: questions to it, and merged answers.
-
-Shape letters: S shards.
-"""
+"""A shard, some rows of a softmax behind a decoder: questions to it, and merged answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -165,7 +162,6 @@ class Part(NamedTuple):
 
 
 def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
-    """Return logits by log-probabilities and log Z, and a bound on each row's error."""
     value, low, high = _interval_of(answer).T
     printed = 4 * HALF_PLACE * np.abs(log_probs).max(axis=1)
     return log_probs + value[:, None], 2 * (high - low) + printed
@@ -229,7 +225,7 @@ def best_of(found: Found, k: int) -> Found:
 
 
 def filtered(best: Found, how: Sampling) -> Found:
-    """Apply top-p and min-p to the best ids [B, K]; if a filter removes any, no row is `exact`."""
+    """Apply top-p and min-p to the best ids [B, K]; if any is removed, no row is `exact`."""
     logits, off = best.logits / how.temperature, best.off / how.temperature
     chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
     kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])

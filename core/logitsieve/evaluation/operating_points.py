@@ -1,7 +1,7 @@
 """Operating points: heads at one setting of their knobs, with their measurements.
 
-Precision belongs to the index; time depends on the machine and the rows per call. A point meets a
-precision if its lower 95 % confidence bound does, so luck on few contexts is no advantage.
+Precision belongs to the index; time depends on the machine and the rows per call. A precision is
+met by its lower 95 % confidence bound, so luck on few contexts is no advantage.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from logitsieve.api.decoder import KnobValues
 KS = (1, 5, 10)  # P@k is measured at these; any k counts as the next one
 BEYOND = 0  # the class of larger k: not measured, so only a proof meets a precision
 
-Setting = tuple[str, KnobValues]  # a head and its knobs
+Setting = tuple[str, KnobValues]
 
 
 def setting_of(head: str, knobs: Mapping[str, float]) -> Setting:
@@ -23,19 +23,18 @@ def setting_of(head: str, knobs: Mapping[str, float]) -> Setting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OperatingPoint:
-    """A measured setting of a head; mappings are by k and by batch rows."""
+    """A measured setting of a head; mappings are by k or by batch rows."""
 
     head: str
     knobs: Mapping[str, float]
-    proven: bool  # the head proves its answers
+    proven: bool
     mean: Mapping[int, float]  # k -> P@k
     low: Mapping[int, float]  # k -> its lower 95 % bound
     us_per_row: Mapping[int, float]  # B -> microseconds a row; at least one
     mass_kept: float
-    candidates: float  # rows of W scanned per context
+    candidates: float
 
     def us_at(self, rows: int) -> float:
-        """Return microseconds a row at the measured batch size nearest to `rows`."""
         return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
@@ -52,7 +51,6 @@ class OperatingPoint:
 
 
 def read_points(entries: Iterable[Mapping[str, Any]]) -> tuple[OperatingPoint, ...]:
-    """Read the `points` of a checked calibration.json: one per head and setting, in order."""
     settings: dict[Setting, list[Mapping[str, Any]]] = {}
     for entry in entries:
         setting = setting_of(entry["head"]["name"], entry["head"]["knobs"])
@@ -75,7 +73,6 @@ def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
 
 
 def read_target(config: Mapping[str, Any]) -> dict[int, float]:
-    """Return k -> the precision that an index was built for; empty without a target."""
     target = config.get("target_precision")
     if not isinstance(target, Mapping):
         return {}
@@ -84,7 +81,7 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
 
 
 def k_class(k: int) -> int:
-    """Round `k` >= 1 up to one at which precision is measured, or BEYOND."""
+    """Round `k` >= 1 up to a member of KS, or return BEYOND."""
     return next((each for each in KS if k <= each), BEYOND)
 
 

@@ -18,10 +18,10 @@ from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
 
-# Mass kept needs all V logits of a row, and heads that prove their answers are judged by the rows
-# that they scan alone: one context in eight is enough for both.
+# Mass kept needs all V logits of a row, and proving heads are judged by their scanned rows alone:
+# one context in eight is enough for both.
 MASS_STRIDE = 8
-MASS_LOGITS = 1 << 22  # logits held at once for that
+MASS_LOGITS = 1 << 22  # logits at once for that
 BLOCKS = 20
 LEAST_BLOCKS = 5
 LEAST_BLOCK_ROWS = 10
@@ -35,17 +35,16 @@ class Precision:
     """A mean over rows, each between 0 and 1, and the spread of its contiguous blocks."""
 
     mean: float
-    low: float  # the one-sided lower 95 % confidence bound
+    low: float  # one-sided 95 % bound
     worst: float  # the lowest block mean
     best: float  # the highest
-    uneven: bool  # the worst block is far below the mean: the fitted contexts were not spread
+    uneven: bool  # the worst block is far below the mean
 
 
 PROVEN = Precision(mean=1.0, low=1.0, worst=1.0, best=1.0, uneven=False)
 
 
 def summarize(share_N: Float64) -> Precision:
-    """Return the precision of N >= 1 rows in their order; `share_N` is the share right in each."""
     blocks = block_means(share_N)
     mean, worst = float(share_N.mean()), float(blocks.min())
     sigma = math.sqrt(mean * (1 - mean) * len(blocks) / len(share_N))
@@ -59,7 +58,6 @@ def summarize(share_N: Float64) -> Precision:
 
 
 def block_means(share_N: Float64) -> Float64:
-    """Return the means of up to BLOCKS contiguous blocks of nearly equal size."""
     rows, count = len(share_N), max(1, min(BLOCKS, len(share_N) // LEAST_BLOCK_ROWS))
     bounds = np.arange(count + 1) * rows // count
     means: Float64 = np.add.reduceat(share_N, bounds[:-1]) / np.diff(bounds)
@@ -82,7 +80,6 @@ def lower_bound(share_N: Float64) -> float:
 
 
 def wilson(mean: float, rows: int) -> float:
-    """Return Wilson's lower bound for `rows` independent rows."""
     z2 = Z95 * Z95
     spread = Z95 * math.sqrt(mean * (1 - mean) / rows + z2 / (4 * rows * rows))
     return max(0.0, (mean + z2 / (2 * rows) - spread) / (1 + z2 / rows))
@@ -98,8 +95,6 @@ def student95(freedom: int) -> float:
 
 
 class Judged(Protocol):
-    """The methods of a head that a judgement needs."""
-
     proves: ClassVar[bool]
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
@@ -117,8 +112,8 @@ class Evaluation:
     rows: int
     precision: Mapping[int, Precision]
     scanned: Mapping[int, float]  # rows of W a context, on average
-    coverage: Mapping[int, float]  # share of contexts that the head did not leave to its fallback
-    mass_kept: float  # share of the softmax's probability that lies in the candidates
+    coverage: Mapping[int, float]  # share of contexts not left to the fallback
+    mass_kept: float  # the candidates' share of the softmax's probability
 
 
 def evaluate(
@@ -132,19 +127,15 @@ def evaluate(
     return _evaluation(counts, head.proves)
 
 
-# A way to make calls for blocks of contexts: (call, head, blocks)
-# -> the results of `call(head, *block)` in their order.
+# (call, head, blocks) -> the results of `call(head, *block)`, in order.
 Each = Callable[..., Iterator[Any]]
 
 
 def in_turn(call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]) -> Iterator[R]:
-    """Make one call after the other."""
     return (call(head, *block) for block in blocks)
 
 
 class Judge:
-    """Judges heads on the contexts `blocks()`, with the exact answers computed once."""
-
     def __init__(
         self,
         exact: Judged,
@@ -165,8 +156,6 @@ class Judge:
 
 
 class Truth(NamedTuple):
-    """The exact head's answers for a block."""
-
     ids: Int32  # [B, K]
     logits: Float32  # [B, K]
     scanned: Int32  # [B]
@@ -179,17 +168,16 @@ class Truth(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The hits of a head on a block of `rows` = B contexts; the mappings are by k."""
+    """The hits of a head on a block of `rows` = B contexts; mappings are by k."""
 
     rows: int
-    scanned: Mapping[int, Float64]  # [B]; of a head that proves its answers, the rows of `mass`
-    shares: Mapping[int, Float64]  # [B]; empty for a head that proves its answers
-    own: Mapping[int, Bool]  # [B] False for rows left to a fallback; the same
+    scanned: Mapping[int, Float64]  # [B]; for a proving head, of the rows of `mass`
+    shares: Mapping[int, Float64]  # [B]; empty for a proving head
+    own: Mapping[int, Bool]  # [B] False for rows left to a fallback; empty like `shares`
     mass: Float64  # of every MASS_STRIDE-th row
 
 
 def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
-    """Return the fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
     log_z = cast(Any, exact).quick_log_z(rows)[:, ESTIMATE]
@@ -197,7 +185,7 @@ def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
 
 
 def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool) -> Counts:
-    """Judge a head on a block; one that proves its answers is asked for few of them."""
+    """Judge a head on a block; a proving one answers only MASS_STRIDE-th rows."""
     rows = block[::MASS_STRIDE]
     scanned, shares, own = {}, {}, {}
     for k in ks:
@@ -208,7 +196,7 @@ def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_trut
             own[k] = ~answer.fallback
     if is_truth:
         return Counts(len(block), scanned, shares, own, np.ones(len(rows)))
-    vocab_size = int(truth.scanned[0])  # the exact head scans all of it
+    vocab_size = int(truth.scanned[0])  # it scans all
     mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
     mass = np.minimum(mass, 1.0)  # rounding may exceed it
     return Counts(len(block), scanned, shares, own, mass)
@@ -236,7 +224,7 @@ def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:
-    """Return [B] how many of the k answers are in the exact top-k, or tied with its last."""
+    """Return [B] the answers of k that are in the exact top-k, or tied with its last."""
     ordered = np.sort(answer.ids, axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         raise ValueError("ids: an answer holds an id twice")
@@ -246,7 +234,6 @@ def hits(answer: TopK, truth: TopK, k: int) -> Float64:
 
 
 def log_mass(head: Judged, rows: Float32, k: int, vocab_size: int) -> Float64:
-    """Return [B] log sum exp over each row's candidates, a few rows at once to bound memory."""
     step = max(1, MASS_LOGITS // vocab_size)
     starts = range(0, len(rows), step)
     parts = (head.candidates(rows[start : start + step], k) for start in starts)

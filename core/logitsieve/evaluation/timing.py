@@ -12,16 +12,14 @@ import numpy as np
 from logitsieve.api.results import ArrayLike, Float32, TopK
 
 CALLS = 1200  # timed at most
-REPEATS = 3  # calls of one batch, time permitting
+REPEATS = 3  # calls of one batch
 LEAST_CALLS = 2  # timed at least
 LIMIT_NS = 250_000_000  # no call begins after this
-TIMED_K = 5  # answers a row when an index's points are timed
-BATCHES = (1, 8, 64)  # and rows a call
+TIMED_K = 5  # answers a row
+BATCHES = (1, 8, 64)
 
 
 class Timed(Protocol):
-    """The methods of a head that are timed."""
-
     def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
 
     def warm(self) -> None: ...
@@ -32,9 +30,9 @@ def us_per_row(
 ) -> float:
     """Return microseconds a row: the mean over batches of `batch` rows from `hidden` [N, D].
 
-    A batch counts by the least of its REPEATS calls, since load only adds. If there are more
-    batches than `calls` allows, they are spread over `hidden`; too few rows are repeated. After
-    `limit_ns` only the first LEAST_CALLS calls begin.
+    A batch counts by the least of its REPEATS calls, since load only adds. If `calls` allows only
+    some batches, they are spread over `hidden`; too few rows are repeated. After `limit_ns` only
+    the first LEAST_CALLS calls begin.
     """
     if len(hidden) < batch:
         hidden = np.resize(hidden, (batch, hidden.shape[1]))

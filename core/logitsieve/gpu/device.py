@@ -22,8 +22,6 @@ _spent = local()
 
 
 class Memory(NamedTuple):
-    """Bytes of a GPU, used by any process."""
-
     used: int
     total: int
 
@@ -77,7 +75,6 @@ def timed(device: torch.device) -> Iterator[None]:
 
 
 def spent_ns() -> int:
-    """Return this thread's nanoseconds of GPU time within `timed`."""
     return int(getattr(_spent, "ns", 0))
 
 
@@ -93,7 +90,6 @@ def require_true_float32(device: torch.device) -> None:
 
 
 def translated(error: BaseException, device: str) -> LogitsieveError | None:
-    """Translate a driver error; None for any other error."""
     if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
         return DeviceExhausted(device)
     if any(words in str(error) for words in DRIVER_ERRORS):
@@ -106,7 +102,6 @@ def name_of(device: torch.device) -> str:
 
 
 def memory_of(device: torch.device) -> Memory | None:
-    """Return the memory of a GPU; None for another device or without an answer."""
     if device.type != "cuda":
         return None
     try:
@@ -117,10 +112,8 @@ def memory_of(device: torch.device) -> Memory | None:
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Return a copy on the device, without waiting for earlier work there."""
     return torch.from_numpy(np.array(array)).to(device, non_blocking=True)
 
 
 def to_host(tensor: Tensor) -> np.ndarray:
-    """Wait for the device and return a copy of a tensor's values."""
     return tensor.detach().cpu().numpy().copy()

@@ -44,7 +44,7 @@ class GpuEngine(Engine):
         if constraints is not None or self.normalizer:
             return _by_host(super().topk, hidden, k, constraints)
         started, top = perf_counter_ns(), self.answering.topk(hidden, k)
-        # Rows that are not exact are those left open: of them no head promises anything.
+        # Other rows are open: no head promises anything of them.
         provenance = Provenance(*top[2:])
         return TopKReply(top.ids, top.logits, self.answer(started, provenance, ""))
 
@@ -63,8 +63,6 @@ class GpuEngine(Engine):
 
 
 class GpuBackend:
-    """The heads and engines of one GPU, and its `name` as its driver has it."""
-
     engine = GpuEngine
 
     def __init__(self, device: torch.device) -> None:
@@ -73,7 +71,6 @@ class GpuBackend:
     def adapted(
         self, registry: Mapping[str, type[Head]], softmax: Softmax
     ) -> tuple[dict[str, type[Head]], Softmax]:
-        """Return the heads of a registry that run on a GPU, and the softmax there."""
         heads: dict[str, type[Head]] = {
             name: GPU_HEADS[name] for name in registry if name in GPU_HEADS
         }
@@ -86,7 +83,6 @@ class GpuBackend:
 
 
 def _by_host(answer: Callable[..., Reply], hidden: Any, *rest: Any) -> Reply:
-    """Return the engine's answer to arrays, in tensors on the device of hidden if it is one."""
     if not isinstance(hidden, Tensor):
         return answer(hidden, *rest)
     reply: Reply = _on(answer(to_host(hidden), *rest), hidden.device)
@@ -94,7 +90,6 @@ def _by_host(answer: Callable[..., Reply], hidden: Any, *rest: Any) -> Reply:
 
 
 def _on(value: Any, device: torch.device) -> Any:
-    """Return every array of a reply as a tensor on the device."""
     if isinstance(value, np.ndarray):
         return to_device(value, device)
     if hasattr(value, "_fields"):

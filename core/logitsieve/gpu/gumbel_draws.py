@@ -1,7 +1,7 @@
 """Draws from the softmax of exact logits, and log Z in float64 with its interval.
 
-Draws equal the ones of head `exact` on the host, seed for seed, unless differently rounded float64
-sums or logarithms decide: kernels/sampling/gumbel.py defines the noise.
+Draws equal head `exact`'s on the host (kernels/sampling/gumbel.py), seed for seed, unless
+differently rounded float64 sums or logarithms decide.
 
 log Z as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE. PyTorch's exp and log1p are
 assumed to be within two units in the last place (CUDA's manual: one).
@@ -93,7 +93,6 @@ def gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
 
 
 def launch_gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
-    """Run the kernel for `gumbel_noise`."""
     shape = len(seeds), len(draws), len(ids)
     noise = torch.empty(shape, dtype=torch.float64, device=seeds.device)
     numbers = step & WORD, step >> 32, draws.start, ids.start

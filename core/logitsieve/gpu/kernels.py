@@ -1,7 +1,4 @@
-"""The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise.
-
-`matrix.py` and `gumbel_draws.py` launch them, and compute the same on PyTorch's CPU device.
-"""
+"""The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise."""
 
 import triton
 import triton.language as tl
@@ -40,7 +37,6 @@ def widened(values):
 
 @triton.jit
 def pair_sum(total):
-    """Return [N] of [N, 16]: adjacent sums added in pairs."""
     eight, four, two = halved(total), 0, 0
     four = halved(eight)
     two = halved(four)

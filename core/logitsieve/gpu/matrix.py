@@ -2,10 +2,10 @@
 
 A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of the
 products' magnitudes, gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1), and that sum is at most ||w|| ||h||. `slack` takes
-gamma_{D+1}, which leaves u for the float64 rounding of an exact logit, plus the loss of numbers
-below the normal ones, which a GPU may flush to 0. Adding the bias is monotonic. TF32 and bfloat16
-products have no such bound and are refused.
+Numerical Algorithms, 2nd ed., section 3.1); that sum is at most ||w|| ||h||. `slack` takes
+gamma_{D+1}, which leaves u for the float64 rounding of an exact logit, plus the loss of subnormal
+numbers, which a GPU may flush to 0. Adding the bias is monotonic. TF32 and bfloat16 products have
+no such bound and are refused.
 
 Exact logits are float64 sums in the order of kernels/simd/dots.py, then the bias. The product of
 two float32 is exact in float64, so neither fused multiply-add nor the device changes a bit.
@@ -44,7 +44,6 @@ def exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> T
 
 
 def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Run the kernel for `exact_logits`."""
     rows, count = ids.shape
     if weight.dtype == torch.bfloat16:
         weight = weight.view(torch.int16)  # Triton's interpreter cannot compute in bfloat16
@@ -58,8 +57,8 @@ def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tenso
 
 UNDERFLOW = 2.0**-125  # of a term: product and addition, flushed to 0
 NORM_SPARE = 1 + 2.0**-40  # of ||h|| in float64
-ROWS_WIDENED = 1 << 14  # rows of W of a half type that are float32 at a time
-LOGITS_AT_ONCE = 1 << 25  # logits of all V at a time: 256 MiB of float64
+ROWS_WIDENED = 1 << 14  # rows of a half type that are float32 at once
+LOGITS_AT_ONCE = 1 << 25  # 256 MiB of float64
 
 
 class DeviceMatrix:
@@ -76,7 +75,6 @@ class DeviceMatrix:
             self.ids = torch.arange(self.vocab_size, dtype=torch.int32, device=device)
 
     def slices(self, rows: int, columns: int = 0) -> Iterator[slice]:
-        """Yield slices of a batch with all V logits, or `columns`, at the same time."""
         step = max(1, LOGITS_AT_ONCE // max(self.vocab_size, columns))
         for start in range(0, rows, step):
             yield slice(start, min(start + step, rows))

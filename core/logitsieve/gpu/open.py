@@ -18,7 +18,6 @@ _GPU = re.compile(r"cuda(:[0-9]{1,3})?")
 
 
 def is_device(name: str) -> bool:
-    """Check for a well-formed name; the device need not exist."""
     return name == "cpu" or _GPU.fullmatch(name) is not None
 
 
@@ -33,7 +32,6 @@ def gpu_device(name: str) -> Any:
 
 
 def gpu_backend(name: str) -> GpuBackend:
-    """Return heads and engines for a GPU; raises like `gpu_device`."""
     device = gpu_device(name)
     from logitsieve.gpu.gpu_engine import GpuBackend
 
@@ -49,7 +47,6 @@ def gpu_memory(name: str) -> tuple[str, Memory | None]:
 
 
 def gpu_ns() -> int:
-    """Return the calling thread's nanoseconds of GPU time for arrays, copies included."""
     from logitsieve.gpu.device import spent_ns
 
     return spent_ns()

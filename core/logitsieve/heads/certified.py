@@ -1,8 +1,8 @@
 """Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
 
-docs/certified.md proves the bound, which comes from int8 codes of some coordinates of a row. Rows
-with a bound below k exact logits are dropped, all others are computed. Time O(P D + V F), the V F
-on bytes; memory F + T + 16 bytes a row.
+docs/certified.md proves the bound, from int8 codes of some coordinates of a row. Rows with a bound
+below k exact logits are dropped, all others computed. Time O(P D + V F), the V F on bytes; memory
+F + T + 16 bytes a row.
 """
 
 from functools import cached_property, partial
@@ -50,17 +50,15 @@ from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes
 MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
-# Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3;
-# half as many from DRAM.
+# Products of W and a row of hidden in the time of a draw by bounds, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
-# Rows of a call beyond which the product with W, which they share, takes less than proofs by
-# levels: measured on two published models. A narrower interval of log Z takes all logits. For the
-# best ids it never takes less with AVX2; CPUs that multiply bytes have not been measured.
+# Rows of a call beyond which their shared product with W takes less time than proofs by levels, but
+# never for the best ids with AVX2. A narrower interval of log Z takes all logits.
 MAX_LEVEL_ROWS, NARROW_LOG_Z = 3, 0.1
 MAX_BEST_ROWS = MAX_LEVEL_ROWS if not WORDS else ANY_ROWS
-DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits, by the bound of their errors
+DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
-ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)  # tensors of either alone
+ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -175,7 +173,7 @@ class CertifiedHead(Head):
         bounds = np.empty((2, self._vocab_size), np.float32)
         certified_bounds(self._address, hidden, bounds[0], bounds[1])
         bounds[:, candidates.ids] = candidates.logits
-        # Logits that are printed are rounded; no bound is beyond float64's range.
+        # Printed logits are rounded.
         outward = np.nextafter(bounds, np.array([[-np.inf], [np.inf]], np.float32)).clip(*FINITE)
         log_z = np.empty((2, FIELDS))
         ends = np.arange(3, dtype=np.int64) * self._vocab_size
@@ -189,10 +187,9 @@ class CertifiedHead(Head):
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """Return [B, 4] an estimate of log Z of all e^{scale x}, and proven bounds of it.
+        """Return [B, 4] an estimate of log Z of all e^{scale x} and bounds, at most `width` apart.
 
-        They are at most `width` nats apart. Rows that would need too many logits are computed from
-        all, in float32 if that suffices.
+        Rows that would need too many logits are computed from all, in float32 if that suffices.
         """
         if len(hidden) > self._most or (self._most == MAX_LEVEL_ROWS and width < NARROW_LOG_Z):
             return self._dense_log_z(hidden, scale, edits, width)
@@ -208,7 +205,6 @@ class CertifiedHead(Head):
     def _dense_log_z(
         self, hidden: Float32, scale: float, edits: Edits | None, width: float
     ) -> Float64:
-        """Find log Z by all logits: unedited rows in float32 if that suffices, else in float64."""
         log_z, off = np.empty((len(hidden), FIELDS)), self._exact.quick_slack(hidden)
         plain = (scale == 1.0) & (DENSE_ERROR * off <= width)
         if edits is not None:
@@ -223,7 +219,7 @@ class CertifiedHead(Head):
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
         """Return the draws of head `exact` for each row of hidden [B, D], and an interval of log Z.
 
-        A row with too wide bounds gets all logits, and so do all rows if that takes less time.
+        Rows with too wide bounds get all logits, or all rows do if that takes less time.
         """
         by_all = options.samples * PRODUCTS_A_DRAW >= self._vocab_size * self._dim
         if by_all or len(hidden) > self._most:
@@ -255,7 +251,6 @@ class CertifiedHead(Head):
 
     @cached_property
     def _places(self) -> Int32:
-        """[V] the place of each row of W in the sketch's order."""
         order = self._ordered["order"]
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)

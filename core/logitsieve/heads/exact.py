@@ -31,7 +31,7 @@ class DrawOptions(NamedTuple):
     step: int = 0
     scale: float = 1.0  # 1 / temperature
     edits: Edits | None = None
-    top_p: float = 1.0  # filters the ids, before min_p
+    top_p: float = 1.0  # before min_p
     min_p: float = 0.0
     width: float = inf  # nats for log Z of `certified`, without filters
     first_id: int = 0  # row i of W has the noise of id first_id + i; a multiple of 32
@@ -41,14 +41,11 @@ class DrawOptions(NamedTuple):
         return self.top_p < 1.0 or self.min_p > 0.0
 
     def rows(self, rows: Int64) -> DrawOptions:
-        """Select rows, in that order."""
         edits = None if self.edits is None else edits_of_rows(self.edits, rows)
         return self._replace(seeds=self.seeds[rows], edits=edits)
 
 
 class Drawn(NamedTuple):
-    """Draws, and log Z of the filtered ids."""
-
     ids: Int32  # [B, N]
     log_z: Float64  # [B, 4] TOP, VALUE, LOW and HIGH of kernels/topk/merge.py
     scanned: Int32  # [B] logits computed
@@ -67,7 +64,6 @@ class ExactHead(Head):
         self._describe(self._softmax.descriptor, matrix.row_bytes * matrix.vocab_size)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Return all V rows of W."""
         hidden, rows, _ = ready_request(hidden, k, self._dim, self._vocab_size)
         vocab_size = self._vocab_size
         offsets = np.arange(rows + 1, dtype=np.int64) * vocab_size

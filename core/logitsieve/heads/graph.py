@@ -21,7 +21,7 @@ from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
-VECTOR_MULTIPLE = 16  # faiss vectorises distances of such sizes
+VECTOR_MULTIPLE = 16  # faiss vectorises such sizes
 
 
 class GraphHead(SelectingHead):
@@ -48,7 +48,6 @@ class GraphHead(SelectingHead):
         self._search = _faiss().SearchParametersHNSW(efSearch=self.knobs["ef"])
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return up to ef rows for each."""
         with one_thread():
             ef = int(self.knobs["ef"])
             _, ids = self._graph.search(queries(hidden), ef, params=self._search)
@@ -57,7 +56,6 @@ class GraphHead(SelectingHead):
 
 
 def width(dim: int) -> int:
-    """Return E, for [w; b], one coordinate more, and zeros."""
     return -(-(dim + 2) // VECTOR_MULTIPLE) * VECTOR_MULTIPLE
 
 
@@ -75,7 +73,6 @@ def queries(hidden: Float32) -> Float32:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit faiss to the calling thread, by its per-thread setting."""
     faiss = _faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -86,7 +83,6 @@ def one_thread() -> Iterator[None]:
 
 
 def _read(graph: np.ndarray, softmax: Softmax) -> Any:
-    """Read faiss's index; InvalidRequest unless it is an HNSW over V vectors of size E."""
     faiss = _faiss()
     try:
         index = faiss.deserialize_index(graph)

@@ -19,11 +19,10 @@ from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS, lsh_select, probe_order
 
-LARGEST_TABLES = 4096  # 16-bit counts of collisions cannot overflow
+LARGEST_TABLES = 4096  # for 16-bit counts
 
 
 def _whole_tables(arrays: Arrays) -> None:
-    """ValueError unless the lists are the buckets of L tables of V ids each."""
     tables, bits, _ = arrays["planes"].shape
     if tables > LARGEST_TABLES or bits > LARGEST_BITS:
         allowed = f"{LARGEST_TABLES} tables of {LARGEST_BITS} bits"
@@ -96,7 +95,6 @@ class LshHead(SelectingHead):
         self._most = int(self.knobs["candidates"]) or self._softmax.vocab_size
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return the ids of the probed buckets, or the ones that collided most often."""
         scratch = self._scratch.__dict__
         if not scratch:
             vocab_size = self._softmax.vocab_size

@@ -11,10 +11,10 @@ import numpy as np
 from logitsieve.api.results import Float32
 from logitsieve.index.manifest import Rule
 
-MAX_NUMBER = 1e15  # far above any measurement; also excludes NaN
-MAX_TEXT = 200  # characters of a name
-CONTEXT_ROWS = 256  # contexts stored for the console
-CONTEXT_BYTES = 4 << 20  # limit on their bytes
+MAX_NUMBER = 1e15  # also excludes NaN
+MAX_TEXT = 200
+CONTEXT_ROWS = 256  # for the console
+CONTEXT_BYTES = 4 << 20
 _K_TEXT = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -51,7 +51,6 @@ def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
 
 
 def _check(form: Any, where: str, value: Any) -> None:
-    """ValueError unless `value` has a form: a Rule, [form of each], or {name, or Rule: form}."""
     if isinstance(form, Rule):
         if not form.fits(value):
             raise _wrong(where, value, form.allowed)

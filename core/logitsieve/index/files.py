@@ -16,14 +16,14 @@ from pathlib import Path
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.utils.environment import name_in_errors
 
-MAX_REASON = 300  # characters of a reason
+MAX_REASON = 300
 STALE_AFTER_S = 24 * 3600.0
 TEMPORARY = ".tmp-"
-COPY_BYTES = 1 << 20  # bytes copied at once
+COPY_BYTES = 1 << 20
 
 
 def unreadable(path: Path, error: object) -> IndexUnreadable:
-    """Return IndexUnreadable for a reason that quotes the file, shortened and escaped."""
+    """Return IndexUnreadable with a reason, shortened and escaped as it may quote the file."""
     text = str(error)[:MAX_REASON]
     return IndexUnreadable(path, text if text.isprintable() else ascii(text)[1:-1])
 
@@ -42,7 +42,7 @@ def as_unreadable(path: Path) -> Iterator[None]:
 
 
 def regular(path: Path) -> os.stat_result:
-    """Return the status of a regular file; refuse anything else (a pipe would block)."""
+    """Return the status of a regular file; refuse others (a pipe would block)."""
     with as_unreadable(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -77,7 +77,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         fsync_folder(folder.parent)
     remove_stale(out.parent)
     path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    path.mkdir(parents=True)  # another writer that failed may have removed its parents
+    path.mkdir(parents=True)  # another writer may have removed them
     try:
         yield path
         try:
@@ -125,6 +125,6 @@ def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
     """Remove temporary folders older than a day; younger ones may be in use."""
     oldest = time.time() - STALE_AFTER_S
     for path in folder.glob(f"{prefix}*"):
-        with suppress(FileNotFoundError):  # another process removed or renamed it
+        with suppress(FileNotFoundError):  # another process was faster
             if path.lstat().st_mtime < oldest:
                 shutil.rmtree(path, ignore_errors=True)

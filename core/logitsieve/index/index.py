@@ -137,8 +137,8 @@ def open_index(
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
     `verify="full"` hashes every file, reads every number and compares a sample of the sketch's rows
-    with the matrix; the result is remembered in `kernel_cache` by inode, size and times. "sizes"
-    trusts the numbers. `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there.
+    with the matrix; `kernel_cache` remembers the result by inode, size and times. "sizes" trusts
+    the numbers. `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there.
 
     IndexUnreadable names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or
     DeviceLost.
@@ -163,9 +163,9 @@ def open_index(
 def verify_index(
     path: Path | str, progress: Progress | None = None, all_rows: bool = False
 ) -> list[str]:
-    """Check everything, without the cache of checks, and return the names of the checked files.
+    """Check everything, ignoring remembered checks, and return the names of the checked files.
 
-    `all_rows` compares every row of the sketch with the matrix, in time O(V D^2). Raises like
+    `all_rows` compares every row of the sketch with the matrix, in O(V D^2). Raises like
     `open_index`.
     """
     contents = read_contents(path)

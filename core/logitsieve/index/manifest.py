@@ -43,7 +43,7 @@ def canonical(value: object) -> bytes:
 
 
 class Rule(NamedTuple):
-    """The allowed JSON values of a field, and their description."""
+    """Allowed JSON values of a field, and their description."""
 
     allowed: str
     fits: Callable[[Any], bool]
@@ -96,7 +96,7 @@ class HeadEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """The full softmax of a shard, which holds `first` and the rows after it."""
+    """The full softmax of a shard, which holds rows from `first` on."""
 
     first: FirstRow
     vocab_size: Count  # of the full softmax
@@ -105,7 +105,7 @@ class ShardOf:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything that decides an index's answers; equal inputs give equal bytes."""
+    """All that decides an index's answers; equal inputs give equal bytes."""
 
     vocab_size: Count  # V
     dim: Count  # D
@@ -113,24 +113,24 @@ class Manifest:
     parts: Mapping[str, FileEntry]
     heads: Mapping[str, HeadEntry]
     default_head: Name
-    vocabulary: FileEntry | None = None  # its sha256 is the vocabulary's id
+    vocabulary: FileEntry | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     seeds: Mapping[str, Integer] = field(default_factory=dict)
     format_version: Count = FORMAT_VERSION
     dtype: Dtype = "F32"  # of the stored matrix: a key of KINDS in utils/stored.py
-    shard: ShardOf | None = None  # absent from the manifest of an index that is no shard
+    shard: ShardOf | None = None  # of a shard alone
 
     def to_json(self) -> bytes:
-        """Return the canonical JSON under the digest."""
+        """Return the JSON that the digest is of."""
         return canonical(self._fields())
 
     @property
     def digest(self) -> str:
-        """The index's identity (hex): equal digests answer equally."""
+        """Return the digest (hex): equal digests answer equally."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def file_bytes(self) -> bytes:
-        """Return the bytes of manifest.json: the canonical JSON with the digest as a field."""
+        """Return the bytes of manifest.json: `to_json` with the digest as a field."""
         return canonical({**self._fields(), "digest": self.digest}) + b"\n"
 
     def files(self) -> list[FileEntry]:
@@ -197,7 +197,6 @@ class Manifest:
 
 
 def _read(kind: Any, where: str, value: object) -> Any:
-    """Read a JSON value as a field of type `kind`; ValueError names the place at fault."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return value

@@ -32,8 +32,8 @@ from logitsieve.index.tensorfile import TensorFile, map_tensors
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
 Registry = Mapping[str, type[Head]]
-Report = Callable[[int], None]  # called with the bytes done since the last call
-ADDRESSES = ("ids", "offsets")  # kinds of tensors that kernels use as addresses
+Report = Callable[[int], None]  # bytes done since the last call
+ADDRESSES = ("ids", "offsets")  # that kernels use as addresses
 
 PARTS: dict[str, PartSpec] = {
     part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
@@ -74,7 +74,7 @@ def read_contents(path: Path | str) -> Contents:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check the manifest of a folder alone. IndexUnreadable."""
+    """Read and check a folder's manifest alone. IndexUnreadable."""
     file = folder / MANIFEST_FILE
     return Manifest.from_json(read_small(file, MAX_MANIFEST), file)
 
@@ -112,7 +112,7 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
     for key, tensor in PARTS[name].tensors.items():
         if tensor.holds in ADDRESSES and key in arrays:
             arrays[key] = arrays[key].copy()  # a later write to the file has no effect
-            arrays[key].flags.writeable = False  # like mapped ones: kernels are compiled for one
+            arrays[key].flags.writeable = False  # kernels are compiled for read-only arrays
     with as_unreadable(file):
         check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)
     return arrays

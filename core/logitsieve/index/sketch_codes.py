@@ -56,7 +56,6 @@ def codings_of(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[Coding]:
 def _coarse(
     sketch: Arrays, places: Int64, width: int, extras: int
 ) -> tuple[Float64, tuple[Float64, ...]]:
-    """Return codes [R, F] and `extras` numbers [R] of the rows at these places of `coarse`."""
     groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
     quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
     codes = quads[lane[0], :, lane[1]].reshape(len(places), width).astype(np.float64) - MIDDLE
@@ -68,7 +67,6 @@ def _coarse(
 
 
 def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
-    """Yield the first coordinates in eight bits, then the levels of the tail."""
     widths, limits = widths_of(sketch), sketch["limits"].tolist()
     F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
     taken = {name: sketch[name][groups] for name in NUMBERS_IN}

@@ -22,7 +22,7 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART
 from logitsieve.kernels.sketch.sketch import SUMMED, SpanNorms, span_of
 
-SAMPLED = 1024  # rows of a sample
+SAMPLED = 1024
 BLOCK_ROWS = 1024
 COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates, in the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
@@ -113,7 +113,6 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
 def _blocks(
     softmax: Softmax, sketch: Arrays, solver: Solver, rows: Int64
 ) -> Iterator[tuple[Int64, Float64, Float64, Residuals, list[Coding]]]:
-    """Yield ids, rows over their stretch, coordinates, residuals and codings, a block at a time."""
     stretch = sketch["stretch"].astype(np.float64) if "stretch" in sketch else 1.0
     places, left = places_of(sketch, softmax.vocab_size), float(sketch["limits"][4])
     for start in range(0, len(rows), BLOCK_ROWS):
@@ -158,7 +157,7 @@ class Grams:
         self._errors: dict[str, Float64] = {}  # [F, F] for each coding
 
     def add(self, turned: Float64, residuals: Residuals, codings: Iterable[Coding]) -> None:
-        """Take in a block of rows."""
+        """Add a block of rows."""
         self._turned_PP += turned.T @ turned
         self._others_DD += residuals.rows.T @ residuals.rows
         for coding in codings:
@@ -173,7 +172,6 @@ class Grams:
     def norms(self, roundings: float = 1) -> Float64:
         """Bound the spectral norms NORMS, [6]: of each coding's errors, coordinates and rest."""
         norms, turned_PP = [], self._turned_PP
-        # Error of each residual, relative to the norm of its coordinates.
         outside = _spectral_norm(self._others_DD) + roundings * self._rounding * self.length
         for errors_FF in self._errors.values():
             coded = len(errors_FF)
@@ -183,20 +181,20 @@ class Grams:
 
 
 class LevelGrams:
-    """Gram matrices in float32 with levels: of tails, of first coordinates and of their errors."""
+    """Gram matrices in float32 with levels: of tails, of first coordinates and their errors."""
 
     def __init__(self) -> None:
         self._grams: dict[str, Float64] = {}
         self._squares = 0.0  # of all coordinates
 
     def add(self, turned: Float64, residuals: Residuals, codings: Iterable[Coding]) -> None:
-        """Take in a block of rows."""
+        """Add a block of rows."""
         head, _, *levels = codings
         rows = levels[0].coded(turned), *(level.errors(turned) for level in levels)
         self.join(products_of(head.coded(turned), head.errors(turned), *rows))
 
     def join(self, products: Mapping[str, Float64]) -> None:
-        """Take in the products of a block of rows."""
+        """Add the products of a block."""
         for name, product in products.items():
             self._grams[name] = self._grams.get(name, 0.0) + product
         self._squares += sum(float(np.trace(products[name])) for name in ("first", "tail"))
@@ -217,7 +215,7 @@ class LevelGrams:
 
 
 def products_of(*rows: np.ndarray) -> dict[str, Float64]:
-    """Gram matrices of the first coordinates, their errors, the tail, and what two levels leave."""
+    """Return Gram matrices of first coordinates, their errors, the tail, and two levels' rest."""
     names = ("first", "first errors", "tail", *LEVELS[1:])
     return {name: _product(each) for name, each in zip(names, rows, strict=True)}
 
@@ -269,7 +267,6 @@ def _check_block(
     codings: list[Coding],
     rows: Int64,
 ) -> None:
-    """ValueError unless every row keeps to the limits, by its coordinates or these in float32."""
     wrong = np.logical_or.reduce([*_broken(turned, residuals, solver, left, codings).values()])
     if not wrong.any():
         return

@@ -99,7 +99,6 @@ def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
 
 
 def _regrouped(groups: np.ndarray, places: Int64, codes: int) -> np.ndarray:
-    """Regroup the rows at these places by 16, padded as docs/index-format.md says."""
     fields = groups.reshape(len(groups), -1, LANES, 4)
     rows = np.zeros((-(-len(places) // LANES) * LANES, fields.shape[1], 4), np.uint8)
     rows[:, : codes // 4] = NO_CODE

@@ -20,11 +20,11 @@ from logitsieve.index.files import as_unreadable, regular
 from logitsieve.utils.floats import ELEMENT_TYPES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
-MAX_HEADER = 1 << 20  # bytes; ours take a few hundred
+MAX_HEADER = 1 << 20  # bytes
 MAX_FOREIGN_HEADER = 100_000_000  # bytes; the format's limit
 MAX_DIMENSIONS = 4
 MAX_NAME = 64  # characters
-MAX_WRITE = 1 << 24  # bytes written at once
+MAX_WRITE = 1 << 24  # bytes
 METADATA = "__metadata__"
 PADDING = "_pad_"  # the format allows no holes, so gaps are tensors
 
@@ -57,7 +57,7 @@ class Span:
     stop: int
 
     def array(self, mapped: mmap.mmap, begin: int) -> np.ndarray:
-        """Return the tensor, sharing the pages of `mapped`; the data begins at byte `begin`."""
+        """Return the tensor, sharing `mapped`'s pages; the data begins at byte `begin`."""
         count, dtype = math.prod(self.shape), DTYPES[self.code]
         if count == 0:  # numpy maps no empty array
             return np.empty(self.shape, dtype)
@@ -71,8 +71,7 @@ def pieces(
 ) -> Iterator[Any]:
     """Yield the bytes of the file in buffers of at most MAX_WRITE bytes, without a copy.
 
-    Tensors are C-contiguous, non-empty, of a type in DTYPES. `codes` names types that numpy cannot
-    tell: BF16.
+    Tensors are C-contiguous and non-empty, of types in DTYPES; `codes` names others: BF16.
     """
     header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
     body: list[np.ndarray] = []
@@ -182,7 +181,6 @@ def _parse_entry(name: str, entry: object, foreign: bool) -> Span:
 
 
 def _are_counts(values: object) -> bool:
-    """Check for a list of integers >= 0; true and false are not integers."""
     return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
 
 

@@ -26,8 +26,8 @@ from logitsieve.utils.options import Progress
 from logitsieve.utils.stored import StoredMatrix
 
 HASH_THREADS = 2
-HASH_BYTES = 1 << 20  # bytes hashed at once
-REMEMBERED = 256  # results, the latest last
+HASH_BYTES = 1 << 20
+REMEMBERED = 256  # results
 
 
 def verify_contents(
@@ -35,7 +35,7 @@ def verify_contents(
 ) -> None:
     """Check everything the digest covers; IndexUnreadable names the first file at fault.
 
-    A sample of the sketch's rows, or `all_rows`, is compared with the matrix.
+    Sampled rows of the sketch, or `all_rows`, are compared with the matrix.
     """
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))

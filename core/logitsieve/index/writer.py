@@ -48,11 +48,11 @@ def write_index(
     finite: bool = False,
     shard: ShardOf | None = None,
 ) -> Path:
-    """Write the index directory `out` (<name>/<version>) and return it.
+    """Write the index directory `out` (<name>/<version>, new) and return it.
 
-    `parts` maps part names to named arrays, without `softmax`; its matrix is not copied. `out` must
-    not exist. `checkpoint` gets the name of each finished step. `finite` if the caller has checked
-    the softmax's numbers. `shard` describes the full softmax of a shard.
+    `parts` maps part names to named arrays, without `softmax`; its matrix is not copied.
+    `checkpoint` gets the name of each finished step. `finite`: the caller has checked the
+    softmax's numbers. `shard` describes the full softmax of a shard.
 
     Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
     also if the written files fail the full check.
@@ -182,7 +182,7 @@ def _require_finite(softmax: Softmax) -> None:
 def _storable_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, Arrays]:
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
-    # The bias is small: a copy certainly does not change.
+    # A copy certainly does not change.
     matrix = {"weight": softmax.stored, "bias": softmax.bias.copy()}
     return {
         name: {key: _storable(name, key, array) for key, array in arrays.items()}

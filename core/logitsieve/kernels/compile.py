@@ -1,7 +1,7 @@
 """One decorator for every entry kernel, and the cache of compiled code.
 
-An entry kernel has one explicit signature and is called directly: Numba's own dispatcher looks at
-the type of each argument. The caller vouches for the types.
+An entry kernel has one explicit signature and is called directly, without Numba's dispatcher. The
+caller vouches for the types.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ inline_once = numba.njit(inline="always")
 
 _ROOT = Path(__file__).parent
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
-# Kernels compiled beforehand, which are read and never written: an image has some.
+# Compiled beforehand and only read: an image has some.
 SHIPPED = Path(sys.prefix) / "share" / "logitsieve"
 
-_cache: dict[str, Path] = {}  # "folder": of machine code, once that is decided
+_cache: dict[str, Path] = {}  # "folder": once it is decided
 
 
 class Kernel:
@@ -87,8 +87,6 @@ class Kernel:
 
 
 class CFunction:
-    """A function of pointers and numbers that kernels call by its address, compiled once."""
-
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
         self._function, self._signature = function, sigutils.normalize_signature(signature)  # type: ignore[no-untyped-call]
 
@@ -108,7 +106,7 @@ class _Cache:
     """The machine code of one function, shared by all copies of the same sources.
 
     Numba's own cache, with the same methods, goes by a file's path. Here a folder is named by the
-    sources, and a file by the function, its types and the CPU: all who write it write the same.
+    sources, a file by the function, its types and the CPU: all writers write the same.
     """
 
     cache_path = None  # Numba shows it
@@ -118,7 +116,6 @@ class _Cache:
         self._function, self._root = function, _root_of(function)
 
     def load_overload(self, types: Any, context: Any) -> Any:
-        """Return Numba's result from the folder in use or the shipped one, else None."""
         context.refresh()
         name = self._file(types, context.codegen())
         for folder in (_folder(), SHIPPED):
@@ -130,7 +127,6 @@ class _Cache:
         return None
 
     def save_overload(self, types: Any, result: Any) -> None:
-        """Keep Numba's result, or warn once."""
         assert not result.library.has_dynamic_globals, "addresses of this process"
         file = kernels_in(_folder(), self._root) / self._file(types, result.codegen)
         try:
@@ -155,7 +151,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function emit(builder, *values), which emits the LLVM of an operation.
+    """Decorate emit(builder, *values), which emits an operation's LLVM.
 
     `signature_of` takes Numba's types of the arguments. A list is a tuple, None no value.
     """
@@ -191,7 +187,6 @@ def _folder() -> Path:
 
 
 def kernels_in(folder: Path, root: Path = _ROOT) -> Path:
-    """Return the folder of a cache with the machine code of the kernels below `root`."""
     within = folder / f"kernels-{_sources_digest(_ROOT)}"
     return within if root == _ROOT else within / f"{root.name}-{_sources_digest(root)}"
 
@@ -202,7 +197,6 @@ def _warn_once(message: str) -> None:
 
 
 def _root_of(function: Callable[..., Any]) -> Path:
-    """Return the folder of a function's package `kernels`, else the folder of its file."""
     packages = function.__module__.split(".")[:-1]
     depth = packages[::-1].index("kernels") if "kernels" in packages else 0
     return Path(function.__code__.co_filename).parents[depth]
@@ -210,7 +204,6 @@ def _root_of(function: Callable[..., Any]) -> Path:
 
 @cache
 def _sources_digest(root: Path) -> str:
-    """Hash every source, and the versions that read the results."""
     versions = f"{numba.__version__} {sys.implementation.cache_tag}"
     digest = hashlib.sha256(versions.encode())
     for source in sorted(root.rglob("*.py")):

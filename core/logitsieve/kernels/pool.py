@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
 
-ROWS_A_SLICE = 16  # below this a slice costs less than the hand-over to a thread
+ROWS_A_SLICE = 16  # fewer cost less than a thread's hand-over
 
 
 @cache  # emptied in a forked child, which lacks the threads
@@ -18,7 +18,6 @@ os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list[int]:
-    """Call `call(start, stop)` over all rows, in at most `threads` parallel slices."""
     slices = max(1, min(threads, rows // ROWS_A_SLICE))
     if slices == 1:
         return [call(0, rows)]

@@ -1,7 +1,7 @@
 """A llama.cpp model with its key-value cache and an output layer that a decoder can replace.
 
 Each decode either computes logits or stops before the output layer with the rows of hidden. A batch
-is of one sequence, or one token of each of several, so outputs keep the order of the inputs.
+has one sequence, or one token of each of several, so outputs keep the order of the inputs.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from logitsieve.llamacpp.model_file import GgufModel
 POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
 CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
-# Tokens of one call of `look_ahead`. Four rows together have other bits with some types of blocks,
-# and only some of the rows have, so that a comparison of a few might not notice.
+# Tokens of one call of `look_ahead`: four rows together have other bits with some types of blocks,
+# but only some of the rows, so that a comparison of a few might not notice.
 MOST_AHEAD = 3
 PROBED = 512  # ids with logits that are compared with llama.cpp's
 NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
 
-NAME = b"result_norm\0"  # the tensor that enters the output matrix
+NAME = b"result_norm\0"
 _FIRST = int.from_bytes(NAME[:8], "little")
 _SECOND = int.from_bytes(NAME[8:], "little")
 
-# Words of the state that the callback reads and writes.
+# Words of the callback's state.
 MODE, COLUMNS, DATA, NAME_AT, BUFFER, ROWS, FULL, DIM, FAULT = range(9)
 STATE_WORDS = 9
 OFF, COPY, STOP = 0, 1, 2  # MODE: do nothing; copy the rows; copy them and end the graph
@@ -46,9 +46,8 @@ class LlamaContext(LlamaModel):
     """A model in a GGUF file, open for decoding on the CPU by one thread at a time.
 
     All `sequences` together have `positions` tokens in the cache, rounded up to a multiple of 256.
-    If `separate`, each has an equal part of it, and attention is computed such that the tokens of
-    other sequences change no bit of its outputs; on one thread by flash attention, which lets
-    `look_ahead` read several tokens at once.
+    If `separate`, each has an equal part, and the tokens of other sequences change no bit of its
+    outputs; on one thread by flash attention, which lets `look_ahead` read several tokens at once.
 
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
     before the output layer, times the architecture's scale of logits. `llama` replaces the
@@ -94,22 +93,19 @@ class LlamaContext(LlamaModel):
         return f"<LlamaContext {str(self.gguf.path)!r} of {self.sequences} sequences>"
 
     def length(self, sequence: int) -> int:
-        """Return the number of cached tokens of a sequence."""
         return self._lengths[sequence]
 
     @property
     def free(self) -> int:
-        """The number of tokens that still fit into the cache."""
         return self.positions - sum(self._lengths)
 
     def room(self, sequence: int) -> int:
-        """Return the number of tokens that a sequence can still take."""
         if not self.separate:
             return self.free
         return self.positions // self.sequences - self._lengths[self._sequence(sequence)]
 
     def use_threads(self, count: int) -> None:
-        """Use `count` threads from the next decode on; one or more as before if `separate`."""
+        """Use `count` threads from the next decode on; 1 or several as before if `separate`."""
         count = whole("threads", count, 1, MOST_THREADS)
         if self.separate and (count > 1) != (self.threads > 1):
             raise InvalidRequest("threads", count, "1" if self.threads == 1 else "2 or more")
@@ -118,7 +114,6 @@ class LlamaContext(LlamaModel):
             self._api.llama_set_n_threads(self._context, count, count)
 
     def forget(self, sequence: int | None = None) -> None:
-        """Empty the cache of a sequence, or of all."""
         memory = self._api.llama_get_memory(self._context)
         each = range(self.sequences) if sequence is None else [sequence]
         for one in each:
@@ -139,7 +134,7 @@ class LlamaContext(LlamaModel):
         return np.concatenate(outputs)
 
     def read_alone(self, tokens: Sequence[int], *, headless: bool = True) -> Float32:
-        """Empty the cache and read tokens; return rows of hidden, or logits, of every one."""
+        """Read tokens from an empty cache; return rows of hidden, or logits, of every one."""
         before, self.headless = self.headless, headless
         self.forget()
         try:
@@ -148,7 +143,7 @@ class LlamaContext(LlamaModel):
             self.headless = before
 
     def step(self, tokens: Mapping[int, int]) -> Float32:
-        """Append a token to each of some sequences; return their outputs [B, .] in that order."""
+        """Append a token to each of some sequences; return the outputs [B, .] in that order."""
         for sequence, token in tokens.items():
             self._check([token], sequence)
         if len(tokens) > self.free:
@@ -192,7 +187,6 @@ class LlamaContext(LlamaModel):
         return self._drafts(tokens[:1], sequence)
 
     def accept(self, sequence: int = 0) -> None:
-        """Append the next token that `look_ahead` read."""
         self._take_back(sequence, -1)
 
     def _drafts(self, tokens: Sequence[int], sequence: int) -> Float32:
@@ -205,7 +199,6 @@ class LlamaContext(LlamaModel):
         self._drafted[sequence] += count
 
     def _drop_drafts(self, sequence: int) -> None:
-        """Remove the cached tokens of a sequence that were not accepted."""
         if self._drafted[sequence]:
             memory = self._api.llama_get_memory(self._context)
             if not self._api.llama_memory_seq_rm(memory, sequence, self._lengths[sequence], -1):
@@ -213,7 +206,6 @@ class LlamaContext(LlamaModel):
             self._drafted[sequence] = 0
 
     def _decode(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> Float32:
-        """Decode up to BATCH tokens (sequence, id); return the outputs of marked ones."""
         api = self._api  # raises if closed, before anything is written
         for sequence in {sequence for sequence, _ in tokens}:
             self._drop_drafts(sequence)
@@ -266,7 +258,6 @@ class LlamaContext(LlamaModel):
         return whole("sequence", sequence, 0, self.sequences - 1)
 
     def _refuse_reordering(self) -> None:
-        """InvalidRequest for a model with batches that llama.cpp reorders."""
         api, model = self._api, self._model
         self._rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
         if self._rolling and self.sequences > 1:
@@ -327,7 +318,7 @@ class LlamaContext(LlamaModel):
 
 
 def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
-    """Free a context; the reference to `hook`, which it calls, keeps that alive until then."""
+    """Free a context and, only then, the reference to `hook`, which it calls."""
     with messages(api):
         api.llama_free(context)
 
@@ -336,8 +327,8 @@ def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
 def callback() -> Any:
     """Compile the callback that copies NAME out of the graph, and ends the graph there.
 
-    ggml's scheduler calls it for every node: first to ask if the value is needed, then after it was
-    computed, when false ends the graph. It is never freed; its last argument addresses the state.
+    ggml's scheduler calls it for every node, first to ask if the value is needed, then once it is
+    computed; false then ends the graph. It is never freed; its last argument addresses the state.
     """
     memmove = ctypes.CDLL(None).memmove
     memmove.restype, memmove.argtypes = None, (ctypes.c_size_t,) * 3
@@ -376,8 +367,6 @@ def callback() -> Any:
 
 
 class HiddenHook:
-    """The callback and its state, for at most `rows` rows of `dim` float32 per decode."""
-
     def __init__(self, layout: TensorLayout, rows: int, dim: int) -> None:
         self.address = int(callback().address)
         self._copied = np.zeros((rows, dim), np.float32)
@@ -390,14 +379,11 @@ class HiddenHook:
         return int(self._state.ctypes.data)
 
     def begin(self, mode: int) -> None:
-        """Set the mode of the next decode: OFF, COPY or STOP."""
         self._state[[MODE, ROWS, FAULT]] = mode, 0, 0
 
     @property
     def fault(self) -> int:
-        """0, or TOO_MANY or OTHER of the last decode."""
         return int(self._state[FAULT])
 
     def rows(self) -> Float32:
-        """A copy of the last decode's rows, float32 [rows, D]."""
         return self._copied[: self._state[ROWS]].copy()

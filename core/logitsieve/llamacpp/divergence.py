@@ -1,7 +1,7 @@
 """KL divergence of two GGUF models over a text, from all their logits in float64.
 
-Both read the text in llama.cpp. Their logits are computed in slices of W's rows and summed up at
-once, so memory grows with neither the text nor V. With p, q the softmaxes of the logits a, b:
+Both read the text in llama.cpp. Their logits are computed and summed in slices of W's rows, so
+memory grows with neither the text nor V. With p, q the softmaxes of the logits a, b:
 
     KL(p, q) = sum p (a - b) - log Z_a + log Z_b.
 
@@ -25,8 +25,6 @@ SLICE_ROWS = 8192
 
 
 class Divergence(NamedTuple):
-    """Two models at N positions; the first axis of [2, N] is the model."""
-
     tokens: Int64  # [N] the token that follows
     kl: Float64  # [N] nats, of the second from the first
     best: Int64  # [2, N] the likeliest token, the lowest id of equals
@@ -34,7 +32,6 @@ class Divergence(NamedTuple):
 
     @property
     def agree(self) -> Float64:
-        """[N] 1 if both models have the same best token, else 0."""
         return np.asarray(self.best[0] == self.best[1], np.float64)
 
 
@@ -77,7 +74,7 @@ def divergence(
     tokens: Int64,
     slice_rows: int = SLICE_ROWS,
 ) -> Divergence:
-    """Compare output layers with inputs [N, D] of each; `tokens` [N] follow, in the text."""
+    """Compare output layers with inputs [N, D] of each; `tokens` [N] follow in the text."""
     count = len(tokens)
     top, total, mean = np.full((2, count), -np.inf), np.zeros((2, count)), np.zeros(count)
     best, own = np.zeros((2, count), np.int64), np.zeros((2, count))

@@ -1,7 +1,6 @@
 """Parse the header of a GGUF file: metadata and the place of each tensor (ggml's `gguf.md`).
 
-Arrays of numbers are views and arrays of strings are read on demand, so a vocabulary of 262,144
-words costs some tens of milliseconds.
+Arrays of numbers are views; arrays of strings, such as a vocabulary, are read on demand.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MOST_DIMENSIONS = 4
 
 
 class TensorSpan(NamedTuple):
-    """A tensor's ggml type, its shape (columns last, as in numpy) and its place in the data."""
+    """A tensor's ggml type, shape (columns last, as in numpy) and place in the data."""
 
     kind: int
     shape: tuple[int, ...]
@@ -33,14 +32,11 @@ class TensorSpan(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """An array of strings, read on demand."""
-
     mapped: mmap.mmap
     offset: int
     length: int
 
     def read(self) -> list[str]:
-        """Read all of them; invalid UTF-8 becomes U+FFFD."""
         mapped, texts, begin = self.mapped, [], self.offset
         for end in string_ends(mapped, begin, self.length):
             texts.append(mapped[begin + SIZE.size : end].decode(errors="replace"))
@@ -49,8 +45,6 @@ class Strings(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """The metadata by key, the tensors by name, and the mapped bytes."""
-
     mapped: mmap.mmap
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorSpan]
@@ -58,13 +52,10 @@ class GgufHeader(NamedTuple):
 
 
 class Cursor:
-    """Read numbers and strings in order; ValueError at the end of the file."""
-
     def __init__(self, mapped: mmap.mmap, offset: int) -> None:
         self.mapped, self.offset, self._end = mapped, offset, len(mapped)
 
     def skip(self, size: int) -> int:
-        """Advance by `size` bytes; return the old position."""
         begin, self.offset = self.offset, self.offset + size
         if self.offset > self._end:
             raise truncated(self._end, self.offset)
@@ -98,7 +89,6 @@ class Cursor:
 
 
 def string_ends(mapped: mmap.mmap, offset: int, count: int) -> Iterator[int]:
-    """Yield where each of `count` strings from `offset` on ends; a vocabulary has very many."""
     length = len(mapped)
     for _ in range(count):
         begin = offset + SIZE.size
@@ -119,7 +109,6 @@ def _scalar(kind: int) -> str:
 
 
 def read_header(path: Path, field: str) -> GgufHeader:
-    """Return the header of the file `path`; InvalidRequest names `field` and the fault."""
     try:
         with path.open("rb") as stream:
             if stream.read(len(MAGIC)) != MAGIC:

@@ -1,9 +1,9 @@
 """llama.cpp's C API in the wheel of `xllamacpp`, called by ctypes.
 
 Its structures change between builds and no function tells their layout. llama_context_params and
-llama_model_params gain fields every few weeks, but rarely lose or move any: the defaults that a
-build sets are read as letters, one per 32-bit word, and must match one pattern; other builds are
-refused. The structures are passed by value, in a buffer longer than the library's own.
+llama_model_params gain fields often but rarely lose or move any: a build's defaults are read as
+letters, one per 32-bit word, and must match one pattern, or the build is refused. The structures
+are passed by value, in a buffer longer than the library's own.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import require
 
-# Turns of the loop in which an idle OpenMP thread of llama.cpp waits, some 60 microseconds. By
-# default threads wait for milliseconds after each token, on the cores of our output layer.
+# Turns of an idle OpenMP thread's waiting loop, some 60 microseconds. By default threads of
+# llama.cpp wait for milliseconds after each token, on the cores of our output layer.
 IDLE_TURNS = {"GOMP_SPINCOUNT": "5000"}
-WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # settings of the user's own
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # the user's own
 
 PARAMETER_WORDS = 64
 PARAMETER_BYTES = 4 * PARAMETER_WORDS
 
 
 class LlamaParameters(ctypes.Structure):
-    """A parameter structure as bytes, longer than any of llama.cpp's."""
-
     _fields_ = (("bytes", ctypes.c_uint8 * PARAMETER_BYTES),)
 
     def set(self, code: str, offset: int, value: int) -> None:
-        """Write a number of `struct` format `code` at `offset`."""
         struct.pack_into(code, self.bytes, offset, value)
 
 
@@ -85,7 +82,6 @@ class ContextLayout(NamedTuple):
 
     @classmethod
     def found_in(cls, defaults: LlamaParameters) -> Self:
-        """Match a build's defaults; ValueError for an unknown layout."""
         match = _CONTEXT.match(letters := _letters(defaults))
         if match is None:
             raise ValueError(f"llama_context_params of an unknown layout ({letters[:40]})")
@@ -102,7 +98,6 @@ class ModelLayout(NamedTuple):
 
     @classmethod
     def found_in(cls, defaults: LlamaParameters) -> Self:
-        """Match a build's defaults; ValueError for an unknown layout."""
         match = _MODEL.match(letters := _letters(defaults))
         if match is None:
             raise ValueError(f"llama_model_params of an unknown layout ({letters[:8]})")
@@ -110,8 +105,6 @@ class ModelLayout(NamedTuple):
 
 
 class TensorLayout(NamedTuple):
-    """Offsets, in 64-bit words, into a ggml_tensor."""
-
     columns: int  # ne[0]; ne[1] to ne[3] and then nb[0] to nb[3] follow
     data: int
     name: int
@@ -194,8 +187,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
 
 
 class LlamaLibrary(NamedTuple):
-    """The functions, and the layouts of their structures."""
-
     name: str  # with its version
     functions: Any
     context: ContextLayout
@@ -204,13 +195,11 @@ class LlamaLibrary(NamedTuple):
 
     @property
     def system_info(self) -> str:
-        """Return the CPU instructions that llama.cpp reports to use."""
         return str(self.functions.llama_print_system_info().decode()).strip(" |")
 
 
 @cache
 def library() -> LlamaLibrary:
-    """Load the wheel's llama.cpp once; InvalidRequest for an unknown build, or MissingExtra."""
     require("llamacpp", WHEEL)
     name = f"{WHEEL} {version(WHEEL)}"
     modules = [path for path in files(WHEEL) or () if path.suffix == ".so"]
@@ -232,7 +221,6 @@ def _short_waits() -> Iterator[None]:
 
 
 def load(path: Path, name: str) -> LlamaLibrary:
-    """Load llama.cpp from the shared library `path`, called `name` in errors."""
     with _short_waits():
         functions = ctypes.CDLL(str(path))
     for function, (result, *arguments) in SIGNATURES.items():
@@ -271,7 +259,6 @@ def _tensor_layout(functions: Any) -> TensorLayout:
 
 
 def _check_batch(functions: Any) -> None:
-    """ValueError unless a fresh batch has the arrays of `LlamaBatch`."""
     batch = functions.llama_batch_init(2, 0, 1)
     arrays = (batch.tokens, batch.positions, batch.sequence_counts, batch.sequences, batch.outputs)
     if batch.count != 0 or batch.embeddings or not all(arrays):
@@ -280,12 +267,11 @@ def _check_batch(functions: Any) -> None:
 
 
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-MESSAGES_KEPT = 5  # messages
+MESSAGES_KEPT = 5
 
 
 @contextmanager
 def messages(functions: Any) -> Iterator[list[str]]:
-    """Collect the last lines that llama.cpp logs inside `with`, and print none."""
     lines: list[str] = []
 
     def keep(level: int, text: bytes, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""A model that llama.cpp has loaded from a GGUF file, its tokenizer and its chat template."""
+"""A model that llama.cpp has loaded from a GGUF file, its tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.utils.environment import require
 
 NO_TOKENIZER = 0  # llama_vocab_type
-LONGEST_PIECE = 256  # bytes of a token
+LONGEST_PIECE = 256
 
 WITHOUT_RESULT_NORM = (
     "a causal language model whose graph names the tensor before its output layer result_norm"
@@ -26,8 +26,6 @@ WITHOUT_RESULT_NORM = (
 
 
 class LlamaModel:
-    """A model on the CPU, by the installed wheel or another build, `llama`; or InvalidRequest."""
-
     def __init__(self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None) -> None:
         self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
         self._library: LlamaLibrary = llama or library()
@@ -42,13 +40,11 @@ class LlamaModel:
 
     @property
     def _api(self) -> Any:
-        """Return the library's functions; InvalidRequest once the model is closed."""
         if not self._open:
             raise InvalidRequest("context", "one that is closed", "an open one")
         return self._library.functions
 
     def close(self) -> None:
-        """Free the model and the cache; further calls do nothing."""
         self._open = False
         while self._closers:
             self._closers.pop()()
@@ -65,12 +61,10 @@ class LlamaModel:
 
     @property
     def trained_positions(self) -> int:
-        """The longest sequence in training, in tokens."""
         return int(self._api.llama_model_n_ctx_train(self._model))
 
     @property
     def begin(self) -> list[int]:
-        """The token that begins every text, if any, as a list."""
         if not self._api.llama_vocab_get_add_bos(self._vocabulary):
             return []
         return [int(self._api.llama_vocab_bos(self._vocabulary))]
@@ -94,10 +88,7 @@ class LlamaModel:
         return list(buffer[:count])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token: several tokens may make one character.
-
-        `special` spells tokens such as `</s>`, which are empty without it.
-        """
+        """Return a token's bytes, maybe a part of a character; `special` spells `</s>` and such."""
         buffer = ctypes.create_string_buffer(LONGEST_PIECE)
         size = self._api.llama_token_to_piece(
             self._vocabulary, token, buffer, len(buffer), 0, special
@@ -105,7 +96,6 @@ class LlamaModel:
         return buffer.raw[: max(size, 0)]
 
     def ends(self, token: int) -> bool:
-        """Check if a token ends a text."""
         return bool(self._api.llama_vocab_is_eog(self._vocabulary, token))
 
     def _load(self) -> Any:
@@ -130,11 +120,10 @@ class LlamaModel:
 
 TEMPLATED = "a model whose file has a chat template that takes these messages"
 FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-RENDER_S = 2.0  # seconds that a template may take
+RENDER_S = 2.0
 
 
 def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> str:
-    """Return the prompt of a user's message, after a system message if any; see `render_chat`."""
     given = {"system": system, "user": message}
     return render_chat(
         model, [{"role": role, "content": text} for role, text in given.items() if text is not None]
@@ -144,9 +133,9 @@ def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> s
 def render_chat(model: LlamaModel, messages: Sequence[Mapping[str, str]]) -> str:
     """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
 
-    The template, a Jinja program, runs in Jinja's sandbox with the functions that Hugging Face
-    defines, for RENDER_S at most. InvalidRequest names `chat` if the file has no template or it
-    refuses the messages; MissingExtra without Jinja.
+    The template runs in Jinja's sandbox with Hugging Face's functions, for RENDER_S at most.
+    InvalidRequest names `chat` if the file has no template or it refuses the messages; MissingExtra
+    without Jinja.
     """
     require("llamacpp", "jinja2")
     import jinja2

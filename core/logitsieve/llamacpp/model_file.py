@@ -1,8 +1,8 @@
 """The output layer in a GGUF file: the stored matrix, its bias, and changes to its logits.
 
 llama.cpp computes z = W h + b with h the tensor `result_norm`. Some architectures scale z by a
-constant, some softcap it, cap * tanh(z / cap). The constant is moved into h; the softcap keeps the
-order of logits and is applied to answers.
+constant, which is moved into h; some softcap it, cap * tanh(z / cap), which keeps the order of
+logits and is applied to answers.
 """
 
 from __future__ import annotations
@@ -22,27 +22,24 @@ from logitsieve.utils.environment import require
 TENSORS = ("output.weight", "token_embd.weight")  # the second if embeddings are tied
 BIAS = "output.bias"
 FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-DEQUANTIZED_AT_ONCE = 1 << 24  # numbers dequantised at once
+DEQUANTIZED_AT_ONCE = 1 << 24  # numbers
 
 # The power of `logit_scale` that an architecture's graph multiplies by.
 SCALE_POWERS = {
     **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok"), 1),
     **dict.fromkeys(("granite", "granitemoe", "granitehybrid", "minicpm"), -1),
 }
-# llama.cpp's default softcaps.
 DEFAULT_SOFTCAPS = {"gemma2": 30.0, "gemma3n": 30.0}
 
 
 class OutputMatrix(NamedTuple):
-    """A mapped matrix [V, D] in a GGUF file, in its stored blocks."""
-
     name: str
     kind: str  # ggml's name of the type: "F16", "Q8_0", ...
     blocks: np.ndarray  # [V, D] floats, bfloat16 as bits; else uint8 [V, bytes]
     shape: tuple[int, int]
 
     def rows(self, rows: Any) -> Float32:
-        """Return the rows of a slice or of ids as float32; exact for every type but F64."""
+        """Return rows by slice or ids as float32; exact for every type but F64."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -51,7 +48,6 @@ class OutputMatrix(NamedTuple):
         return np.asarray(values, np.float32).reshape(len(stored), self.shape[1])
 
     def dense(self, dtype: Any = None) -> np.ndarray:
-        """Return [V, D]: the mapped floats if `dtype` allows, else float32."""
         if self.kind in FLOATS and dtype in (None, FLOATS[self.kind]):
             return self.blocks
         values = np.empty(self.shape, np.float32)
@@ -90,18 +86,16 @@ class GgufModel:
 
     @cached_property
     def vocabulary(self) -> list[str] | None:
-        """The tokens by id; None without a tokenizer."""
         tokens = self._header.metadata.get("tokenizer.ggml.tokens")
         return tokens.read() if isinstance(tokens, Strings) else None
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template (Jinja), or None."""
         template = self._header.metadata.get("tokenizer.chat_template")
         return template if isinstance(template, str) else None
 
     def special(self, name: str) -> str:
-        """Return the spelling of the special token `name`, "bos" or "eos"; "" without one."""
+        """Return the spelling of the special token "bos" or "eos"; "" without one."""
         token = self._header.metadata.get(f"tokenizer.ggml.{name}_token_id")
         words = self.vocabulary or []
         return words[token] if isinstance(token, int) and 0 <= token < len(words) else ""
@@ -177,7 +171,6 @@ class GgufModel:
         return self._header.data_offset + span.offset
 
     def _type_of(self, name: str, span: TensorSpan) -> tuple[str, int]:
-        """Return the name of a tensor's type and the bytes of its rows."""
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         try:

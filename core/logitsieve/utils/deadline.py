@@ -17,23 +17,19 @@ _thread = _Thread()
 
 
 def ending_by(deadline: float | None) -> AbstractContextManager[None]:
-    """Give this thread a deadline (a time of `monotonic`), or none, inside a block."""
     return _within("deadline", deadline)
 
 
 def time_left() -> float | None:
-    """Return the seconds left, possibly negative; None without a deadline."""
     deadline = _thread.deadline
     return None if deadline is None else deadline - monotonic()
 
 
 def noting(timings: Timings) -> AbstractContextManager[None]:
-    """Let computations of this thread add to `timings` inside a block."""
     return _within("timings", timings)
 
 
 def noted() -> Timings | None:
-    """Return the list to add to; None if nobody asks for it."""
     return _thread.timings
 
 

@@ -10,7 +10,6 @@ from logitsieve.api.errors import MissingExtra
 
 
 def require(extra: str, *modules: str) -> None:
-    """Raise MissingExtra, with the pip line, unless all `modules` of `extra` can be imported."""
     for module in modules:
         if find_spec(module) is None:
             raise MissingExtra(module, extra)

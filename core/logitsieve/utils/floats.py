@@ -60,7 +60,6 @@ def widened(half: np.ndarray) -> Float32:
 
 
 def aligned(shape: tuple[int, ...]) -> Float32:
-    """Return an uninitialised float32 array aligned to 64 bytes."""
     size = math.prod(shape)
     padded = np.empty(size + CACHE_LINE // 4, np.float32)
     skipped = -padded.ctypes.data % CACHE_LINE // 4
@@ -68,7 +67,6 @@ def aligned(shape: tuple[int, ...]) -> Float32:
 
 
 def finite(array: np.ndarray) -> Bool:
-    """Return the mask of finite numbers; uint16 is bfloat16."""
     if array.dtype == np.uint16:
         return np.asarray(array & EXPONENT != EXPONENT)
     return np.asarray(np.isfinite(array))

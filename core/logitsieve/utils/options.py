@@ -18,13 +18,11 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 
 def option(default: Any, help: str, low: float | None = None, high: float = inf) -> Any:
-    """Return a dataclass field with its help and, for a number, an inclusive range."""
     bounds = {} if low is None else {"low": low, "high": high}
     return field(default=default, metadata={"help": help, **bounds})
 
 
 def check_ranges(options: Any) -> None:
-    """InvalidRequest names a field with a value of the wrong type or out of range."""
     for item in (item for item in fields(options) if "low" in item.metadata):
         value, kind = getattr(options, item.name), str(item.type)
         several = kind.startswith("tuple")
@@ -43,7 +41,7 @@ def check_ranges(options: Any) -> None:
 
 
 QUIET_S = 2.0  # shorter runs are silent
-EVERY_S = 10.0  # between two lines of a stage
+EVERY_S = 10.0
 
 ProgressOption: TypeAlias = Progress | Literal["auto"] | None
 """A callback, "auto" for `StageLines`, or None for silence."""
@@ -54,12 +52,11 @@ class StageLines:
 
     def __init__(self, title: str, clock: Callable[[], float] = monotonic) -> None:
         self._title, self._clock, self._began = title, clock, clock()
-        self._stages: dict[str, tuple[float, int]] = {}  # seconds and steps at the first report
+        self._stages: dict[str, tuple[float, int]] = {}
         self._waiting: list[str] = []
         self._printed = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report `done` of `total` steps of a stage (0: unknown)."""
         seconds = self._clock() - self._began
         at = f"{self._title}: {seconds:5.0f} s  {stage}"
         if stage not in self._stages:

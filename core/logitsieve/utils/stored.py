@@ -1,8 +1,6 @@
 """Matrices as stored: float types, and ggml's blocks of codes with shared scales.
 
 docs/index-format.md has the layouts. Float32 arithmetic in kernels/rows defines the numbers.
-
-Shape letters: X bytes of a row.
 """
 
 from __future__ import annotations
@@ -53,10 +51,10 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, eq=False)
 class StoredMatrix:
-    """A C-contiguous matrix [V, D] of one of KINDS: `data` is [V, D] floats or [V, X] bytes.
+    """A C-contiguous matrix of one of KINDS: `data` is [V, D] floats, or the bytes of V rows.
 
-    bfloat16 is uint16. `data` is not copied, and may be mapped and read-only. InvalidRequest for an
-    unknown kind or partial rows.
+    `data` is not copied, and may be mapped and read-only. InvalidRequest for an unknown kind or
+    partial rows.
     """
 
     kind: str

@@ -126,7 +126,6 @@ def _fit(
     names: Sequence[str],
     vocabulary: Sequence[str] | None,
 ) -> Index:
-    """Run the pipeline in a scratch folder; `options` are BuildInputs's."""
     from logitsieve.index.files import remove_stale
     from logitsieve.index_builder import pipeline
     from logitsieve.index_builder.workers import Workers, in_threads
@@ -173,7 +172,6 @@ def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
 
 
 def _warn(index: Index, judged: bool) -> None:
-    """Warn of a screen that does not pay and, if `judged`, of a default head with many misses."""
     if note := index.manifest.config.get("screen_note"):
         logger.warning("%s: %s", index.path, note)
     if not judged:

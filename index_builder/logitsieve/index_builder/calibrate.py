@@ -20,17 +20,15 @@ from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048
-JUDGED_ROWS = 256  # rows judged at once
+JUDGED_ROWS = 256
 JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
 LIBRARIES = ("logitsieve", "numpy", "numba", "torch", "faiss-cpu")
 
-Entry = dict[str, Any]  # of `points`: an operating point at one batch size
+Entry = dict[str, Any]  # of `points`
 Times = dict[int, float]  # rows a call -> microseconds a row
 
 
 class Bench:
-    """Measures heads of one softmax on held-out contexts, one thread; `exact` judges."""
-
     def __init__(
         self,
         exact: Head,
@@ -46,7 +44,7 @@ class Bench:
             nonlocal done
             for block in heldout.blocks(JUDGED_ROWS):
                 yield block
-                if done < heldout.rows:  # heads go over the same blocks afterwards
+                if done < heldout.rows:  # later passes are the heads'
                     done += len(block)
                     progress("judge", done, heldout.rows)
 
@@ -59,7 +57,6 @@ class Bench:
         return {batch: us_per_row(head, self._hidden, self._k, batch) for batch in BATCHES}
 
     def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
-        """Return the head's operating point under `name`, once for each batch size."""
         judged = self._judge.evaluate(head)
         timed = max(k for k in judged.scanned if k <= TIMED_K)
         point = {
@@ -88,7 +85,6 @@ def calibrate(
     progress: Progress,
     each: Each = in_turn,
 ) -> dict[str, Any]:
-    """Measure every head at its current knobs, judged by `heads["exact"]`."""
     bench = Bench(heads["exact"], heldout, vocab_size, progress, each)
     points: list[Entry] = []
     for done, (name, head) in enumerate(heads.items(), start=1):

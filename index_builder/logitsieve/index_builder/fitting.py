@@ -29,11 +29,11 @@ Bound = Callable[[Float64], float]
 """The least precision of rows by the share right in each, float64 [H]."""
 
 COUNTED_ROWS = 1 << 16
-TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
-JUDGED = 2048  # held-out contexts that choose it
+TARGET = 0.99  # P@1 and P@5 of a stored operating point
+JUDGED = 2048
 EXACT = "exact"
 DEPTH = 5
-SCATTERED = 2  # times as long as a byte in order takes one that is not
+SCATTERED = 2  # time of a byte out of order
 NEAR = 0.15  # of the bytes read: a choice between less than that apart goes by time
 MORE_MISSES = 2.0  # on unseen text, for one on text that the model was trained on
 TIMINGS = 5  # of each choice, in turn; the least counts, for load only ever adds
@@ -41,16 +41,12 @@ TIMINGS = 5  # of each choice, in turn; the least counts, for load only ever add
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """A fitted head: its part, a summary for the manifest, and its stored operating point."""
-
     arrays: Arrays
     summary: Mapping[str, float]
     knobs: Mapping[str, float]
 
 
 class Trial(NamedTuple):
-    """Held-out contexts on which heads are compared, one row a call, one thread."""
-
     hidden: Float32
     k: int
 
@@ -58,7 +54,6 @@ class Trial(NamedTuple):
         return us_per_row(head, self.hidden, self.k, 1)
 
     def scanned(self, head: Head) -> float:
-        """Return the exact logits computed for a context."""
         return float(head.topk(self.hidden, self.k).scanned.mean())
 
 
@@ -70,11 +65,11 @@ class BuildInputs:
     train: Contexts
     heldout: Contexts
     config: BuildConfig = field(default_factory=BuildConfig)
-    target: Mapping[str, float] | None = None  # precisions that a screen must reach
+    target: Mapping[str, float] | None = None
     named: bool = True  # the user named the heads; else those are built that pay
     unseen: bool = True  # `heldout` was given; else it is the end of the text that is fitted
     texts: Sequence[slice] = (slice(None),)  # held-out contexts of each text
-    best_effort: bool = False  # the nearest screen will do
+    best_effort: bool = False
     progress: Progress = no_progress
     workers: Workers = field(default_factory=Workers)
 
@@ -107,7 +102,6 @@ class FitInputs(BuildInputs):
 
 
 def bound_of(unseen: bool) -> Bound:
-    """Return the bound that has to meet a target: stricter without unseen text."""
     return lower_bound if unseen else same_text_bound
 
 
@@ -134,7 +128,6 @@ def heads_of(
 def shared_heads(
     softmax: Softmax, fitted: Mapping[str, FitResult], fallback: str = ""
 ) -> dict[str, Shared[Head]]:
-    """Share the heads of `heads_of` with workers."""
     parts = {part_name(each): result.arrays for each, result in fitted.items()}
     layout = tuple((part, key) for part, arrays in parts.items() for key in arrays)
     arrays = softmax.stored, softmax.bias, *(parts[part][key] for part, key in layout)
@@ -176,7 +169,6 @@ def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None 
 
 
 def fastest(choices: Iterable[Choice], us: Callable[[Choice], float]) -> Choice:
-    """Return the fastest choice, by its least time of several turns, in microseconds."""
     times = dict.fromkeys(choices, math.inf)
     for _ in range(TIMINGS):
         times = {choice: min(time, us(choice)) for choice, time in times.items()}
@@ -184,7 +176,6 @@ def fastest(choices: Iterable[Choice], us: Callable[[Choice], float]) -> Choice:
 
 
 def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) -> float:
-    """Estimate the bytes that `exact`, or a head with a sketch, reads for a held-out context."""
     row = inputs.softmax.matrix.row_bytes
     if name == EXACT:
         return float(inputs.vocab_size * row)
@@ -195,7 +186,6 @@ def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) 
 
 
 def turning_bytes(sketch: Arrays) -> float:
-    """Return the bytes read to transform a context into the coordinates of a sketch."""
     triangle = sketch["triangle"].nbytes / 2 if "triangle" in sketch else 0  # none with levels
     return float(sketch["directions"].nbytes + triangle)
 

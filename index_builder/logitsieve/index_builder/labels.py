@@ -16,7 +16,7 @@ from logitsieve.index_builder.fitting import BuildInputs
 from logitsieve.index_builder.workers import Shared
 from logitsieve.utils.environment import name_in_errors
 
-LABEL_ROWS = 1024  # contexts of a block
+LABEL_ROWS = 1024
 
 
 def exact_labels(

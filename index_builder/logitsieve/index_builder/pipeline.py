@@ -78,7 +78,6 @@ def run(
     out: Path,
     scratch: Path,
 ) -> Index:
-    """Fit the heads of these names, measure each, write the index and open it unchecked."""
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
         fitted, fallback, note = _fit(inputs, names, scratch)
@@ -117,15 +116,12 @@ def run(
 
 
 class Fitted(NamedTuple):
-    """The fitted heads, the one that answers for others, and a note about the screen."""
-
     heads: dict[str, FitResult]
     fallback: str
     note: str = ""
 
 
 def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> Fitted:
-    """Fit the heads of these names; with levels, an unnamed screen has to pay."""
     fitted: dict[str, FitResult] = {}
     fallback, note = EXACT, ""
     if "certified" in names and (levels := fit_levels(inputs)):
@@ -217,7 +213,6 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
-    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)

@@ -56,7 +56,6 @@ def tune(
 def _sweep(
     index: Index, bench: Bench, minutes: float, progress: Progress
 ) -> tuple[list[list[Entry]], dict[str, int]]:
-    """Measure the index's points, then settings that no proven one beats; count all of them."""
     started = monotonic()
     stored = [index.head(name) for name in index.heads]
     known = {setting_of(head.name, head.knobs): head for head in [*stored, *_points(index)]}

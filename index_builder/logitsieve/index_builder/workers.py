@@ -26,8 +26,8 @@ from logitsieve.index_builder.data.arrays import save
 T = TypeVar("T")
 R = TypeVar("R")
 
-HELD = 2  # shared objects per worker process
-AHEAD = 2  # calls per worker that may begin before the first of all has ended
+HELD = 2
+AHEAD = 2  # calls per worker that begin before the first has ended
 
 
 class SharingExecutor(Executor):
@@ -149,7 +149,6 @@ def _call(
     options: tuple[Any, ...],
     *arrays: np.ndarray | Path,
 ) -> R:
-    """Run a call in a worker, making its shared object once per key."""
     if key not in _made:
         for old in list(_made)[: 1 - HELD]:
             del _made[old]

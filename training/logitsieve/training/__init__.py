@@ -1,7 +1,8 @@
 """PyTorch losses over a huge softmax that cost less than the softmax.
 
 Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target, M
-targets of a row, or candidates of a batch, E candidates of all rows, L hash tables.
+targets of a row, or candidates of a batch, E candidates of all rows, U different classes, L hash
+tables of vectors of size X = D + 2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The base of heads on a GPU: heads of the host with answers found on a device.
 
 float32 logits choose candidates, exact logits decide. Candidates, bounds and previews of all logits
-come from the head on the host.
+come from the host's head.
 """
 
 from abc import abstractmethod
@@ -33,7 +33,6 @@ class Ranked(NamedTuple):
     scanned: Tensor  # int32 [B] rows of W scanned; -1 for an open row
 
     def replace(self, chosen: Tensor, other: Self) -> None:
-        """Replace the chosen rows by `other`'s."""
         for mine, theirs in zip(self, other, strict=True):
             mine[chosen] = theirs
 
@@ -44,7 +43,7 @@ def joined(parts: list[Ranked]) -> Ranked:
 
 def rank(matrix: DeviceMatrix, hidden: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of distinct int32 ids [B, M], -1 for none, and their exact logits."""
-    ids = ids.sort(dim=1).values  # so that a stable sort orders ties by id
+    ids = ids.sort(dim=1).values  # for a stable sort: ties by id
     logits, places = matrix.logits64(hidden, ids).sort(dim=1, descending=True, stable=True)
     return ids.gather(1, places[:, :k]), logits[:, :k]
 
@@ -55,8 +54,8 @@ def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
     With s a row's k-th largest float32 logit, each within `slack` of the exact one before the bias
     was added, k exact logits are at least s - slack. So the float32 logit of each of the k best is
     at least s - 2 slack, less BIAS_ERROR of s and of slack, since adding the bias rounds twice (u
-    each). If the least of more than k candidates is below that, no other id is among the k best.
-    Otherwise, for example with ties, the row stays open.
+    each). If the least of more than k candidates is below that, no other id is among the k best;
+    otherwise, for example with ties, the row stays open.
     """
     vocab_size = matrix.vocab_size
     scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
@@ -70,15 +69,12 @@ def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
 
 
 def rank_all(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
-    """Rank the exact logits of all ids, which leaves no row open."""
     logits, ids = matrix.logits64(hidden).sort(dim=1, descending=True, stable=True)
     exact = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
     return Ranked(ids[:, :k].int(), logits[:, :k], exact, exact.int() * matrix.vocab_size)
 
 
 class DeviceSoftmax(Softmax):
-    """A softmax that is on a device, too: `on_device`."""
-
     def __init__(self, softmax: Softmax, device: torch.device) -> None:
         super().__init__(softmax.matrix, softmax.bias)
         self.descriptor = softmax.descriptor  # which reads all of W
@@ -95,7 +91,6 @@ class DeviceHead(Head):
         return self._softmax.on_device
 
     def entry(self, answer: Answer | None = None) -> Enter:
-        """Leave every request to `topk`."""
         return never
 
     @abstractmethod
@@ -119,9 +114,8 @@ class DeviceHead(Head):
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
-        A tensor on the device is answered in tensors there, mostly without waiting: a row that is
-        not finite, or too large, has ids of -1, logits of NaN and `exact` False; an open row has
-        `exact` False.
+        A tensor on the device is answered in tensors there, mostly without waiting. `exact` is
+        False for an open row, and for one not finite or too large: its ids are -1, its logits NaN.
         """
         if (tensor := self.device_rows(hidden)) is None:
             hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
@@ -156,7 +150,6 @@ class DeviceHead(Head):
 
     @contextmanager
     def uploaded(self, hidden: Float32) -> Iterator[Tensor]:
-        """Yield rows of hidden on the device; InvalidRequest for one that heads refuse."""
         device = self.matrix.device
         with computing(device), timed(device):
             rows = to_device(hidden, device)

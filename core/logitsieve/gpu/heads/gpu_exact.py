@@ -20,8 +20,6 @@ from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 
 
 class AllRows(DeviceHead):
-    """Looks at every row of W."""
-
     def find(self, hidden: Tensor, k: int) -> Ranked:
         return rank_by_scores(self.matrix, hidden, k)
 
@@ -31,8 +29,6 @@ class AllRows(DeviceHead):
 
 
 class GpuExact(AllRows, ExactHead):
-    """The k best, log Z and draws, each from a pass over all rows of W."""
-
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
         with self.uploaded(hidden) as rows:
             return to_host(self._log_z(rows, scale, edits))
@@ -58,7 +54,6 @@ class GpuExact(AllRows, ExactHead):
         return torch.cat([fields_of(*weights_of(logits, scale)) for _, logits in parts])
 
     def _all(self, hidden: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
-        """Yield rows and their edited exact logits of all V ids, a few rows at a time."""
         for part in self.matrix.slices(len(hidden)):
             logits = self.matrix.logits64(hidden[part])
             if edits is not None:
@@ -105,6 +100,4 @@ class GpuAssured(GpuCertified):
 
 
 class GpuEstimated(GpuCertified):
-    """Proven here, unlike on the host."""
-
     name: ClassVar[str] = "estimated"

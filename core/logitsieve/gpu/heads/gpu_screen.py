@@ -1,8 +1,6 @@
 """The learned screen on a GPU: exact logits of the lists of each row's best clusters.
 
 Routes equal the host's: by exact dots with the centroids.
-
-Shape letters: C clusters, L ids of the longest list.
 """
 
 from typing import Any, NamedTuple, Self
@@ -19,21 +17,18 @@ from logitsieve.heads.screen import ScreenHead
 
 
 class DeviceLists(NamedTuple):
-    """A screen's clusters and lists, on one device."""
-
     centroids: Tensor  # float32 [C, D]
     biases: Tensor  # float32 [C], 0
     clusters: Tensor  # int32 [C], 0, 1, ...
     reaches: Tensor  # float64 [C] norms of centroids, times the part's `reaches`
     starts: Tensor  # int64 [C] first place of a list in `ids`
     lengths: Tensor  # int64 [C]
-    ids: Tensor  # int32, and L more, which are masked
+    ids: Tensor  # int32, and `longest` more, masked
     shortest: int
     longest: int  # L
 
     @classmethod
     def of(cls, arrays: Arrays, device: torch.device) -> Self:
-        """Copy the arrays of the part `screen` to a device."""
         centroids, offsets = arrays["centroids"], arrays["offsets"].astype(np.int64)
         count, lengths = len(centroids), np.diff(offsets)
         reaches = np.linalg.norm(centroids.astype(np.float64), axis=1)
@@ -65,7 +60,6 @@ class GpuScreen(DeviceHead, ScreenHead):
         return k > self._lists.shortest or self.knobs["escalate"] > -1
 
     def find(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the best of the lists; rows with fewer than k distinct ids stay open."""
         lists, rows = self._lists, len(hidden)
         chosen, far = self._routes(hidden)
         lengths = lists.lengths[chosen].masked_fill(far[:, None], 0)
@@ -80,7 +74,6 @@ class GpuScreen(DeviceHead, ScreenHead):
         return Ranked(*rank(self.matrix, hidden, ids, k), exact, scanned.int())
 
     def _routes(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best clusters [B, probes], and [B] True for rows far from all of them."""
         lists, probes = self._lists, int(self.knobs["probes"])
         every = lists.clusters.expand(len(hidden), -1)
         dots = exact_logits(lists.centroids, lists.biases, hidden, every)

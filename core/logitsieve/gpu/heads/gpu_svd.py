@@ -1,7 +1,7 @@
 """SVD-softmax on a GPU: a preview of all logits by two products, exact logits of the best.
 
-PyTorch sums the preview in its own order: if rounding decides the last candidates, they may differ
-from the host's, or from another batch's.
+PyTorch sums in its own order: if rounding decides the last candidates, they may differ from the
+host's, or from another batch's.
 
 Shape letters: R rank.
 """
@@ -17,8 +17,6 @@ from logitsieve.heads.svd import SvdHead
 
 
 class GpuSvd(DeviceHead, SvdHead):
-    """Looks at the `candidates` rows with the largest logits in `width` rotated dimensions."""
-
     def _prepare(self) -> None:
         super()._prepare()
         device, groups = self.matrix.device, self._arrays["preview"]
@@ -31,7 +29,6 @@ class GpuSvd(DeviceHead, SvdHead):
         return k > self.knobs["candidates"]
 
     def find(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the best of the candidates; all rows stay open if there are fewer than k."""
         count = int(self.knobs["candidates"])
         scanned = torch.full((len(hidden),), count, dtype=torch.int32, device=hidden.device)
         exact = torch.zeros_like(scanned, dtype=torch.bool)

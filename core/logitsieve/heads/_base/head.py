@@ -22,18 +22,17 @@ from logitsieve.kernels.topk.exact_topk import csr_logits
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.stored import StoredMatrix
 
-# CSR offsets, ids, and the logits they have instead of W's: -inf for ids that must not be drawn.
+# CSR offsets, ids, and their logits instead of W's: -inf forbids an id.
 Edits = tuple[Int64, Int32, Float64]
 
-HASHED_AT_ONCE = 1 << 24  # bytes hashed between two reports
+HASHED_AT_ONCE = 1 << 24  # bytes between two reports
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
 
 class Softmax:
     """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
 
-    `weight` may be an array of floats, bfloat16 as its bits, uint16. Logits belong to the float32
-    values of `matrix`.
+    Floats of `weight` may be bfloat16 bits, uint16. Logits belong to `matrix` as float32.
     """
 
     def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
@@ -58,7 +57,6 @@ class Softmax:
         return self.matrix.dim
 
     def rows(self, rows: slice | Int64) -> Float32:
-        """Return these rows as float32 [R, D]."""
         return decoded(self.matrix[rows])
 
     @cached_property
@@ -98,7 +96,6 @@ class Softmax:
         self.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
 
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
-        """Round `logits64` to float32, as in answers."""
         return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
@@ -127,25 +124,22 @@ def softmax_sha256(
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A query-time setting: its trade, its range, and values worth trying."""
-
     help: str
     default: float
     low: float = 1
     high: float = 2**31 - 1
     whole: bool = True  # whole numbers only
-    tried: tuple[float, ...] = ()  # by `tune` and the benchmarks
+    tried: tuple[float, ...] = ()
 
 
 def checked_k(k: Any, vocab_size: int) -> int:
-    """Return `k` as an int in 1 .. V; InvalidRequest otherwise."""
     return whole("k", k, 1, vocab_size)
 
 
 def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
     """Return `hidden` as C-contiguous float32 [B, D], B, and `k` in 1 .. V; or InvalidRequest.
 
-    Requests that need no change are checked without calls, which cost a microsecond each.
+    Without needed changes there are no calls, which cost a microsecond each.
     """
     if type(hidden) is ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
         shape = hidden.shape
@@ -164,7 +158,6 @@ def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
 def checked_knobs(
     table: Mapping[str, Knob], current: Mapping[str, float], changed: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the operating point after a change; InvalidKnob if unknown or out of range."""
     point = {name: _number(knob, current.get(name, knob.default)) for name, knob in table.items()}
     for name, value in changed.items():
         if name not in table:
@@ -185,7 +178,6 @@ def _number(knob: Knob, value: float) -> float:
 
 
 def require_part(part: PartSpec | None, arrays: Arrays, softmax: Softmax) -> None:
-    """InvalidRequest unless the arrays fit `part`, C-contiguous."""
     assert part is not None, "a head with arrays names their part"
     try:
         check_structure(part, arrays, softmax.vocab_size, softmax.dim)
@@ -203,7 +195,6 @@ def refuse_row(row: int) -> None:
 
 
 def refuse_first(results: Sequence[int]) -> None:
-    """InvalidRequest for the first refused row among slices' results, if any."""
     for bad in results:
         if bad >= 0:
             refuse_row(bad)
@@ -218,6 +209,5 @@ def no_edits(rows: int) -> Edits:
 
 
 def edits_of_rows(edits: Edits, rows: Int64) -> Edits:
-    """Select the edits of rows, in that order."""
     offsets, places = select_rows(edits[0], rows)
     return offsets, edits[1][places], edits[2][places]

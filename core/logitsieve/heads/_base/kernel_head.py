@@ -1,8 +1,4 @@
-"""The bases of heads: one kernel answers rows of hidden from one descriptor.
-
-A head that does not bound or compute all rows of W selects them (SelectingHead), or routes to lists
-of them (ClusteredHead).
-"""
+"""The bases of heads: one kernel answers rows of hidden from one descriptor."""
 
 from __future__ import annotations
 
@@ -72,10 +68,10 @@ class Head(ABC):
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]] = {}
     limits: ClassVar[Limits] = {}
-    part: ClassVar[PartSpec | None] = None  # the arrays it is made from
-    proves: ClassVar[bool] = False  # its own answers are proven exact
+    part: ClassVar[PartSpec | None] = None
+    proves: ClassVar[bool] = False
     chance: ClassVar[float] = 1.0  # of a row's top k to be wrong, at most; 1: unknown
-    borrows: ClassVar[tuple[str, ...]] = ()  # parts of other heads that it uses, if present
+    borrows: ClassVar[tuple[str, ...]] = ()  # other heads' parts that it uses, if present
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
     most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
@@ -112,13 +108,12 @@ class Head(ABC):
         self._apply_knobs()
 
     def _apply_knobs(self) -> None:
-        """Recompute all that depends on `knobs`."""
         return
 
     def _describe(self, descriptor: Int64, read: int = 0) -> None:
         """Answer from a descriptor; `read` counts the bytes of W that every row has to read.
 
-        With more threads than one, each reads a share of them for a few rows of hidden.
+        Several threads read a share each for few rows of hidden.
         """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         self._shares = shares_of(descriptor, min(self._threads, read // SHARE_BYTES))
@@ -185,7 +180,6 @@ class Head(ABC):
         return max(refused) if refused else sum(results)
 
     def _run_shares(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
-        """Take the best of each share of W on a thread of its own, then the best of these."""
         (rows, k), shares = ids.shape, self._shares
         found = [
             (_empty((rows, k), INT32), _empty((rows, k), FLOAT32), _empty(rows, INT32))
@@ -205,7 +199,6 @@ class Head(ABC):
         return status
 
     def _answer_rest(self, status: int, hidden: Float32, k: int, top: TopK) -> None:
-        """Refuse a bad row, or let the fallback answer rows without an answer, in place."""
         if status < 0:
             refuse_row(-1 - status)
         assert self._fallback
@@ -219,7 +212,6 @@ class Head(ABC):
         """Return every row of W that `topk` would look at, with exact logits."""
 
     def _fill_short(self, listed: Candidates, hidden: Float32, k: int) -> Candidates:
-        """Replace rows with fewer than k by the fallback's candidates."""
         short = np.diff(listed.offsets) < k
         if not short.any():
             return listed
@@ -265,7 +257,7 @@ class ClusteredHead(ListingHead):
     """
 
     probed: ClassVar[str]
-    disjoint: ClassVar[bool] = False  # whether the part says that no id is in two lists
+    disjoint: ClassVar[bool] = False  # no id is in two lists
 
     compiled = screen_topk
 
@@ -300,7 +292,7 @@ class ClusteredHead(ListingHead):
         rows, size = len(hidden), self._vocab_size
         clusters = np.empty((rows, self._probes), np.int32)
         refuse_first([screen_routes(self._address, hidden, clusters)])
-        if clusters.size == 1:  # a list as it is, without the steps that join several
+        if clusters.size == 1:  # a list, unjoined
             first, end = self._list_offsets[clusters[0, 0] : clusters[0, 0] + 2]
             return np.array([0, end - first]), self._list_ids[first:end].copy()
         offsets, places = select_rows(self._list_offsets, clusters.ravel())
@@ -313,12 +305,10 @@ class ClusteredHead(ListingHead):
 
 
 def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
-    """Make candidates with `upper` +inf."""
     return Candidates(offsets, ids, logits, np.full(len(offsets) - 1, np.inf, np.float32))
 
 
 def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:
-    """Take the marked rows from `other`, which has only those."""
     offsets = np.concatenate([listed.offsets, listed.offsets[-1] + other.offsets[1:]])
     columns: list[Any] = [np.concatenate(pair) for pair in zip(listed[1:], other[1:], strict=True)]
     ids, logits, upper = columns

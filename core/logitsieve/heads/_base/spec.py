@@ -15,7 +15,7 @@ from logitsieve.utils.floats import STORED, finite
 Arrays = Mapping[str, np.ndarray]
 Sizes = dict[str, int]  # by letter
 
-CHECKED_AT_ONCE = 1 << 18  # elements checked at a time, so that they stay in the cache
+CHECKED_AT_ONCE = 1 << 18  # elements that stay in the cache
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TensorSpec:
 class PartSpec:
     """A head's arrays. `structure` and `values` raise ValueError for faults beyond sizes.
 
-    `structure` runs for every new head; `values` may read every number and runs at verifying. If
+    `structure` runs for every new head; `values` may read every number, at verifying. If
     `foreign`, a library trusts the bytes, so their digest is checked at each open.
     """
 
@@ -90,7 +90,6 @@ def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -
 
 
 def _bind(name: str, tensor: TensorSpec, array: np.ndarray, sizes: Sizes) -> None:
-    """Bind free letters to the array's sizes; ValueError unless all fit."""
     if array.ndim == len(tensor.shape):
         for size, got in zip(tensor.shape, array.shape, strict=True):
             if isinstance(size, str) and "/" not in size:
@@ -114,7 +113,6 @@ def _size(size: str | int, sizes: Sizes) -> int | str:
 
 
 def check_values(part: PartSpec, arrays: Arrays, report: Callable[[int], None]) -> None:
-    """ValueError for a wrong number; `report` gets the bytes done."""
     for name, tensor in part.held(arrays).items():
         if tensor.holds == "reals":
             _check_finite(name, arrays[name], report)
@@ -134,19 +132,16 @@ def _check_finite(name: str, array: np.ndarray, report: Callable[[int], None]) -
 
 
 def no_empty_lists(arrays: Arrays) -> None:
-    """ValueError if two neighbouring offsets are equal."""
     if (np.diff(arrays["offsets"]) == 0).any():
         raise ValueError("offsets do not rise: a list would be empty")
 
 
 def all_different(arrays: Arrays, ids: str = "ids") -> None:
-    """ValueError if an id occurs twice."""
     counts = np.bincount(arrays[ids])
     if counts.max() > 1:
         raise ValueError(f"{ids}: {int(counts.argmax())} is there twice")
 
 
 def no_id_twice(arrays: Arrays) -> None:
-    """ValueError if a list has an id twice."""
     if repeated := repeated_id(arrays["offsets"], arrays["ids"]):
         raise ValueError(f"ids: list {repeated[0]} holds an id twice")

@@ -3,7 +3,7 @@
 A draw is the id with the largest x_i / T + G_i. The bound of x_i gives the least noise that an id
 needs to reach a guess of the winning value. Noise of blocks, then of ids, selects candidates; few
 pass the fine codes and are computed. The guess, log Z estimated less g = GUESSED_BY_BOUNDS, is too
-high once in e^(e^g) draws, and then lowered. filters.py applies top-p and min-p.
+high once in e^(e^g) draws, and then lowered.
 """
 
 from math import exp, log
@@ -84,9 +84,9 @@ def interval_sample(
 ):  # fmt: skip
     """Fill ids [B, N] and log_z [B, 4] like `gumbel_sample`; `address` is the sketch's descriptor.
 
-    Without filters log Z's bounds are at most `width` apart, which is finite if N is 0. scanned [B]
-    counts logits computed. If answered[r] is False, row r needs all logits, and its other outputs
-    are unset. Row i of W is at places[i] of the sketch's order.
+    Without filters log Z's bounds are at most `width` apart, finite if N is 0. scanned [B] counts
+    logits computed. If answered[r] is False, row r needs all logits; its other outputs are unset.
+    Row i of W is at places[i] of the sketch's order.
     """
     descriptor = int64_pointer(address)
     dim, bad = hidden.shape[1], -1
@@ -186,7 +186,7 @@ def _draw(descriptor, intervals, scale, draws, first_id, guess, seed, step, draw
         if winner == NO_ROW:
             reached -= LOWERED
         elif best < reached:
-            reached = best  # every better row is listed next
+            reached = best  # list every better row
         elif draws.cut[TOP_P] == 1.0:
             return winner
         else:
@@ -199,7 +199,6 @@ def _draw(descriptor, intervals, scale, draws, first_id, guess, seed, step, draw
 
 @inline_once
 def best_candidate(descriptor, intervals, scale, draws, count, reached):
-    """Return (the best candidate that filters leave, its perturbed logit), or (NO_ROW, -inf)."""
     winner, best, likely, most = NO_ROW, -np.inf, -1, -np.inf
     for i in range(count):
         row = np.int64(draws.ids[i])
@@ -237,7 +236,6 @@ def _compute_candidate(descriptor, intervals, scale, draws, i, least, winner, be
 
 @inline
 def _bound_of(intervals, scale, draws, i):
-    """Bound a candidate's perturbed logit, computed alike; -inf if its logit is known."""
     row = np.int64(draws.ids[i])
     scaled = (
         float(intervals.uppers[intervals.places[row]]) - intervals.state[MOST]

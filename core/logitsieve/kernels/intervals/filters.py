@@ -41,7 +41,7 @@ from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
 
 HALVINGS, REACHED = 12, 40.0  # steps of a bisection over that many nats below the best
-TRIED = 6  # attempts to decide about a row
+TRIED = 6
 
 # Pointers: float32 weights of rows, at least e^{(x - most) inverse} or 0; the heaviest of each
 # block, and a list of blocks; candidates and their noise; the float64 `cut`.
@@ -199,7 +199,6 @@ def sums_left(descriptor, intervals, scale, draws, sums, remaining):
 
 @inline_once
 def _estimated_mass(descriptor, intervals, scale, target):
-    """Return the mass of the best rows that reach the mass `target`, by estimates and bisection."""
     size, most = places_of(descriptor), intervals.state[MOST]
     if intervals.state[BELOW] > 0.0:
         size = 0  # all remaining rows are known

@@ -207,9 +207,9 @@ def _note_fine(intervals, place, estimate, upper):
 
 @inline_once
 def find_most(descriptor, intervals, below, most_rows):
-    """Compute all rows with logits possibly within `below` of the largest, which is included.
+    """Compute all rows with logits possibly within `below` of the largest, included.
 
-    Returns False if it takes more logits than `most_rows`.
+    False if it takes more logits than `most_rows`.
     """
     size = places_of(descriptor)
     _compute_likeliest(descriptor, intervals, size)

@@ -86,7 +86,6 @@ def narrow_unsure(descriptor, intervals, logit):
 
 @inline_once
 def _narrow_gaps(descriptor, intervals, limit, closer):
-    """Refine rows with gaps from `limit`, compute them from `closer`; False if too expensive."""
     size, sketch = places_of(descriptor), sketch_at(descriptor)
     to_refine = to_compute = 0
     for place in range(0, size, LANES):

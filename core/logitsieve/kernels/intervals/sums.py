@@ -187,7 +187,6 @@ def limits_of(logit):
 
 @inline
 def split_known(intervals, scale, row, logit):
-    """Return sums over known rows: those before a row with that logit, and the rest."""
     first = last = 0.0
     for i in range(int(intervals.state[COUNT])):
         other = int(intervals.known[i])
@@ -202,7 +201,6 @@ def split_known(intervals, scale, row, logit):
 
 @inline_once
 def split_sums(descriptor, intervals, scale, row, logit):
-    """Return sums over rows before a row with that logit, the rest, and undecided ones."""
     limits, (first, last) = limits_of(logit), split_known(intervals, scale, row, logit)
     return (
         _sum_side(descriptor, intervals, scale, BEFORE, limits, first),

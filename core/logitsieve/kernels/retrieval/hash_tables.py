@@ -4,8 +4,6 @@ Charikar 2002, Similarity Estimation Techniques from Rounding Algorithms: two ve
 are on the same side of a random plane with probability 1 - t / pi.
 
 Tables are CSR, bucket c of table l at l 2^N + c; each table holds every id once.
-
-Shape letters: L tables, N bits a table, J = L N planes.
 """
 
 from collections import namedtuple
@@ -18,7 +16,7 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
-VECTORS_AT_ONCE = 16  # vectors that share one pass over the planes
+VECTORS_AT_ONCE = 16  # sharing one pass over the planes
 LARGEST_BITS = 16
 
 
@@ -47,7 +45,6 @@ def sides_of(vectors, rows, planes, shifts, count, dim, sides):
 
 @inline
 def sides_at(vectors, row, rows, planes, shifts, count, dim, sides):
-    """Return the sides of a row; they are computed for VECTORS_AT_ONCE rows at a time."""
     place = row % VECTORS_AT_ONCE
     if place == 0:
         start, block = row_of(vectors, row, dim), min(VECTORS_AT_ONCE, rows - row)

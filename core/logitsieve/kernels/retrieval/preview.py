@@ -3,8 +3,8 @@
 The columns of sixteen rows lie together: no sum runs across lanes. A score is the bias, then one
 multiply_add a column, in any batch.
 
-The best are int64 keys, the score's order above and the complement of the id below. They are
-collected until the space is full; then the worst are dropped.
+The best are int64 keys, the score's order above and the complement of the id below, collected until
+the space is full; then the worst are dropped.
 
 Shape letters: R rank, W width (W <= R), G groups of 16 rows, N rows selected.
 """

@@ -39,7 +39,6 @@ class Place(NamedTuple):
     number: Any  # a multiple of sixteen
 
     def load(self, first: int, more: Any, kind: Any) -> Any:
-        """LLVM: the value at byte `first` + `more` of the block."""
         place = self.builder.add(self.begin, more)
         return load_at(self.builder, self.start, moved(self.builder, place, first), kind)
 
@@ -51,7 +50,7 @@ class Reader(NamedTuple):
     codes: Emit
     scale: Emit
     low: Emit | None = None
-    span: int = 32  # numbers that share a scale, 16 or 32
+    span: int = 32
 
 
 def _signed(first: int) -> Emit:
@@ -74,8 +73,6 @@ def _packed(first: int, width: int, run: int) -> Emit:
 
 
 def _each_bit(first: int) -> Emit:
-    """Codes of a bit each, in the order of the bits."""
-
     def emit(place: Place) -> Any:
         builder = place.builder
         bits = place.load(first, bits_of(builder, place.number, 3, -1), INT16)
@@ -86,8 +83,6 @@ def _each_bit(first: int) -> Emit:
 
 
 def _above(low: Emit, high: Emit) -> Emit:
-    """Codes of four bits, and `high` as those above."""
-
     def emit(place: Place) -> Any:
         builder = place.builder
         return builder.or_(low(place), builder.shl(high(place), constant(BYTES, 4)))
@@ -168,8 +163,6 @@ READERS = {
 
 
 class Blocks(StoredType):
-    """Numbers in blocks of a type of READERS, or their `magnitudes`: |code x scale| + |low|."""
-
     def __init__(self, kind, magnitudes=False):
         self.kind, self.magnitudes = kind, magnitudes
         super().__init__(name=f"Blocks({kind}, {magnitudes})")

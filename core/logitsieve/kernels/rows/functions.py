@@ -1,6 +1,6 @@
 """The functions that read stored rows, which kernels call by address.
 
-Each is one loop, compiled for a type of rows when such rows are first used, not into every kernel.
+Each is one loop, compiled for a type of rows at their first use, not into every kernel.
 """
 
 from functools import cache
@@ -41,7 +41,7 @@ STORED_TYPES: dict[str, StoredType] = {
 # How rows are read: in place, or by functions. From CODED on they may be multiplied with a query's
 # codes, too; COSTLY ones take longer to decode.
 F32, STORED, CODED, COSTLY = range(4)
-DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)  # places in a table of addresses
+DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)
 _PLACES, _FOUR = [types.int64] * 4, types.UniTuple(types.float32, 4)
 
 
@@ -77,7 +77,6 @@ def _pointers(*kinds):
 
 @cache
 def functions_of(kind: str) -> tuple[CFunction, ...]:
-    """Return the functions for rows of a kind; the last three only for blocks."""
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
     size = types.int64
     multiplies = size(stored, *_PLACES, floats, size, floats)
@@ -101,7 +100,6 @@ def way_of(kind: str) -> int:
 
 @cache
 def addresses(kind: str) -> Int64:
-    """Return the addresses of the functions for rows of that kind, compiled at the first use."""
     return np.array([function.address for function in functions_of(kind)], np.int64)
 
 

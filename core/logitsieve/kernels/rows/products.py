@@ -37,7 +37,7 @@ from logitsieve.kernels.simd.lanes import (
 from logitsieve.kernels.simd.planes import NO_LARGER, plane_scale
 from logitsieve.kernels.simd.pointers import as_uint8, shift
 
-SPAN = 32  # coordinates that are multiplied in one step
+SPAN = 32  # coordinates a step
 EIGHT = 8
 NEIGHBOURS = llvm.get_process_triple().startswith("x86_64")
 _FLOATS, _FEW = ir.VectorType(ir.FloatType(), EIGHT), ir.VectorType(ir.FloatType(), 4)
@@ -48,7 +48,6 @@ zero_eight = zeros_of(EIGHT_SUMS)
 
 
 def sums_of_pairs(builder, codes, words, neighbours=NEIGHBOURS):
-    """LLVM: eight sums of two products, of `neighbours` (x86) or of lanes eight apart."""
     products = builder.mul(builder.sext(codes, INTEGERS), builder.sext(words, INTEGERS))
     lanes = range(0, LANES, 2) if neighbours else range(EIGHT)
     further = [lane + (1 if neighbours else EIGHT) for lane in lanes]
@@ -69,8 +68,6 @@ def block_at(typing_context, stored, offset):
 
 @intrinsic
 def add_products(typing_context, total, row, offset, words, eighths):
-    """Add products of numbers `offset` .. + 31 of a row with as many codes of a query."""
-
     def codegen(context, builder, signature, arguments):
         total, start, offset, words, eighths = arguments
         reader, first = READERS[row.dtype.kind], row.dtype.place(builder, start, offset)
@@ -157,7 +154,6 @@ def encode_words(h, dim, codes):
 
 
 def coded_dots(stored, i, j, k, m, codes, dim, sums):
-    """Dots of a query's codes with the stored rows with first numbers i, j, k and m."""
     words, eighths = as_uint8(shift(codes, code_header(dim))), shift(codes, 1)
     r0, r1, r2, r3 = (
         block_at(stored, i), block_at(stored, j), block_at(stored, k), block_at(stored, m),

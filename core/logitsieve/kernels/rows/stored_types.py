@@ -30,8 +30,6 @@ SHIFTED = 2.0**112  # a float16's bits in a float32's place are too small by thi
 
 
 class StoredModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
-    """In memory, bytes."""
-
     def __init__(self, manager, numba_type):
         super().__init__(manager, numba_type, BYTE)
 
@@ -92,8 +90,6 @@ class _Halves(StoredType):
 
 
 class Float16(_Halves):
-    """float16, by the CPU's own instruction if it is `native`."""
-
     def __init__(self, native=F16C):
         self._native = native
         super().__init__(name=f"Float16({native})")
@@ -103,8 +99,6 @@ class Float16(_Halves):
 
 
 class BFloat16(_Halves):
-    """bfloat16: the upper halves of float32."""
-
     def __init__(self):
         super().__init__(name="BFloat16")
 

@@ -4,8 +4,6 @@ Gumbel noise is G_i = -log E_i, with exponentials E_i. One random number u (stre
 least E_i of a block of sixteen ids, -log(u) / 16, and its owner; the others exceed it by
 exponentials of their own (stream NOISE). A block that cannot win costs one number.
 
-Top-p and min-p (Hugging Face's definition and order) restrict the noise to the remaining ids.
-
 Scaled logits are relative to the largest. An id reaches a value M only if E_i <= w_i e^-M, with
 w_i = e^{x_i / T}, and -log u >= 1 - u: blocks, then ids, are tested in float32, and the few that
 pass in float64. M is the logarithm of the sum of all w_i, less GUESSED: too high once in
@@ -45,7 +43,7 @@ from logitsieve.kernels.topk.descriptor import matrix_at, tile_size, widen_hidde
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
-BLOCK = LANES  # ids that share a random number
+BLOCK = LANES
 SPARE = 1 + 1e-6  # of a weight, for rounding in float32 and float64
 FARTHEST = 1e36  # 16 times that times a weight is within float32
 GUESSED = 1.5  # nats from the guess up to log Z
@@ -114,7 +112,7 @@ def list_candidates(weights, heaviest, size, first_id, reached, seed, step, draw
         limits = load(heaviest, first) * block_factor
         mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first_block + first), limits)
         block_count = append_lanes(blocks, block_count, mask, first)
-    for i in range(block_count):  # independent steps without branches
+    for i in range(block_count):  # no branches
         block = np.int64(blocks[i])
         bits, row = bits_of(seed, step, draw | LEAST, first_block + block), block * BLOCK
         lanes, least, own = load(weights, row), (1.0 - uniform(bits)) / BLOCK, _place_of(bits)
@@ -138,8 +136,8 @@ def gumbel_sample(
     """Fill ids [B, N], drawn at a temperature of 1 / inverse, and log_z [B, 4] (log_z.py).
 
     The logits of `edited` ids are replaced by `values` [E], -inf to exclude them; then top_p and
-    min_p apply. Row i of W has the noise of id first_id + i, with first_id a multiple of 32.
-    Results do not depend on the batch.
+    min_p apply, as in Hugging Face. Row i of W has the noise of id first_id + i, with first_id a
+    multiple of 32. Results do not depend on the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -187,8 +185,7 @@ def draw_state_at(scratch, logits, rows, size, inverse):
 
 @inline_once
 def _weigh(state, top_p, min_p):
-    """Return how many ids filters leave, and their weight without the best."""
-    state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others: not added
+    state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others
     sums = zeros64()
     for i in range(0, state.size, LANES):
         lanes = exp64_lanes((load(state.logits, i) - state.most) * state.inverse)

@@ -77,7 +77,6 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
 
 @inline_once
 def fill_logits64(matrix, decoded, wide, count, first, last, logits, stride):
-    """Fill exact logits of rows first .. last-1; `decoded` is scratch for a tile."""
     dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)

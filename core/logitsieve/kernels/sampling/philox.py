@@ -30,7 +30,6 @@ _LOW_BITS, _HALF_STEP = np.uint64(12), 2.0**-53
 
 @inline
 def random_bits(seed, step, draw, place):
-    """Return two uint64 for a place of a draw of a step, all of them uint64."""
     key0, key1 = seed & WORD, seed >> HALF
     c0, c1, c2, c3 = place & WORD, draw & WORD, step & WORD, step >> HALF
     for _ in range(ROUNDS):
@@ -67,7 +66,6 @@ def rest_lanes(builder, seed, step, draw, first):
     half, low = ir.Constant(_INT64, 32), ir.Constant(_INT64, _LOW_WORD)
 
     def words_of(value):
-        """The low and the high word of a number, in every lane."""
         both = builder.and_(value, low), builder.lshr(value, half)
         return (spread(builder, word, _PAIRS) for word in both)
 

@@ -2,8 +2,6 @@
 
 Bounds are rounded outward, log-probabilities down: never above 0, with probabilities of a row that
 sum to at most 1 (docs/exactness.md). log_z [B, 4] is log_z.py's; estimates have infinite bounds.
-
-Shape letters: M ids of a row, G groups of hypotheses, K pairs of a group.
 """
 
 from math import exp, log1p
@@ -63,10 +61,7 @@ def round_log_probs(logits, ids, log_z, scale, log_probs, exact):
 
 @kernel("(float64[:,::1], int32[:,::1], float64[:,::1], float64)")
 def raise_log_z(logits, ids, log_z, scale):
-    """Raise VALUE to at least the log Z of the row's distinct `ids` [B, M].
-
-    Below it probabilities would sum to more than 1.
-    """
+    """Raise VALUE to at least the log Z of `ids` [B, M], so that probabilities sum to at most 1."""
     for row in range(ids.shape[0]):
         _raise(logits[row], ids[row], log_z[row], scale)
 

@@ -3,8 +3,6 @@
 A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t. Then |v.h - s g q.z| =
 |r.h + s q.t| <= e ||h|| + (n + e) ||t||, with e >= ||r|| and n >= ||v|| over all rows. Only
 centroids that close to the P-th best are evaluated by `dot64` (rounding: proofs/route.py).
-
-Shape letters: C clusters, G groups of 16 of them, P probes.
 """
 
 from collections import namedtuple

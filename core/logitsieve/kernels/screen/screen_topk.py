@@ -1,9 +1,7 @@
 """Top k of a learned screen: route each row to its best clusters, then scan their lists.
 
-If rows of W are many times as long as their codes, a list may be scanned through the sketch: a row
-is dropped only if k others of the list are proven to be better.
-
-Shape letters: C clusters, P probes.
+If rows of W are much longer than their codes, a list may be scanned through the sketch: a row is
+dropped only if k others of the list are proven to be better.
 """
 
 from collections import namedtuple
@@ -149,7 +147,7 @@ def _group(routes, count, clusters, ends, order):
         ends[cluster] += 1
 
 
-LEAST_GROUPED = 4  # queries fewer than these are not grouped by cluster
+LEAST_GROUPED = 4  # fewer queries are not grouped by cluster
 
 
 @inline

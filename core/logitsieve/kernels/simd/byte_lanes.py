@@ -1,6 +1,6 @@
 """Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and a query's codes.
 
-Every CPU computes equal sums by its own instructions: see `form_of`.
+Every CPU computes equal sums by its own instructions.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,6 @@ zero_sums = zeros_of(SUMS)
 
 
 def _bytes_by(instruction, lanes, signed):
-    """Return the form of an instruction that adds four products of bytes to each of its lanes."""
     vector = ir.VectorType(INT32, lanes)
 
     def products(builder, sums, rows, plane, _=None):
@@ -111,7 +110,6 @@ OTHER = Form(_add_words, True, 128)
 
 
 def form_of(triple: str, has: Callable[[str], bool]) -> Form:
-    """Return the fastest form of an LLVM target, given a test of its features."""
     if triple.startswith("x86_64"):
         narrow = AVX_VNNI if has("avxvnni") else X86
         return AVX512_VNNI if has("avx512vnni") else narrow
@@ -198,7 +196,6 @@ def store_words(builder, first, second, offset, lanes):
 
 @emits(lambda sums, correction, scales: LANES32(sums, types.int64, scales))
 def scale_sums(builder, sums, correction, scales):
-    """(sums - correction) * scales as sixteen float32."""
     correction = spread(builder, builder.trunc(correction, INT32), INTEGERS)
     return builder.fmul(builder.sitofp(builder.sub(sums, correction), FLOATS), scales)
 

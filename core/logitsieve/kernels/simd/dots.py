@@ -91,7 +91,6 @@ def dots64_2x1(W, other_W, h, dim):
 
 @inline
 def dots_1x4(W, i, j, k, m, h, dim):
-    """Dots of one row h with the rows of W at offsets i, j, k, m, in h's type."""
     zero = splat_like(h, 0.0)
     s0, s1, s2, s3 = zero, zero, zero, zero
     end = dim - dim % LANES

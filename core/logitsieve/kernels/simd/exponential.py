@@ -59,7 +59,6 @@ def shifted_exponents(builder, lanes, steps, compared, limit):
 
 @emits(lambda coefficients, lanes: lanes(coefficients, lanes))
 def polynomial(builder, coefficients, lanes):
-    """The polynomial with these coefficients, the highest first, by Horner's rule."""
     kind, size = lanes.type, 32 if lanes.type == FLOATS else 64
     total, *others = (spread(builder, x, kind) for x in unpack_tuple(builder, coefficients))
     for each in others:
@@ -82,7 +81,7 @@ LOG2_E64 = 1.4426950408889634
 LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # Taylor's series: within 2^-57 of e^r for |r| <= ln 2 / 2.
 SERIES64 = tuple(1.0 / factorial(n) for n in range(13, -1, -1))
-WHOLE = 1.5 * 2.0**52  # a number added to it is rounded to a whole one, in its low bits
+WHOLE = 1.5 * 2.0**52  # x + WHOLE is rounded, to low bits
 
 
 @inline

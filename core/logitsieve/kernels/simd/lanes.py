@@ -1,8 +1,7 @@
 """Sixteen lanes: the vector values of every dot product.
 
 Numba vectorises a sum in an order that depends on the CPU. These operations emit LLVM vectors of
-sixteen lanes, one, two or four registers, with one order everywhere. A number as an operand stands
-for itself in every lane.
+sixteen lanes, with one order everywhere. A number as an operand stands for itself in every lane.
 """
 
 import operator
@@ -37,8 +36,6 @@ AVX512 = cpu_has("avx512f")
 
 
 class Vector(types.Type):
-    """Numba's type of a vector in registers; `dtype` is the type of its lanes."""
-
     def __init__(self, name: str, vector: ir.VectorType, dtype: Any = None) -> None:
         self.vector, self.dtype = vector, dtype
         super().__init__(name=name)
@@ -51,8 +48,6 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is unt
 
 
 class StoredType(types.Type):
-    """Numba's type of stored numbers, in bytes: `load` makes float32 lanes of them."""
-
     def emit_load(self, builder, start, offset):
         raise NotImplementedError
 
@@ -73,18 +68,15 @@ zeros32, zeros64 = zeros_of(LANES32), zeros_of(LANES64)
 
 
 def intrinsic_call(builder, name, result, arguments):
-    """LLVM: the result, of that type, of one of its intrinsic functions."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(builder.module.declare_intrinsic(name, fnty=kind), arguments)
 
 
 def constant(kind, value):
-    """LLVM: a constant number, or a vector with it in every lane."""
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def spread(builder, value, vector):
-    """LLVM: the value in every lane of a vector type."""
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, value, ir.Constant(INT32, 0))
     zeros = ir.Constant(ir.VectorType(INT32, vector.count), None)
@@ -112,7 +104,6 @@ def splat_like(builder, start, value):
 
 
 def _alike(*kinds):
-    """Return the signature of an operation on lanes, for vectors of one type and numbers."""
     (vector,) = {kind for kind in kinds if isinstance(kind, Vector)}
     return vector(*(kind if kind == vector else vector.dtype for kind in kinds))
 
@@ -161,7 +152,7 @@ def _of_two(name):
 
 
 larger, smaller = _of_two("maxnum"), _of_two("minnum")
-magnitude, rounded = _of_one("fabs"), _of_one("rint")  # rounded to whole numbers, halves to even
+magnitude, rounded = _of_one("fabs"), _of_one("rint")  # halves to even
 
 
 @emits(_alike)
@@ -283,10 +274,7 @@ def pair_sums_of_four(builder, s0, s1, s2, s3):
 
 @emits(_four_numbers)
 def sums_of_four(builder, s0, s1, s2, s3):
-    """The sums of the lanes of four vectors, for little more than the price of one."""
-
     def fold(left, right, lanes, group):
-        """Add the low and the high half of each `group` of the lanes."""
         low = [base + i for base in range(0, lanes, group) for i in range(group // 2)]
         high = [i + group // 2 for i in low]
         return builder.fadd(*(shuffle(builder, left, right, order) for order in (low, high)))

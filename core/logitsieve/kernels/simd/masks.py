@@ -59,7 +59,6 @@ def where_equal(builder, states, place, state, lanes):
 
 @inline
 def first_lanes(mask, count):
-    """The bits of the first `count` lanes, 0 < count."""
     return mask & ((1 << count) - 1) if count < LANES else mask
 
 

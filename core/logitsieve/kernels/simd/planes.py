@@ -1,6 +1,6 @@
 """Fifteen-bit codes of a query, |r| <= 16256, as the two planes of bytes of `byte_lanes.FORM`.
 
-As signed bytes, r = 128 high + low. Wide codes of a query cost no memory traffic and make its own
+As signed bytes, r = 128 high + low. Such codes cost no memory traffic, and make a query's own
 rounding negligible.
 """
 

@@ -13,8 +13,6 @@ from logitsieve.kernels.compile import emits, inline
 
 @intrinsic
 def pointer(typing_context, array):
-    """The address of an array's first element, typed by its dtype."""
-
     def codegen(context, builder, signature, arguments):
         return context.make_array(array)(context, builder, arguments[0]).data
 
@@ -45,8 +43,6 @@ uint8_pointer = _pointer_from_address(types.uint8)
 
 
 def pointer_cast(dtype):
-    """cast(start): the same address as a pointer to another type."""
-
     @intrinsic
     def cast(typing_context, start):
         def codegen(context, builder, signature, arguments):
@@ -69,7 +65,6 @@ def float64_of_bits(builder, bits):
 
 @emits(lambda start, count: start(start, types.intp))
 def shift(builder, start, count):
-    """The pointer `count` elements after `start`."""
     return builder.gep(start, [count])
 
 
@@ -80,11 +75,9 @@ def _address_of(builder, start):
 
 @inline
 def nowhere():
-    """The start of a layout that is only measured."""
     return float64_pointer(0)
 
 
 @inline
 def size_of(layout):
-    """Count the float64 values from `nowhere` to a layout's end."""
     return _address_of(layout.end) // 8

@@ -43,7 +43,6 @@ _CHUNK, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
 
 
 def look_up_of(triple: str, has: Callable[[str], bool]) -> tuple[str, int]:
-    """Return a target's widest instruction to look up bytes in LLVM ("": none), and its bytes."""
     if triple.startswith("x86_64"):
         if has("avx512bw"):
             return "llvm.x86.avx512.pshuf.b.512", 64

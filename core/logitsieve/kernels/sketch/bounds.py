@@ -113,7 +113,6 @@ def two_levels(sketch, planes, group):
 
 @inline
 def coarse_bounds(sketch, planes, query, group, end):
-    """Return (estimates, upper bounds) of each of four groups before `end`; not with levels."""
     sums, (g0, g1, g2, g3) = sum_four(sketch, planes, group, end), four_from(group, end)
     return (
         _bound_steep(_extras(sketch, g0), query, sums[0]),
@@ -177,7 +176,6 @@ def base_at(coded, i):
 
 @inline
 def refine_places(sketch, coded, places, count, ids):
-    """Write the rows at `places` to `ids`, and their estimates and bounds from fine codes."""
     for i in range(count):
         ids[i] = sketch.order[places[i]]
     if sketch.tail_width > 0:
@@ -205,7 +203,6 @@ def _refine_levels(sketch, coded, places, count):
 
 @inline
 def refine(sketch, coded, ids, count):
-    """Write estimates and bounds of rows from their fine codes; not with levels."""
     width, planes, factors = sketch.fine_width, coded.planes, coded.factors
     low, query_sum = shift(planes, sketch.plane), int(factors[FINE_SUM])
     for i in range(0, count, FOUR):

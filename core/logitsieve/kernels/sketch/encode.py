@@ -1,7 +1,7 @@
 """Codes of rows for a sketch with levels: docs/levels.md.
 
-Errors and norms are computed in float64 from the stored codes. Shape letters: F coordinates in
-eight bits, T others.
+Errors and norms are computed in float64 from the stored codes. F coordinates have eight bits, T
+others four.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, pair_sum, w
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
 
-MOST = 127  # the largest eight-bit code
+MOST = 127
 SHARE = 1e-6  # least scale over a row's norm: far above float64 rounding
 LEAST_SCALE = 2e-30  # it and quotients by it are normal float32 numbers
 STEP = 0.29  # standard deviations: best for a normal distribution in sixteen levels
 ROUNDED = 1 + 1e-6  # factor of a float64 norm before rounding to float32
-LEAST_LENGTH = 1e-300  # of a tail, as a divisor
+LEAST_LENGTH = 1e-300
 SHORTENED = 1e-7  # relative rounding of errors and coordinates to float32
 
 

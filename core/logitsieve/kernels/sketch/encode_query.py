@@ -58,7 +58,7 @@ LEFT_SPARE = 1.01
 LEAST_MARGIN = 1e-30  # for underflow
 
 LARGEST_FOUR = LARGEST_SUM - 2.0  # of the magnitudes of four codes before rounding
-AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows per call of `refine`
+AT_MOST = CHUNK + (FOUR + 1) * LANES
 
 # A query's int8 codes and float64 factors; float32 scratch to rotate it and [AT_MOST] of `refine`.
 Coded = namedtuple("Coded", "planes factors rotated estimates uppers rests biases end")

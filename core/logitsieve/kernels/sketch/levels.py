@@ -7,7 +7,7 @@ odd integers q, with a scale s and a norm n. For the tail y of a query
     x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
 
 `reach` is 1 for certain bounds, less if bounds may fail with a small probability (encode_query.py).
-The tail of a query has integer codes g, and sums are exact in float32:
+A query's tail has integer codes g, and sums are exact in float32:
 
     q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 4 K + 2 L - 15 S
 
@@ -41,7 +41,7 @@ NUMBERS = (
     HEAD_SCALE, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE, LAST_NORM,
 ) = range(7)  # fmt: skip
 STEP = 7  # index in `starts` of the step of their codes: simd/shorts.py
-NUMBERS_IN = {"coarse": 3, "middle": 2, "fine": 2}  # how many of them, per row
+NUMBERS_IN = {"coarse": 3, "middle": 2, "fine": 2}  # per row
 # Bytes of a row's numbers in `coarse`, and in `middle` or `fine`.
 LEVELS_EXTRA, LEVEL_EXTRA = 2 * NUMBERS_IN["coarse"], 2 * NUMBERS_IN["middle"]
 FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
@@ -119,14 +119,12 @@ def number_lanes(sketch, numbers, offset, kind):
 
 @inline
 def bounds_by(scales, rests, sums, error, rest, base):
-    """Return estimates and upper bounds from scaled sums q.g, and `base` without the tail."""
     upper = multiply_add(rests, rest, multiply_add(scales, error + sums, base[1]))
     return multiply_add(scales, sums, base[0]), upper
 
 
 @inline
 def _level_bounds(sketch, query, numbers, scale, most, error, sums, base):
-    """Bound a group by `numbers`, scales of kind `scale` and norms; codes are up to `most`."""
     scales = number_lanes(sketch, numbers, 0, scale)
     rests = number_lanes(sketch, numbers, LANES, scale + 1)
     scaled = (sums + sums - np.float32(most) * query.total) * query.scale

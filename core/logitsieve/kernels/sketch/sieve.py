@@ -1,7 +1,7 @@
 """The sieve: bound every row by the sketch, compute only rows that may be among the best.
 
-For each query, compute those with the best estimates of the rows that are often among the best:
-their k-th best exact logit is the threshold. Then compute all with bounds that reach it.
+For each query, compute the best estimates among the rows that are often among the best: their k-th
+best exact logit is the threshold. Then compute all with bounds that reach it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from logitsieve.kernels.topk.scan import LISTED, scan_one
 
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
-TILE = 64  # groups: their codes stay in the cache while all queries use them
+TILE = 64  # groups with codes in the cache for all queries
 
 # One query's scratch: float32 estimates and bounds of the first groups; places that passed; ids of
 # computed rows, from BEGIN on of rows to compute.
@@ -78,8 +78,8 @@ def sieved_at(descriptor, start, groups, limit, keep):
 def sieve(descriptor, queries, start, groups, count, keep):
     """Offer to each query every row that may be among its best; `start` is scratch of all.
 
-    A share has every few tiles, so that rows that are often among the best are in all, and the
-    first groups as well, for the threshold.
+    A share has every few tiles, so that all have rows that are often among the best, and the first
+    groups as well, for the threshold.
     """
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
@@ -112,7 +112,6 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 @inline_once
 def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep):
-    """Collect places in groups first .. last-1 that reach the threshold; settle them by chunks."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     if sketch.tail_width > 0:
         _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep)
@@ -128,7 +127,6 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, ke
 
 @inline_once
 def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep):
-    """Like `_sieve_tile`, for a sketch with levels."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     for four in range(first, last, FOUR):
@@ -167,8 +165,7 @@ def _append_passed(sketch, places, passed, uppers, threshold, group, last):
 def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed):
     """Like `_pass_coarse`, through levels, each read for groups that passed the one before.
 
-    Also returns whether an estimate by the last one reaches the threshold: the row probably
-    raises it.
+    Also returns whether an estimate by the last one reaches the threshold, and so may raise it.
     """
     planes, levels, rises = sieved.coded.planes, query.levels, False
     store_bases(sketch, sieved.coded, query, four, last)

@@ -103,8 +103,6 @@ def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
 
 
 class Coded(NamedTuple):
-    """Numbers of coordinates."""
-
     coarse: int  # in eight bits
     tail: int  # T; 0 without levels
     padded: int  # T padded to whole quanta
@@ -120,7 +118,6 @@ def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
 
 
 def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
-    """Return the NUMBERS of levels in order, each [G, 16]."""
     starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
     numbers: list[np.ndarray] = []
     for name, count in NUMBERS_IN.items():

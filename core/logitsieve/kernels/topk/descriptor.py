@@ -58,7 +58,6 @@ TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four qu
 
 
 def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> Int64:
-    """Write each field to its place: an array's address, a whole number, or a float64's bits."""
     for place, value in fields.items():
         if isinstance(value, np.ndarray):
             descriptor[place] = value.ctypes.data
@@ -92,13 +91,11 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
 
 
 def shares_of(descriptor: Int64, count: int) -> list[Int64]:
-    """Return `count` copies of a head's descriptor, each with a share of its rows."""
     return [fill_fields(descriptor.copy(), {SHARE: i, SHARES: count}) for i in range(count)]
 
 
 @inline
 def share_of_rows(descriptor):
-    """Return the first and the last + 1 of a share's rows."""
     rows, share, shares = descriptor[ROWS], descriptor[SHARE], descriptor[SHARES]
     return rows * share // shares, rows * (share + 1) // shares
 

@@ -3,8 +3,6 @@
 Just after other work a call is as slow as its cold cache lines, and each Python function touches
 hundreds. This one follows https://docs.python.org/3/c-api/structures.html#c.METH_FASTCALL and
 https://numpy.org/doc/stable/reference/c-api/array.html; objects are int64 addresses here.
-
-Shape letters: B rows of hidden, K answers.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ EXACT, SCANNED, FALLBACK, KNOBS, TOOK = map(
 
 
 def _api(name: str, count: int, result: Any = types.int64) -> Any:
-    """Declare a function of CPython's, of `count` objects or whole numbers."""
     return types.ExternalFunction(name, result(*[types.int64] * count))
 
 
@@ -68,7 +65,6 @@ def word(start, offset):
 
 @emits(lambda: types.int64())
 def _now(builder):
-    """Read the clock, in nanoseconds."""
     number = ir.IntType(64)
     time_ = cgutils.alloca_once(builder, number, 2)
     kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), number.as_pointer()])
@@ -80,7 +76,6 @@ def _now(builder):
 
 @emits(lambda make, kind, dtype, rank, rows, columns: types.int64(*[types.int64] * 6))
 def _new_array(builder, make, kind, dtype, rank, rows, columns):
-    """Return a new array [rows] or [rows, columns], or 0; takes a reference to `dtype`."""
     number, small = ir.IntType(64), ir.IntType(32)
     shape = cgutils.alloca_once(builder, number, 2)
     for place, size in enumerate((rows, columns)):
@@ -93,7 +88,6 @@ def _new_array(builder, make, kind, dtype, rank, rows, columns):
 
 @intrinsic
 def _call_kernel(typing, kernel, address, hidden, dim, ids, logits, k, scanned, start, stop):
-    """Call a kernel by its address, with arrays by theirs; return its status."""
     floats, whole = types.Array(types.float32, 2, "C"), types.Array(types.int32, 2, "C")
     counts = types.Array(types.int32, 1, "C")
     kinds = [types.int64, floats, whole, floats, counts, types.int64, types.int64]
@@ -141,7 +135,6 @@ def _filled(array, rows, value):
 
 @inline
 def _like(kind, example):
-    """Return a tuple of the type `kind` without items, or 0; as long as `example`."""
     made = _allocate(kind, word(example, TUPLE_SIZE))
     if made != 0:
         for offset in range(TUPLE_SIZE + ITEM, ITEMS, ITEM):
@@ -236,8 +229,6 @@ def _enter(me, arguments, count):
 
 
 class _Method(ctypes.Structure):
-    """PyMethodDef."""
-
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("function", ctypes.c_void_p),
@@ -257,7 +248,6 @@ def _method() -> _Method:
 
 @cache
 def _array_maker() -> int:
-    """Return the address of PyArray_NewFromDescr."""
     unpack = ctypes.pythonapi.PyCapsule_GetPointer
     unpack.restype, unpack.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = unpack(np._core.multiarray._ARRAY_API, None)  # type: ignore[attr-defined]

@@ -19,13 +19,13 @@ from logitsieve.kernels.topk.descriptor import (
 )
 from logitsieve.kernels.topk.heap import sort_best_first
 
-QUERIES_AT_ONCE = 64  # queries that share one pass over a matrix
-SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
+QUERIES_AT_ONCE = 64  # sharing one pass over a matrix
+SCRATCH = 1 << 22  # float64 values for several queries
 
 SIZE, THRESHOLD, SLACK, NORM, OFF = range(5)  # OFF: ||h - g||, if W has codes
 STATE = 5
 
-CHUNK = 256  # float32 logits of one query at a time
+CHUNK = 256  # float32 logits of a query at once
 LOGITS = 2 * CHUNK  # float64 values of scratch for the logits of four queries
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], codes for rows of codes, states
@@ -57,7 +57,6 @@ def at_once(rows, size):
 
 @inline
 def begin_block(descriptor, scratch, block, hidden, ids, first, count, limit, distinct):
-    """Return queries for `count` rows of hidden from `first` on, and -1 or a row to refuse."""
     dim = descriptor[DIM]
     rows, own_ids = row_of(hidden, first, dim), row_of(ids, first, limit)
     queries = queries_at(scratch, block, rows, own_ids, dim, limit, distinct)

@@ -4,7 +4,7 @@ A float32 dot, or one of codes, is within `slack` of the exact logit. So a row m
 the worst of k exact logits, or more than twice slack below the k-th best of float32 ones, cannot be
 among the k best. All others are evaluated by `dot64`: the answer depends on no order or grouping.
 
-Rows are taken a chunk at a time, first all float32 dots: a decision would stall those behind it.
+A chunk's float32 dots come first: a decision would stall those behind it.
 """
 
 import numpy as np
@@ -75,7 +75,6 @@ def decide(matrix, queries, q, row):
 
 @inline
 def decide_above(matrix, listed, ids, first, count, logits, queries, q):
-    """Offer to query q the rows from `first` on, or ids from there, that `logits` leave."""
     state = shift(queries.states, STATE * q)
     floor = -np.inf
     if int(state[SIZE]) == 0 and queries.limit <= min(count, MAX_RANKED):
@@ -93,7 +92,6 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
 
 @inline
 def _ranked(logits, count, rank):
-    """The rank-th largest of the distinct values; -inf if they are fewer."""
     value = np.float32(np.inf)
     for _ in range(rank):
         best = splat32(np.float32(-np.inf))
@@ -193,7 +191,7 @@ def _prefetch_share(matrix, row, part, parts):
 def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
     """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
 
-    If `fours` groups of four are many, each prefetches a part of the next rows.
+    With many `fours`, groups of four, each prefetches a part of the next rows.
     """
     dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
     steps, stride, delta = _steps(listed, first, last)
@@ -238,7 +236,6 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 
 @inline
 def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
-    """Like `scan_one` for four queries, one of `fours` groups of four."""
     scratch = queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
@@ -268,7 +265,6 @@ def _stored_rows(matrix):
 
 @inline
 def scan_all(matrix, queries, count, begin, end):
-    """Offer rows begin .. end-1 to the first `count` queries."""
     few, fours = _few(matrix, count), count // 4 * 4
     tile = _stored_rows(matrix) if few and count > 1 else tile_rows(matrix, count)
     scratch = np.empty(tile_size(matrix), np.float32)

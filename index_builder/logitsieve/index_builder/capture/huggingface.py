@@ -74,7 +74,6 @@ def load_model(folder: Path) -> nn.Module:
 
 @contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    """Name the folder in errors of transformers, and hide its progress bars."""
     bars: Any = import_module("transformers.utils.logging")  # untyped
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
@@ -89,8 +88,6 @@ def _named(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Batches of token ids that read a text once, `window` tokens at a time."""
-
     tokenizer: Any
     text: Path
     window: int

@@ -1,6 +1,6 @@
 """Run a GGUF model in llama.cpp over a text or the primer; record its output layer's inputs.
 
-The primer is a short text of many kinds, for second moments of contexts: bounds for a missing kind
+The primer, a short text of many kinds, is for second moments of contexts: bounds for a missing kind
 (a language, code, dialogue) are several times wider.
 """
 
@@ -37,7 +37,7 @@ SHORTER = "window: got %d, but the model was trained on %d positions: it reads s
 TOO_LONG = "a message of %d tokens is left out: with its answer it has to fit into window, %d"
 SEPARATOR = "\n---\n"
 LENGTH = 64  # tokens read of a passage: more hardly improve the basis
-SKIPPED = 4  # its first places, too early to tell the kind of text
+SKIPPED = 4  # too early to tell the kind of text
 logger = logging.getLogger(__name__)
 
 
@@ -62,8 +62,8 @@ def capture_gguf(
     `certified`.
 
     `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; other
-    processes open `gguf` by its path, each with `threads` threads. InvalidRequest names the
-    argument; then no file is written.
+    processes open `gguf`, each with `threads` threads. InvalidRequest names the argument; then no
+    file is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), None if text is None else Path(text)
@@ -176,13 +176,11 @@ class OneReader(NamedTuple):
 
 
 def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
-    """Return the output layer's inputs for a window, float32 [T, D]."""
     with reader.lock:
         return reader.context.read_alone(tokens)
 
 
 def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
-    """Return the output layer's inputs for the answer's tokens and end, float32 [T, D]."""
     context, made = reader.context, list(tokens)
     with reader.lock:
         context.headless = False

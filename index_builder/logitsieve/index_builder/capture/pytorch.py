@@ -25,7 +25,7 @@ from logitsieve.utils.options import ProgressOption, to_progress
 __all__ = ["CaptureConfig", "capture"]
 
 CHECKED_ROWS = 16  # of the first batch: W h + b is compared with the model's output
-CHUNK_ROWS = 8192  # rows of W multiplied at once
+CHUNK_ROWS = 8192
 
 
 def capture(
@@ -150,7 +150,6 @@ def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, output: Any) -> None:
-    """InvalidRequest unless the model's logits are W h + b up to their rounding."""
     logits = _logits(output)
     if len(hidden_BD) == 0:
         raise InvalidRequest("batches", "no rows in the first batch", "one or more")
@@ -210,7 +209,6 @@ class LayerInputs:
             self._layer.forward = self._replaced  # type: ignore[method-assign]
 
     def read(self, batch: Any) -> tuple[Tensor, Any]:
-        """Return (the layer's inputs for a batch [B, D], the model's output)."""
         with self._lock, torch.inference_mode():
             output = call_model(self._model, batch)
             width = self._layer.in_features
@@ -225,8 +223,6 @@ class LayerInputs:
         return self._calls == 1
 
     def skip_product(self) -> None:
-        """Return zeros from the layer: its product takes most of a small model's time."""
-
         def zeros(input: Tensor) -> Tensor:
             return input.new_zeros(1).expand(*input.shape[:-1], self._layer.out_features)
 
@@ -239,7 +235,6 @@ def rows_of_batch(inputs: LayerInputs, batch: Any) -> Float32:
 
 
 def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> LayerInputs:
-    """Load the model in another process and record its layer `name`."""
     torch.set_num_threads(1)
     model = load().eval()
     layer = model.get_submodule(name)

@@ -21,7 +21,7 @@ from logitsieve.index_builder.data.arrays import reserve, save
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress
 
-CHUNK_ROWS = 8192  # rows moved at once
+CHUNK_ROWS = 8192
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -63,7 +63,7 @@ class SpreadSample:
 
     def add(self, rows_BD: np.ndarray) -> None:
         """Add the next rows; InvalidRequest unless they are finite in the file's dtype."""
-        with np.errstate(over="ignore"):  # overflow becomes inf, reported here
+        with np.errstate(over="ignore"):  # inf is reported here
             rows_BD = rows_BD.astype(self._file.dtype, copy=False)
         if not np.isfinite(rows_BD).all():
             raise InvalidRequest(
@@ -111,7 +111,6 @@ class SpreadSample:
         return np.asarray(z ^ (z >> np.uint64(31)))
 
     def write_shards(self, folder: Path, shard_rows: int) -> int:
-        """Write numbered files, remove the working file, and return the sample's rows."""
         rows = min(self._kept, self._max_rows)
         if rows == 0:
             raise InvalidRequest("batches", "no rows", "one or more")

@@ -25,8 +25,6 @@ def text_chunks(path: Path) -> Iterator[str]:
 
 
 class CountedText:
-    """A tokenizer of the text in `path` that estimates its total of tokens."""
-
     def __init__(self, path: Path, tokenize: Callable[[str], list[int]]) -> None:
         self._tokenize, self._characters = tokenize, sum(map(len, text_chunks(path)))
         self._read = self._made = 0
@@ -38,7 +36,6 @@ class CountedText:
 
     @property
     def tokens(self) -> int:
-        """The estimated tokens of the text; 0 before the first chunk."""
         return round(self._made * self._characters / self._read) if self._read else 0
 
 

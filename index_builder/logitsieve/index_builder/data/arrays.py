@@ -28,7 +28,7 @@ FORMS = (
     "of float16, float32, float64 or bfloat16 (or its uint16 view)"
 )
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
-ROUNDED_AT_ONCE = 1 << 20  # numbers rounded at once
+ROUNDED_AT_ONCE = 1 << 20
 GGUF = ".gguf"
 BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})  # a vocabulary has a word a line
 
@@ -49,7 +49,6 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
 
 
 def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
-    """Map the shards of a folder in order, or the one array of `load_array`."""
     path, name = _split(source)
     if path.is_dir() and not name:
         return [_map_npy(shard, field) for shard in _shards(path, field)]
@@ -64,7 +63,6 @@ def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
 
 
 def save(file: Path, array: np.ndarray) -> None:
-    """Save an array like np.save; OSError names the file and the reason."""
     array = np.ascontiguousarray(array)
     with name_in_errors(file), file.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)
@@ -138,7 +136,7 @@ def _check_name(names: list[str], name: str, path: Path, field: str) -> None:
 
 def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    if "allow_pickle" in reason:  # advice for callers of numpy, not for users who name a file
+    if "allow_pickle" in reason:  # advice for callers of numpy
         reason = "not an array of numbers"
     return InvalidRequest(field, reason if str(path) in reason else f"{path}: {reason}", FORMS)
 
@@ -158,7 +156,6 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
 
 
 def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
-    """Return the matrix to store, unchanged unless `dtype` names another type."""
     if not isinstance(weight, StoredMatrix):
         return StoredMatrix.of(matrix(weight, dtype))
     if not KINDS[weight.kind].blocks:
@@ -173,7 +170,6 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:
-    """Return a float32 copy [V]; zeros for None. InvalidRequest names the fault."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias

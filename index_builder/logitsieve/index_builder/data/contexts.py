@@ -29,7 +29,6 @@ class Contexts:
         field: str = "contexts",
         firsts: Sequence[int] | None = None,
     ) -> None:
-        """Number the first row of each shard by `firsts` in errors."""
         if firsts is None:
             firsts = list(accumulate((len(shard) for shard in shards), initial=0))[:-1]
         self.field = field
@@ -46,11 +45,9 @@ class Contexts:
                 yield self._read(shard[start : start + size], first + start)
 
     def parts(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Float32]]:
-        """Yield (its rows' numbers, block)."""
         yield from zip(self.spans(size), self.blocks(size), strict=True)
 
     def spans(self, size: int = BLOCK_ROWS) -> Iterator[slice]:
-        """Yield the row numbers of each block without reading it."""
         done = 0
         for shard in self._shards:
             for start in range(0, len(shard), size):
@@ -59,7 +56,6 @@ class Contexts:
             done += len(shard)
 
     def take(self, rows_S: Int64) -> Float32:
-        """Return the rows of these numbers, float32 [S, D], in that order."""
         taken = np.empty((len(rows_S), self.dim), np.float32)
         shard_of_S = np.searchsorted(self._ends, rows_S, side="right")
         for number in np.unique(shard_of_S):
@@ -74,12 +70,10 @@ class Contexts:
         return taken
 
     def sample(self, rows: int) -> Float32:
-        """Return at most `rows` rows at equal distances, float32 [S, D]."""
         count = min(rows, self.rows)
         return self.take(np.arange(count) * self.rows // count)
 
     def between(self, start: int, stop: int) -> Self:
-        """Return rows start .. stop - 1, sharing the storage."""
         shards, firsts = [], []
         for shard, end, number in zip(self._shards, self._ends, self._firsts, strict=True):
             first = int(end) - len(shard)
@@ -88,13 +82,11 @@ class Contexts:
         return type(self)(shards, self.field, firsts)
 
     def number(self, row: int) -> int:
-        """Return the row's number in the user's input."""
         shard = int(np.searchsorted(self._ends, row, side="right"))
         return self._firsts[shard] + row - (int(self._ends[shard]) - len(self._shards[shard]))
 
     @classmethod
     def joined(cls, parts: Sequence[Contexts]) -> Self:
-        """Return the rows of all parts under their own numbers."""
         shards = [shard for part in parts for shard in part._shards]
         firsts = [first for part in parts for first in part._firsts]
         return cls(shards, parts[0].field, firsts)

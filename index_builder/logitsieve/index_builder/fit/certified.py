@@ -34,11 +34,11 @@ from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
-START = (1, 1)  # places in these: the first widths of the search
+START = (1, 1)  # places in these
 TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
 LEAST_SCALE = 1e-30  # a normal number in float32, and so are quotients
 SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
-MOMENT_ROWS = 1 << 15  # of W that its second moments are taken of
+MOMENT_ROWS = 1 << 15
 RIDGE = 0.01  # of the identity in second moments of trace 1
 SPAN_STEPS = 3  # towards the best span: to within 1e-4 of the least outside
 LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
@@ -52,7 +52,6 @@ class Widths(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Bytes a row of the sketch, without the matrices that transform contexts."""
         return self.coarse + COARSE_EXTRA + self.fine + 4  # 4 for its place in the order
 
 
@@ -99,7 +98,6 @@ def fit_certified(inputs: FitInputs) -> FitResult:
 
 
 def fit_without_contexts(inputs: BuildInputs) -> FitResult:
-    """Return the first sketch of the search, for contexts of any direction, unmeasured."""
     softmax = inputs.softmax
     counts = _counts(softmax.dim)
     moments = row_moments(softmax), np.eye(softmax.dim) / softmax.dim
@@ -128,7 +126,6 @@ def _counts(dim: int) -> list[int]:
 
 
 def _first(dim: int, share: float) -> Widths:
-    """Return the first widths of the search: the smallest if `share` holds no others."""
     start = Widths(COARSE[START[0]], FINE[START[1]])
     return start if start.memory <= share * 4 * dim else Widths(COARSE[0], FINE[0])
 
@@ -186,7 +183,6 @@ def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple
 
 
 def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
-    """Return second moments [D, D] over their trace, plus `ridge` times the identity's."""
     dim = matrix.shape[1]
     sum_DD = np.zeros((dim, dim))
     scale = max(float(np.abs(matrix).max()), float(np.finfo(np.float32).tiny))
@@ -201,7 +197,6 @@ _moments: WeakKeyDictionary[Softmax, Float64] = WeakKeyDictionary()
 
 
 def row_moments(softmax: Softmax, ridge: float = RIDGE) -> Float64:
-    """Return the second moments of at most MOMENT_ROWS rows of W, which are summed once."""
     if softmax not in _moments:
         rows = sample_rows(softmax.vocab_size, MOMENT_ROWS, 0)
         _moments[softmax] = second_moments(softmax.rows(rows), 0.0)
@@ -248,7 +243,7 @@ def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> di
         "fine": fine_VT,
         "order": order_V,
         "limits": limits,
-        "norms": np.full(6, LARGEST_NORM),  # true ones take longer, and no top k needs them
+        "norms": np.full(6, LARGEST_NORM),  # no top k needs true ones
     }
 
 
@@ -281,6 +276,5 @@ def encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
 
 
 def _rounded_up(others_Rm: Float64, outside_R: Float64) -> Float32:
-    """Return each row's norm of uncoded coordinates, in float32, rounded up."""
     norms_R = np.hypot(np.linalg.norm(others_Rm, axis=1), outside_R) * ROUNDED
     return np.asarray(np.nextafter(norms_R.astype(np.float32), np.float32(np.inf)))

@@ -1,8 +1,7 @@
 """Build a small-world graph over the rows of W with faiss.
 
 Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
-a walk by the angle to [w; b] meets more of the best rows. Both graphs are built, and the cheaper
-one is stored.
+a walk by the angle to [w; b] meets more of the best rows: the cheaper of both graphs is stored.
 
 The most frequent words come first: their links reach far, and a walk ends sooner (docs/heads.md).
 """
@@ -32,7 +31,6 @@ PORTION = 10  # rows added at once: a tenth of the graph at most, for faiss shuf
 
 
 def fit_graph(inputs: FitInputs) -> FitResult:
-    """Return the graph with the smaller ef at the target, and that ef."""
     hidden_HD, labels_HK = heldout_sample(inputs)
     counts_V = label_counts(inputs)
     needed, graphs = [], []

@@ -56,8 +56,8 @@ ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a 
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
 FIRST = (16, 32, 64)  # coordinates in eight bits: the first without held-out contexts
 LEAST_DIM = 192  # of a row much longer than its codes
-MOMENT_ROWS = 8192  # contexts that choose the basis
-JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts that estimate the bytes read
+MOMENT_ROWS = 8192
+JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts of the estimate
 
 
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
@@ -70,7 +70,7 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
         sampled = inputs.train.take(sample_rows(inputs.train.rows, MOMENT_ROWS, seed))
         contexts_DD = second_moments(sampled, CONTEXT_RIDGE)
     moments_DD = row_moments(softmax, RIDGE)
-    with one_thread():  # eigenvectors of a matrix of this size take no less on more
+    with one_thread():  # more threads take no less time
         basis_DD = balanced(moments_DD, contexts_DD)
     threads = inputs.config.threads
     first = FIRST[0]
@@ -88,7 +88,6 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
 
 
 def first_bytes(dim: int, first: int) -> float:
-    """Return the bytes of a row that the first level reads."""
     return first + LEVELS_EXTRA + (dim - first) / 8
 
 
@@ -144,7 +143,6 @@ def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
 def code_levels(
     turned: Turned, first: int, threads: int = 1, report: Report = lambda rows: None
 ) -> dict[str, np.ndarray]:
-    """Return the `sketch` part of rows in their coordinates, the first of them in eight bits."""
     rows_VP = turned.rows
     (V, P), groups = rows_VP.shape, -(-len(rows_VP) // LANES)
     padded = -(-(P - first) // TAIL_QUANTUM) * TAIL_QUANTUM
@@ -201,7 +199,6 @@ def code_levels(
 
 
 def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray], V: int) -> None:
-    """Write the numbers' codes after the rows' codes; zeros beyond V."""
     groups = len(made["coarse"])
     lanes = np.zeros((len(NUMBERS), groups * LANES), np.uint16)
     for kind, each in codes.items():

@@ -1,8 +1,6 @@
 """Fit hash tables for `lsh`: the cheapest reduction, bits, tables and probes at a given recall.
 
 Levy, Chen, Ermon 2018, LSH Softmax; docs/heads.md describes the search.
-
-Shape letters: U words of the search.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ from logitsieve.kernels.retrieval.hash_tables import (
 )
 from logitsieve.utils.options import Progress
 
-JUDGES = 512  # held-out contexts of the search
-WORDS = 1 << 14  # words that the search samples, and words hashed at once
+JUDGES = 512
+WORDS = 1 << 14  # sampled, and hashed at once
 SCALES = (1.0, 3.0)  # of the best beta for the longest row; plain cosine gains from more
 LEAST_BITS = 4
 PROBES = (1, 2, 4, 8)
@@ -55,8 +53,6 @@ FOUND = 15.0  # to store, cap and clear an id
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Options of hash tables, and their measurements."""
-
     ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
     beta: float
     bits: int
@@ -105,7 +101,6 @@ class _Search:
         return enough[0] if enough else count
 
     def most_tables(self, bits: int) -> int:
-        """Return the most tables that fit in memory and in 32-bit offsets."""
         fitting = int(self.inputs.config.lsh_memory * self.matrix_memory / self.table_memory(bits))
         return min(self.inputs.config.lsh_tables, fitting, (2**31 - 1) // self.inputs.vocab_size)
 
@@ -146,7 +141,6 @@ class _Search:
     def _judged(
         self, reduction: Reduction, bits: int, tables: int, probes: int, counts_HU: np.ndarray
     ) -> Setting:
-        """Return the setting with the tightest cap that reaches the recall, or without a cap."""
         limit, recall = self._tightest(counts_HU)
         reaches = recall * len(self.labels) >= self.needed - ROUNDING
         sizes = (counts_HU > 0).sum(axis=1)
@@ -170,7 +164,6 @@ class _Search:
         )
 
     def _tightest(self, counts_HU: np.ndarray) -> tuple[int, float]:
-        """Return the least cap that reaches the recall, or V, and its recall, ties in any order."""
         of_label = np.take_along_axis(counts_HU, self.labels[:, None], 1)
         above = (counts_HU > of_label).sum(axis=1)
         equal = (counts_HU == of_label).sum(axis=1)
@@ -192,14 +185,12 @@ def _growing(most: int) -> list[int]:
 
 
 def fit_lsh(inputs: FitInputs) -> FitResult:
-    """Search the settings in two rounds, then hash the vocabulary with the best one."""
     search = _Search.over(inputs)
     bits = search.bits_allowed()
     reductions = _reductions(search)
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
     tried = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
     reduction, n, _ = first[min(range(len(first)), key=lambda i: tried[i].rank)]
-    # Probes make up for finer buckets.
     second = [
         (reduction, more, probes)
         for more in range(n - 1, n + 3)

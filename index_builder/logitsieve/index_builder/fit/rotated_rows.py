@@ -41,7 +41,6 @@ class Turned(NamedTuple):
 
 
 def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
-    """Return stored L and U with a product near `rotation_PD`."""
     exact_D = np.ones(rotation_PD.shape[1]) if stretch_D is None else stretch_D
     stretch = exact_D.astype(np.float32)
     axes_DP, upper_PP = np.linalg.qr((rotation_PD / stretch).T)
@@ -63,7 +62,6 @@ class _Rows(NamedTuple):
 
 
 def turn(softmax: Softmax, turning: Turning, workers: Workers | None = None) -> Turned:
-    """Return the coordinates of every row, and bounds on its residual."""
     V, count = softmax.vocab_size, len(turning.directions)
     turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
     matrix = softmax.matrix

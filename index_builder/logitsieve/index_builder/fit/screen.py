@@ -1,7 +1,7 @@
 """The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
-The greedy order of a partition fixes its lists at every budget, so the operating point that reads
-fewest bytes needs no further fit.
+The greedy order of a partition fixes its lists at every budget, so no operating point needs a
+further fit.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ def costs_of(inputs: FitInputs) -> ScreenCosts:
 
 
 def label_depth(inputs: BuildInputs, graded: bool = False) -> int:
-    """Return the labels a context that a fit needs; with grades, a screen always has a target."""
     labels, target = inputs.config.labels, inputs.target or (EQUAL if graded else None)
     return labels if target is None else max(depths(target, labels, inputs.vocab_size))
 
@@ -107,7 +106,6 @@ def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, fl
 
 
 def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> None:
-    """InvalidRequest if the bounds of `rows` held-out contexts, all right, miss the target."""
     name, precision = max(target.items(), key=lambda item: item[1])
     if precision <= bound_of(unseen)(np.ones(rows)):
         return
@@ -133,15 +131,12 @@ def least_rows(precision: float, unseen: bool) -> int:
 
 
 def depths(target: Mapping[str, float], labels: int, vocab_size: int) -> tuple[int, ...]:
-    """Return the numbers of labels a context to search: the target's, and more."""
     least = max(labels, *(TARGETS[name] for name in target))
     return tuple(sorted({min(int(least * factor), vocab_size) for factor in DEEPER}))
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Search clusters, labels, budget and knobs for the cheapest screen that meets `target`."""
-
     inputs: FitInputs
     target: Mapping[str, float]
     costs: ScreenCosts
@@ -154,8 +149,8 @@ class Search:
     def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train the cheapest.
 
-        Others are trained until one reaches the target, unless no contexts could show it. Without
-        one, TargetNotReached, or the nearest screen with `best_effort`.
+        Others are trained until one reaches the target, unless no contexts could show it. If none
+        does: TargetNotReached or, with `best_effort`, the nearest screen.
         """
         reached: list[FittedScreen] = []
         nearest: FittedScreen | None = None
@@ -184,7 +179,6 @@ class Search:
         raise TargetNotReached(self.target, {**bounds, **nearest.summary, "provable": provable})
 
     def _cheapest_starts(self) -> list[tuple[Float32, int]]:
-        """Return plain centroids [C, D] and numbers of labels to count, the cheapest first."""
         ranked: list[tuple[float, Float32, int]] = []
         inputs, tried = self.inputs, self.inputs.config.clusters_tried
         labels = depths(self.target, inputs.config.labels, inputs.vocab_size)

@@ -2,7 +2,7 @@
 
 Shim et al. 2017, section 3: W = U S V^T; V are the eigenvectors of W^T W, since D << V.
 
-Shape letters: R rank, W width.
+Shape letters: R rank.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
 
-GROUP_ROWS = 16  # rows interleaved by column
+GROUP_ROWS = 16
 BLOCK_ROWS = 8192
-WIDEST = 256  # the largest default rank
-GATHERED = 2  # cost of reading a row from its place in W, relative to the preview's
+WIDEST = 256
+GATHERED = 2  # cost of a row of W, relative to the preview's
 
 
 def fit_svd(inputs: FitInputs) -> FitResult:

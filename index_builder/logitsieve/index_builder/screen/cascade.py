@@ -1,7 +1,7 @@
 """The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
 
 Rows with the lowest cosines to their best centroid are escalated until the others reach the target
-precision. Not in the paper; docs/building.md measures the gain.
+precision. Not in the paper (docs/building.md).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # what `estimated` promises
 PRECISE = 0.25  # candidates a row: the precision of a budget
 SHRINK = 0.8  # of each budget tried with escalation from the one before
-LEAST = 0.06  # of all labels: the least budget tried with escalation
+LEAST = 0.06  # of all labels: the least such budget
 BYTES_A_TOKEN = 4  # of English text, about
-ROUNDED = 1e-9  # of a cost: far more than rounding a sum changes it
+ROUNDED = 1e-9  # of a cost: far above rounding
 
 
 class ScreenCosts(NamedTuple):
@@ -36,7 +36,6 @@ class ScreenCosts(NamedTuple):
     candidate: float
 
     def a_row(self, clusters: int, sizes_H: np.ndarray, escalated_H: Bool) -> float:
-        """Return bytes a row: routing all, scanning lists for some, the fallback for others."""
         scanned = float(np.where(escalated_H, 0, sizes_H).mean())
         share = float(escalated_H.mean())
         return self.centroid * clusters + self.candidate * scanned + share * self.fallback
@@ -63,7 +62,6 @@ class PrecisionGoal:
     rest: Bool | None = None
 
     def plan(self, partition: Partition) -> CascadePlan:
-        """Return the cheapest plan that meets the target; if none does, one without a budget."""
         best: CascadePlan | None = None
         most = partition.knapsack.everything
         for probes in range(1, min(MOST_PROBES, partition.clusters) + 1):
@@ -83,7 +81,6 @@ class PrecisionGoal:
     def _plan(
         self, partition: Partition, probes: int, budget: float, limit: float
     ) -> CascadePlan | None:
-        """Return this budget's plan that meets the target; None if it cannot cost below `limit`."""
         keep_P = partition.knapsack.select(budget)
         sizes_H, cosines_H = partition.heldout_sizes(keep_P, probes), partition.heldout_cosines
         order_H = np.argsort(cosines_H, kind="stable")
@@ -101,7 +98,6 @@ class PrecisionGoal:
         return CascadePlan(budget, cost, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
-        """Return the least budget that meets the target with no row escalated, or None."""
         low, high = 0.0, partition.knapsack.everything
         if self.shortfall(partition, partition.knapsack.select(None), probes) > 0:
             return None
@@ -119,7 +115,6 @@ class PrecisionGoal:
         return max(self.precision[name] - bounds[name] for name in self.precision)
 
     def bounds(self, partition: Partition, keep_P: Bool, probes: int = 1) -> dict[str, float]:
-        """Return the lower bounds of the target's precisions with no row escalated."""
         shares = shares_right(partition.heldout_hits(keep_P, probes), self.precision)
         return {name: self.bound(share_H) for name, share_H in shares.items()}
 

@@ -27,7 +27,6 @@ def agreement(hidden_SD: Tensor, centroids_CD: Tensor, scale: float) -> float:
 
 
 def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
-    """Return the scale at which AGREEMENT of Gumbel samples pick the nearest centroid."""
     stride = max(1, len(hidden_SD) // SCALE_ROWS)
     some_SD, centroids = torch.from_numpy(hidden_SD[::stride]), torch.from_numpy(centroids_CD)
     largest = float((some_SD @ centroids.T).abs().max())

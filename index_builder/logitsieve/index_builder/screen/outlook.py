@@ -1,7 +1,7 @@
 """Estimate whether a learned screen can beat the head `estimated`, before it is trained.
 
-Plain clusters of some contexts show how many held-out labels their lists lack. That falls as a
-power of the number of contexts, extrapolated from a quarter, a half and all of them.
+Plain clusters of some contexts show how many held-out labels their lists lack: a power of the
+number of contexts, extrapolated from a quarter, a half and all of them.
 """
 
 from __future__ import annotations
@@ -39,21 +39,18 @@ from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import plain_centroids
 from logitsieve.index_builder.workers import Shared
 
-SAMPLED, BLOCKS = 4096, 512  # contexts that the law is taken from, at most; contiguous blocks
+SAMPLED, BLOCKS = 4096, 512  # contexts at most; contiguous blocks
 CLUSTERS = (32, 128)
 LEAST_OF_A_CLUSTER = 4  # contexts
 FURTHEST = 1000  # times the contexts seen that the law is extended
 
 
 class Outlook(NamedTuple):
-    """Prospects of a screen against `estimated`."""
-
     left: float  # share of held-out contexts that a screen fitted to `rows` leaves to `estimated`
     rows: int
     needed: float  # contexts that it takes until it may pay; inf: more than FURTHEST times `rows`
 
     def said(self, texts: int) -> str:
-        """Return one line about the screen, judged on this number of texts."""
         needed = min(max(self.needed, self.rows), FURTHEST * self.rows)
         known = "about" if self.needed == needed > self.rows else "more than"
         rounded = round(needed, 1 - math.floor(math.log10(needed)))
@@ -87,7 +84,6 @@ def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path
 
 
 def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
-    """Judge plain clusters of some of the contexts, and extrapolate to more of them."""
     assert inputs.target is not None
     goal = PrecisionGoal(inputs.target, costs, inputs.bound, inputs.rest)
     rows = min(SAMPLED, inputs.train.rows)

@@ -1,7 +1,4 @@
-"""Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels.
-
-Shape letters: R best clusters of a context.
-"""
+"""Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from logitsieve.index_builder.workers import Shared
 LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
 MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
 SHORTEST = 5  # ids in every list, labels allowing: an empty one could not answer
-COUNTED_ROWS = 1 << 18  # contexts counted before a sum
-ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when multiplied back
+COUNTED_ROWS = 1 << 18
+ROUNDING = 1e-14  # of a quotient of whole numbers, multiplied back
 
 
 class Knapsack:
@@ -41,7 +38,6 @@ class Knapsack:
 
     @property
     def everything(self) -> float:
-        """Candidates a row on average when every pair that pays is kept."""
         return float(self._weights.sum()) / self._total_rows
 
     def select(self, budget: float | None) -> Bool:
@@ -67,8 +63,6 @@ class Knapsack:
 
 
 class Pairs(NamedTuple):
-    """Every label seen in every cluster, by cluster, then label."""
-
     cluster: Int32  # [P]
     label: Int32  # [P]
     hits: Int32  # [P] rows of the cluster that have the label, m_ts
@@ -78,7 +72,6 @@ class Pairs(NamedTuple):
 def count_pairs(
     inputs: FitInputs, labels_NK: np.ndarray, centroids_CD: Float32
 ) -> tuple[np.ndarray, Pairs]:
-    """Return (uint16 [N] the cluster of each context, its Pairs)."""
     contexts, vocab_size = inputs.train, inputs.vocab_size
     shared = Shared(centroids_CD, np.asarray, (centroids_CD,))
     calls = ((shared, block, labels_NK[part], vocab_size) for part, block in contexts.parts())
@@ -100,7 +93,6 @@ def count_pairs(
 
 
 def _summed(keys: list[Int64], hits: list[Int64]) -> tuple[list[Int64], list[Int64]]:
-    """Add up the hits of equal keys."""
     key_P, place = np.unique(np.concatenate(keys), return_inverse=True)
     return [key_P], [np.bincount(place, np.concatenate(hits)).astype(np.int64)]
 
@@ -173,11 +165,9 @@ class Partition:
         return np.bincount(self.pairs.cluster[keep_P], minlength=self.clusters)
 
     def list_sizes(self, keep_P: Bool) -> Int64:
-        """int64 [C]: ids in each list of `arrays`, which pads the shortest."""
         return np.maximum(self.sizes(keep_P), min(self.depth, SHORTEST))
 
     def candidates(self, keep_P: Bool) -> float:
-        """Return the mean size of a row's list over the fitted contexts."""
         rows_C = self.pairs.rows
         return float((self.list_sizes(keep_P) * rows_C).sum() / rows_C.sum())
 

@@ -68,7 +68,6 @@ def norms_of(hidden_SD: Float32) -> Float32:
 def sum_directions(
     sample: Sample, start: int, centroids_CD: Float32
 ) -> tuple[Int64, Float64, Int64]:
-    """Return the clusters of a block's contexts, their sums of unit vectors, and their sizes."""
     rows_RD = sample.rows[start : start + BLOCK_ROWS]
     cluster_R = (rows_RD @ centroids_CD.T).argmax(axis=1)
     order_R = np.argsort(cluster_R, kind="stable")

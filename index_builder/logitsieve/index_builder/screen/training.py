@@ -21,8 +21,6 @@ UNREACHED = 1e9  # cost of a partition that misses the target with every label k
 
 
 class CascadePlan(NamedTuple):
-    """The budget of a partition's lists, their cost, and the operating point of the head."""
-
     budget: float | None
     cost: float  # the lowest wins
     probes: int = 1
@@ -31,7 +29,6 @@ class CascadePlan(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """True if it meets the target, if any."""
         return self.cost < UNREACHED
 
 
@@ -73,7 +70,6 @@ class FittedScreen:
 
 
 def train_fixed(inputs: FitInputs) -> FittedScreen:
-    """Run Algorithm 1 with the configured clusters, budget and labels."""
     config = inputs.config
     plain = Partition(inputs, plain_centroids(inputs, config.clusters), config.labels)
     return train_screen(

@@ -28,7 +28,6 @@ class Targets:
         return values_B if self.single else values_B.index_select(0, self.rows)
 
     def shares(self, dtype: torch.dtype) -> Tensor:
-        """Return 1 / the number of targets of the pair's row [P]."""
         if self.single:
             return torch.ones(self.count, dtype=dtype, device=self.rows.device)
         return 1 / self.of(torch.bincount(self.rows, minlength=self.count).to(dtype))
@@ -42,7 +41,6 @@ class Targets:
         return self.sums(values_P * self.shares(values_P.dtype))
 
     def log_sums(self, values_P: Tensor) -> Tensor:
-        """Return the log of the sum of exponentials of each row's values [B]."""
         if self.single:
             return values_P
         lowest_B = values_P.new_full((self.count,), -torch.inf)
@@ -50,7 +48,6 @@ class Targets:
         return self.sums((values_P - most_B[self.rows]).exp()).log() + most_B
 
     def padded(self) -> Int64:
-        """Return each row's targets, int64 [B, M] on the CPU, padded by -1."""
         classes = self.classes.cpu().numpy()
         if self.single:
             return np.ascontiguousarray(classes[:, None])

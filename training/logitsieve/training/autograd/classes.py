@@ -1,7 +1,4 @@
-"""The rows of W and the bias as parameters, their sparse gradients, and gradient clipping.
-
-Shape letters: U different rows.
-"""
+"""The rows of W and the bias as parameters, their sparse gradients, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -93,7 +90,6 @@ class ClassWeights(nn.Embedding):
         return self.form.logits(hidden, self.weight, self.bias)
 
     def read(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return weights [U, D], normalised if logits are, and biases of different rows `ids`."""
         weight_UD = gather(self.weight, ids, self.sparse).to(dtype)
         if self.form.scale is not None:
             weight_UD = normalize(weight_UD, dim=-1)
@@ -103,8 +99,6 @@ class ClassWeights(nn.Embedding):
 
 
 class BlockWeights(nn.Module):
-    """Blocks of weights [n, d] in the order of class frequency, and a bias [V, 1]."""
-
     sparse = False
     bias: nn.Parameter | None
     places: Tensor  # each id's place in that order; saved, for the weights depend on it

@@ -1,6 +1,6 @@
 """The ragged form: each row has its own candidates.
 
-Shape letters: N = P + E terms of all sums (targets first), U different classes touched.
+Shape letters: N = P + E terms of all sums, targets first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class RaggedTerms:
     def forward(
         self, hidden: Matrix, weight: Matrix, bias: Matrix, logit_form: LogitForm, wants: bool
     ) -> tuple[Float64, Matrix]:
-        """Return losses [B] and, if `wants`, their gradient in hidden; fill the coefficients."""
         losses, d_hidden = np.empty(len(hidden)), np.empty_like(hidden)
         compute = FORWARD[hidden.dtype.name]
 
@@ -66,7 +65,6 @@ class RaggedTerms:
     def backward(
         self, hidden: Matrix, weight: Matrix, gradient: Float64, normalised: bool
     ) -> tuple[torch.Tensor, Matrix, Float64]:
-        """Return ascending ids [U] and the gradients of their weights [U, D] and biases [U]."""
         # Numbers are sorted many times faster than an order is found.
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
         ids = keys >> _TERM
@@ -107,8 +105,6 @@ def _kernel_reads(classes: ClassWeights) -> bool:
 
 
 class _KernelLoss(torch.autograd.Function):
-    """The loss on a CPU: reads each row once, holds [N] numbers and d_hidden [B, D]."""
-
     @staticmethod
     def forward(
         ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
@@ -146,7 +142,6 @@ class _KernelLoss(torch.autograd.Function):
 def torch_losses(
     hidden_BD: Tensor, classes: ClassWeights, targets: Targets, candidates: RaggedCandidates
 ) -> Tensor:
-    """Return the losses [B] by torch's autograd, on any device: holds [N, D]."""
     device, dtype = targets.rows.device, hidden_BD.dtype
     counts_B = candidates.offsets.to(device).diff()
     row_E = torch.arange(targets.count, device=device).repeat_interleave(counts_B)

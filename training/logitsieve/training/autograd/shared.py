@@ -1,6 +1,6 @@
 """The shared form: one set of candidates for all rows, one matrix product.
 
-Shape letters: C different candidates, U different classes: C candidates, then other targets.
+Shape letters: C different candidates.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClass
 
 
 def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return distinct ids [C], ascending, and log-weights; weights of duplicates add up."""
     drawn, log_weights = candidates.ids.to(device), candidates.log_weights.to(device)
     ids, places = torch.unique(drawn, return_inverse=True)
     if len(ids) == len(drawn):
@@ -64,7 +63,6 @@ def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, 
 def merged_logits(
     hidden_BD: Tensor, classes: ClassWeights, merged: MergedClasses, targets: Targets
 ) -> tuple[Tensor, Tensor]:
-    """Return the logits of the candidates [B, C] and of each row's targets [P]."""
     weight_UD, bias_U = classes.read(merged.ids, hidden_BD.dtype)
     count = len(merged.log_weights)
     x_BC = linear(hidden_BD, weight_UD[:count], None if bias_U is None else bias_U[:count])

@@ -16,7 +16,7 @@ from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.training.kernels.random_numbers import mixed
 
 SIDE_BY_SIDE = 16  # tables filled at once: as many codes share a cache line
-FIRST_ROOM = 1024  # ids a row in the first block of results
+FIRST_ROOM = 1024  # ids a row at first
 
 
 @kernel("(int32[:,::1], int32[::1], int32[::1])")

@@ -34,8 +34,6 @@ def random_signs(blocks: int, size: int, generator: np.random.Generator) -> Floa
 
 @intrinsic
 def _transform_lanes(typing_context, lanes):
-    """Transform sixteen lanes: four butterflies, one shuffle and one addition each."""
-
     def codegen(context, builder, signature, arguments):
         (values,) = arguments
         order = range(LANES)

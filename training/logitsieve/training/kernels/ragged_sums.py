@@ -3,7 +3,7 @@
 One pass over a row's candidates computes logits, log Z and the gradient in the hidden row; sums are
 rescaled when a larger logit comes (Milakov and Gimelshein 2018).
 
-Shape letters: N = P + E terms (the pairs first), U different classes.
+Shape letters: N = P + E terms, pairs first.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ def mixed(key, place):
 
 @inline
 def _mark(taken, ids):
-    """Mark ids (negative: padding) and return the number of new ones."""
     fresh = 0
     for i in range(ids.size):
         if ids[i] >= 0 and not taken[ids[i]]:

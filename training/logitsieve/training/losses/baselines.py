@@ -48,8 +48,8 @@ CLASSES_AT_ONCE = 8192  # TopK holds their logits
 class TopK(SearchProposal):
     """The k largest logits and the targets; with n_uniform > 0 a sample of the others too.
 
-    "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed: only the
-    backward pass is cheap. Biased without n_uniform; with it, LSH Softmax by a perfect search.
+    "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed. Biased without
+    n_uniform; with it, LSH Softmax by a perfect search.
     """
 
     def default_n_uniform(self, k: int) -> int:
@@ -69,7 +69,6 @@ class TopK(SearchProposal):
         return np.sort(best).astype(np.int32)
 
     def _best(self, hidden_BD: Tensor) -> Int64:
-        """Return ids [B, K] of the largest logits, ascending; holds one chunk of logits."""
         weight, bias = self.classes.detached()
         values = hidden_BD.new_empty(len(hidden_BD), 0)
         ids = torch.empty(len(hidden_BD), 0, dtype=torch.int64, device=hidden_BD.device)
@@ -202,7 +201,7 @@ class DSoftmax(FullSoftmax):
     Chen, Grangier, Auli 2016, section 2.2: the logits of a block of n classes are products with d
     coordinates of the hidden row.
 
-    blocks: (n, d) of each, most frequent classes first, together V and D. By default a tenth of the
+    blocks: (n, d) of each, most frequent classes first, together V and D; by default a tenth of the
     classes has half of the coordinates, the next three tenths a quarter. class_counts [V]: by
     default they fall with the id.
     """

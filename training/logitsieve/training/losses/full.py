@@ -2,8 +2,6 @@
 
 The chunked form is Liger Kernel's fused linear cross-entropy (Hsu et al. 2024): gradients are taken
 from each chunk of logits before the next.
-
-Shape letters: b rows of a chunk.
 """
 
 from __future__ import annotations
@@ -55,8 +53,6 @@ class ChunkedSoftmax(FullSoftmax):
 
 
 class _Chunked(torch.autograd.Function):
-    """The sum of losses times `share`; its gradients can be used once."""
-
     @staticmethod
     def forward(
         ctx: Any, form: LogitForm, targets: Targets, share: float, *inputs: Tensor | None

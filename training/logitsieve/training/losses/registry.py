@@ -52,7 +52,6 @@ class Option(typing.NamedTuple):
         return " or ".join("none" if kind == "NoneType" else kind for kind in kinds)
 
     def read(self, text: str) -> Any:
-        """Return the value of a text: JSON, none, or a word; ValueError for another type."""
         try:
             value = None if text.lower() == "none" else json.loads(text.lower())
         except ValueError:
@@ -86,7 +85,6 @@ class Loss:
         seed: int = 0,
         **options: Any,
     ) -> SoftmaxLoss:
-        """Make the loss; class_counts [V] and seed are ignored by losses without them."""
         options = {**self.common, **options}
         if issubclass(self.kind, SampledSoftmax):
             options["seed"] = seed
@@ -102,7 +100,6 @@ class Loss:
 
     @property
     def options(self) -> dict[str, Option]:
-        """The options that text can set: of the proposal, of the class, and of every loss."""
         hints: dict[str, tuple[Any, Any]] = {}
         if self.proposal is not None:
             types = typing.get_type_hints(self.proposal)

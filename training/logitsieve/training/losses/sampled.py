@@ -83,7 +83,6 @@ class SampledSoftmax(SoftmaxLoss):
         return ragged_losses(hidden_BD, self.classes, targets, drawn)
 
     def propose(self, hidden_BD: Tensor, targets: Targets) -> Candidates:
-        """Return the next step's candidates; hidden is prepared."""
         drawn = self.proposal.propose(hidden_BD, targets, self.random.next())
         return with_targets(drawn, targets.classes) if self.in_batch else drawn
 

@@ -43,7 +43,6 @@ class FrequencyProposal(Proposal):
         self.log_q, self.sums = q.log(), q.cumsum(0)  # float64, on the CPU
 
     def draw(self, uniforms: Tensor) -> Tensor:
-        """Return ids [N] for uniforms [N] in [0, 1)."""
         return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)
 
     def shared(self, rng: StepRng) -> SharedCandidates:

@@ -26,7 +26,7 @@ from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
 from logitsieve.utils.options import option
 
-ROWS_AT_ONCE = 2048  # rows of W: their logits for the batch are held at a time
+ROWS_AT_ONCE = 2048  # rows of W with logits held at a time
 LEAVES_OF_ESTIMATE = 32  # leaves that estimate Z^
 BFLOAT16_IS_FAST = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
 LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of them
@@ -48,7 +48,6 @@ class LeafSoftmax:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the distribution, which need not be exact."""
         fast = BFLOAT16_IS_FAST and self.hidden.device.type == "cpu"
         single = self.hidden.dtype == torch.float32
         return torch.bfloat16 if fast and single else self.hidden.dtype

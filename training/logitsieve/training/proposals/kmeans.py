@@ -2,8 +2,6 @@
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
 corrected (docs/training/kmeans.md). The clusters are the `ivf` head's (Auvolat et al. 2015).
-
-Shape letters: C clusters.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class InvertedLists(Buckets):
         self.rebuild(weight, bias)
 
     def probed(self, hidden_BD: Tensor, nprobe: int) -> Int32:
-        """Return the lists int32 [B, nprobe] with the largest logits of centroids."""
         hidden = hidden_BD.detach().to("cpu", torch.float32)
         centroids = torch.from_numpy(self.arrays["centroids"])
         scores_BC = hidden @ centroids.T + torch.from_numpy(self.arrays["biases"])

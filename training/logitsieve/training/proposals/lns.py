@@ -153,7 +153,6 @@ def _distinct(targets_BM: Int64) -> Int64:
 
 
 def _joined(first: DrawnIds, second: DrawnIds) -> tuple[Int64, Int32, Int64]:
-    """Join both as CSR (offsets, ids), the first ones first; return their places too."""
     offsets = first.offsets + second.offsets
     places = np.arange(first.ids.size) + np.repeat(second.offsets[:-1], np.diff(first.offsets))
     others = np.arange(second.ids.size) + np.repeat(first.offsets[1:], np.diff(second.offsets))

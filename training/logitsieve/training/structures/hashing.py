@@ -3,7 +3,7 @@
 Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (index_builder/reduction.py), contexts as
 [h; 1; 0]; M is the row's own norm unless the tables are for inner products.
 
-Shape letters: N vectors, X = D + 2, K hashes a table, E pairs of a query and a row.
+Shape letters: N vectors, K hashes a table, E pairs of a query and a row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ LARGEST_TABLES = 4096
 
 
 class Hashing(ABC):
-    """Hash functions of L tables of 2^bits buckets; `drawn` holds their random parameters."""
-
     tables: int
     hashes: int  # K; vectors share a bucket if all K agree
     bits: int

@@ -2,8 +2,6 @@
 
 Between updates look-ups find classes by their old rows, which `keep` stores for losses that weigh
 by the probability of a collision.
-
-Shape letters: X = D + 2, U rows that changed.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.kernels.buckets import fill_tables, look_up
 from logitsieve.training.structures.hashing import Hashing
 
-AT_ONCE = 1 << 11  # rows that are lifted and hashed at once: few enough to stay in the caches
+AT_ONCE = 1 << 11  # rows that stay in the caches
 LARGEST_IDS = 2**31 - 1  # in all tables: offsets are int32
 
 
@@ -57,7 +55,6 @@ class Buckets:
         return found
 
     def look_up_batch(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
-        """Return at most `limit` ids in most pairs of a row and a bucket, without targets."""
         counts = np.bincount(buckets_BL.ravel())
         buckets = np.flatnonzero(counts)
         votes = counts[buckets].astype(np.int32)[None]
@@ -93,7 +90,6 @@ class HashTables(Buckets):
         self._hash(rows, weight, bias)
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash rows [U] again, and all rows if one is longer than M."""
         if self.mips and _longest(rows, weight, bias) > self.largest:
             self.rebuild(weight, bias)
         else:

@@ -54,7 +54,6 @@ class Tracking:
     def after_step(
         self, classes: ClassWeights, index: RowIndex, every: int, growth: float, *_: object
     ) -> None:
-        """Note the rows that moved; index them after `every` * `growth`^updates steps."""
         self.steps += 1
         for parameter in classes.parameters():
             gradient = parameter.grad
@@ -71,7 +70,6 @@ class Tracking:
             self.updates += 1
 
     def note(self, rows: Tensor, n_classes: int) -> None:
-        """Add rows; duplicates are dropped beyond 2 V ids."""
         self.dirty.append(rows)
         self.noted += len(rows)
         if self.noted > 2 * n_classes:

@@ -122,7 +122,7 @@ FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
 }
 
 
-FEATURES_AT_ONCE = 1 << 22  # features held at a time while rows are added
+FEATURES_AT_ONCE = 1 << 22  # features held at a time
 # Updates of the float32 sums before a rebuild: the error is then about 1e-5 of a sum.
 REBUILD_AFTER = 10_000
 
@@ -181,7 +181,6 @@ class KernelTree:
         return TreeQuery(shares_B.astype(np.float32) @ phi_BF, float((floor * shares_B).sum()))
 
     def draw(self, query: TreeQuery, uniforms: Float64) -> tuple[Int64, Float64]:
-        """Draw leaves [M], ascending, by uniforms [M]; return them and their log q [M]."""
         leaves, log_q = np.empty(uniforms.size, np.int64), np.empty(uniforms.size)
         descend(
             self.sums, self.classes, self.per_leaf, query.phi, query.floor, np.sort(uniforms),
@@ -190,7 +189,6 @@ class KernelTree:
         return leaves, log_q
 
     def members(self, leaves: Tensor) -> Tensor:
-        """Return class ids [L', n] of leaves [L'], padded by V."""
         ids = leaves[:, None] * self.per_leaf + torch.arange(self.per_leaf, device=leaves.device)
         return ids.clamp_(max=self.classes)
 

@@ -51,7 +51,6 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the words of `vocab.txt`, one a line in the order of their ids."""
         return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
 
     def save(self, folder: Path) -> None:

@@ -64,17 +64,14 @@ class LanguageModel(Recurrent):
             self.output.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Logits float32 [B, T, V] and the next state, from ids int64 [B, T]."""
         hidden_BTD, state = self.hidden(ids, state)
         return self.output(hidden_BTD), state
 
     def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Inputs of `output`, float32 [B, T, D], and the next state, from ids int64 [B, T]."""
         hidden_BTD, state = super().hidden(ids, state)
         return normalize(hidden_BTD, dim=-1) if self.normalized else hidden_BTD, state
 
     def save(self, folder: Path) -> None:
-        """Write float16 weights, a tied matrix once, as `model.safetensors`."""
         arrays = {
             name: each.detach().half().cpu().numpy() for name, each in self.named_parameters()
         }

@@ -8,8 +8,6 @@
 | `model.safetensors` | the best model so far on the held-out text |
 
 On a CPU a resumed run equals, bit for bit, one that was never stopped.
-
-Shape letters: B streams, T time steps.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from logitsieve.training.trainer.language_model import LanguageModel, Recurrent,
 from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35
-SMOOTH = 100  # steps that the displayed loss averages over
+SMOOTH = 100  # steps
 
 
 @dataclass
@@ -46,7 +44,7 @@ class TrainingStatus:
     """Progress of a training; perplexities are on the held-out text, infinite at first.
 
     rows: words of a step. per_epoch, total: steps. loss: nats a word, averaged over SMOOTH steps.
-    seconds: of training steps alone. validated: the step of the last validation.
+    seconds: of training steps alone.
     """
 
     rows: int
@@ -168,7 +166,6 @@ class Trainer:
         return float(perplexity)
 
     def language_model(self) -> LanguageModel:
-        """Return the model to serve; InvalidRequest if the loss is unservable."""
         exported = self.loss.export()
         tensors = {**self.model.state_dict(), "output.bias": exported.bias}
         if not torch.equal(exported.weight, self.model.embedding.weight):
