@@ -32,7 +32,6 @@ Checks = Iterable[str | bool]
 
 
 def nearer_one(value: float, by: float) -> float:
-    """Divide a factor's distance from 1."""
     return 1 + (value - 1) / by
 
 
@@ -47,7 +46,6 @@ class Theorem(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The constant that the kernels import."""
         module, name = self.constant.rsplit(".", 1)
         return float(getattr(import_module(f"logitsieve.{module}"), name))
 

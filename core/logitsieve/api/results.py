@@ -27,7 +27,7 @@ class TopK(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """How right each row is, [B]: fields of `Answer`."""
+    """Proofs and costs of rows, [B]: fields of `Answer`."""
 
     exact: Bool
     scanned: Int32

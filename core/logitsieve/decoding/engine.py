@@ -52,7 +52,7 @@ class Engine:
 
     @staticmethod
     def rows(index: Index, hidden: ArrayLike) -> Float32:
-        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
+        """Convert `hidden` [B, D] or [D] to float32 [B, D]; or InvalidRequest."""
         return ready_hidden(hidden, index.dim)
 
     def __init__(
@@ -90,7 +90,7 @@ class Engine:
         return found if type(found) is TopKReply else self.finished(found, hidden, k)
 
     def finished(self, found: tuple[int, TopK] | None, hidden: ArrayLike, k: int) -> TopKReply:
-        """Complete an answer of `enter` that is none yet."""
+        """Finish an incomplete answer of `enter`."""
         started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
         if self._normalizer is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
@@ -154,7 +154,7 @@ class Engine:
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
-        """Return the best continuations of the hypotheses at the rows of `hidden` [B, D]."""
+        """See `Decoder.beam_step`, for rows of `hidden` [B, D]."""
         started, normalizer = perf_counter_ns(), self._stepping
         query = Query(self._index, self.answering, hidden, width=self.width)
         step = beam_step(query, beams, constraints, normalizer)

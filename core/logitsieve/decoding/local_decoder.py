@@ -145,7 +145,7 @@ class CheckedDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """Take one step of a beam search; see `Decoder.beam_step`. Raises like `topk`."""
+        """Take a step of a beam search; see `Decoder.beam_step`. Raises like `topk`."""
         hidden = self.rows(hidden)
         ready = requests.beams(len(hidden), scores, beams_in, beams_out, options)
         k = min(beams_out, self.vocab_size)
@@ -183,11 +183,11 @@ class LocalDecoder(CheckedDecoder):
         return self.auto.points
 
     def rows(self, hidden: ArrayLike) -> Float32:
-        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
+        """See `CheckedDecoder`."""
         return self._engine.rows(self.index, hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:
-        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
+        """See `CheckedDecoder`."""
         auto = self.auto
         if not target and not draws:  # a faster way to the same
             engine = self._chosen(auto.batch(rows), 0, None, "", inf)

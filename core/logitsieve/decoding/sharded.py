@@ -81,13 +81,13 @@ class ShardedDecoder(CheckedDecoder):
         self._pools = [ThreadPoolExecutor(CALLS_AT_ONCE) for _ in shards]
 
     def rows(self, hidden: ArrayLike) -> Float32:
-        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
+        """See `CheckedDecoder`."""
         return as_hidden(hidden)
 
     def engine_for(
         self, target: Target, rows: int, k: int, *, draws: bool = False
     ) -> ShardedEngine:
-        """Return the engine that sends requests with these keywords to the shards."""
+        """See `CheckedDecoder`."""
         return ShardedEngine(self, target)
 
     def ask(
@@ -139,7 +139,7 @@ class ShardedDecoder(CheckedDecoder):
         return merge(found, tuple(lost))
 
     def close(self) -> None:
-        """Close the decoders of the shards; no call may be active."""
+        """Close the shards' decoders; no call may be active."""
         for pool, shard in zip(self._pools, self.shards, strict=True):
             pool.shutdown()
             close: Callable[[], object] = getattr(shard.decoder, "close", lambda: None)
@@ -160,7 +160,7 @@ class ShardedEngine:
         self._closely = {**self._target, "normalizer": target.get("normalizer") or EXACT.name}
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """Return the k best ids of each row of `hidden` [B, D]; InvalidRequest if not valid."""
+        """See `Decoder.topk`."""
         started, hidden = perf_counter_ns(), self._decoder.rows(hidden)
         k = checked_k(k, self._decoder.vocab_size)
         question = partial(Part.best, hidden=hidden, k=k, target=self._target)
@@ -210,7 +210,7 @@ class ShardedEngine:
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
-        """Return the best continuations of the hypotheses at the rows of `hidden` [B, D]."""
+        """See `Decoder.beam_step`, for rows of `hidden` [B, D]."""
         started = perf_counter_ns()
         check_finite(hidden)
         check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
@@ -250,7 +250,7 @@ def check_finite(hidden: Float32) -> None:
 def open_sharded(
     path: Path | str, *, missing: Missing = "refuse", **options: Any
 ) -> ShardedDecoder:
-    """Open a folder that `split_index` wrote, with the options and errors of `open_index`."""
+    """Open a folder of `split_index`, with the options and errors of `open_index`."""
     indexes = [open_index(folder, **options) for folder in shard_folders(path)]
     shards = [Shard.of(LocalDecoder(index), index.manifest) for index in indexes]
     return ShardedDecoder(shards, name=Path(path).absolute().parent.name, missing=missing)

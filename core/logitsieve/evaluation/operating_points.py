@@ -38,7 +38,6 @@ class OperatingPoint:
         return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
-        """Check that P@k, k a class, is at least `precision`; only a proof meets 1."""
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
 
     @property
@@ -81,7 +80,6 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
 
 
 def k_class(k: int) -> int:
-    """Round `k` >= 1 up to a member of KS, or return BEYOND."""
     return next((each for each in KS if k <= each), BEYOND)
 
 

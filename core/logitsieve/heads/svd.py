@@ -63,7 +63,6 @@ class SvdHead(SelectingHead):
         return arrays["basis"], arrays["preview"], self._softmax.bias, width
 
     def scores(self, hidden: Float32) -> Float32:
-        """Return the preview of all logits, [B, V], in `width` rotated dimensions."""
         scores = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
         preview_scores(hidden, *self._preview(), scores)
         return scores

@@ -92,6 +92,5 @@ def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
 
 
 def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:
-    """Return uint8 [R, W] the bits of one row of each sixteen, in the order of simd/tables.py."""
     bytes_of = planes.reshape(len(planes), -1, LANES)[np.arange(len(planes)), :, lanes]
     return np.unpackbits(bytes_of, axis=1, bitorder="little")

@@ -26,7 +26,6 @@ def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
 
 
 def as_wire(hidden: ArrayLike) -> np.ndarray:
-    """Convert any accepted form to [B, D] of float32, float16 or bfloat16 (as uint16)."""
     array = as_rows(hidden)
     return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
 

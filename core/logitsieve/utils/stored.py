@@ -108,7 +108,6 @@ class StoredMatrix:
         return self.vocab_size
 
     def __getitem__(self, rows: slice | Int64) -> StoredMatrix:
-        """Return a slice of rows, sharing memory, or a copy of the rows of ids."""
         return StoredMatrix(self.kind, self.data[rows])
 
     def copy(self) -> StoredMatrix:

@@ -98,7 +98,6 @@ class DeviceHead(Head):
         """Return the k best for admissible rows of hidden [B, D]; rows may be left open."""
 
     def finish(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the k best for rows that `find` left open: by default the fallback's."""
         assert isinstance(self._fallback, DeviceHead)
         return self._fallback.find_all(hidden, k, True)
 

@@ -45,7 +45,6 @@ class Softmax:
 
     @property
     def stored(self) -> np.ndarray:
-        """The array of `matrix`: floats [V, D], or bytes of blocks."""
         return self.matrix.data
 
     @property
@@ -100,7 +99,6 @@ class Softmax:
 
 
 def begin_sha256(kind: str, shape: tuple[int, int]) -> hashlib._Hash:
-    """Begin the hash of a matrix [V, D] with "F32 V D\\n" (or F16, Q8_0, ...)."""
     rows, dim = shape
     return hashlib.sha256(f"{kind} {rows} {dim}\n".encode())
 
@@ -189,7 +187,6 @@ def require_part(part: PartSpec | None, arrays: Arrays, softmax: Softmax) -> Non
 
 
 def refuse_row(row: int) -> None:
-    """Raise InvalidRequest for a row of hidden that kernels refuse."""
     allowed = "finite values, ||h|| max||w|| + max|b| <= 1e38"
     raise InvalidRequest(f"hidden[{row}]", "NaN, infinity or a norm too large", allowed)
 

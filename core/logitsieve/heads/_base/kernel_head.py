@@ -149,7 +149,7 @@ class Head(ABC):
         return found if type(found) is TopK else self.finished(found, hidden, k)
 
     def finished(self, found: tuple[int, TopK] | None, hidden: ArrayLike, k: int) -> TopK:
-        """Complete an answer of `entry` that is none yet."""
+        """Finish an incomplete answer of `entry`."""
         if found is None:
             hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
             return self._answer_checked(hidden, rows, k)

@@ -191,6 +191,7 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
     tried = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
     reduction, n, _ = first[min(range(len(first)), key=lambda i: tried[i].rank)]
+    # Probes make up for finer buckets.
     second = [
         (reduction, more, probes)
         for more in range(n - 1, n + 3)

@@ -20,7 +20,7 @@ from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
-EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # what `estimated` promises
+EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # promised by `estimated`
 PRECISE = 0.25  # candidates a row: the precision of a budget
 SHRINK = 0.8  # of each budget tried with escalation from the one before
 LEAST = 0.06  # of all labels: the least such budget

@@ -78,7 +78,6 @@ def train_fixed(inputs: FitInputs) -> FittedScreen:
 
 
 def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
-    """Line 3: spherical k-means over the sample, [C, D], at one trainable scale."""
     from logitsieve.index_builder.screen.centroids import trainable_scale
 
     config = inputs.config

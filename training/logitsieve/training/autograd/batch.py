@@ -123,7 +123,6 @@ class LossBatch:
     kept: Tensor | None
 
     def spread(self, losses_B: Tensor, shape: torch.Size) -> Tensor:
-        """Return losses [B] in their rows' places [*shape], 0 in rows without a target."""
         if self.kept is None:
             return losses_B.view(shape)
         return losses_B.new_zeros(self.kept.numel()).masked_scatter(self.kept, losses_B).view(shape)

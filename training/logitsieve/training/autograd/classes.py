@@ -186,7 +186,6 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
-    """Return rows `ids`, all different, of a parameter [V, n]; their gradient may be sparse."""
     rows: Tensor = _Gather.apply(parameter, ids, sparse)  # type: ignore[no-untyped-call]
     return rows
 

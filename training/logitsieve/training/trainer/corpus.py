@@ -135,7 +135,6 @@ class TextStreams:
         self._starts_B = shift + np.arange(streams)[:, None] * self.length
 
     def read(self, start: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and next words, int64 [B, T <= steps], from `start` on."""
         steps = min(steps, self.length - start)
         places = (self._starts_B + start + np.arange(steps + 1)) % len(self._ids)
         ids = torch.from_numpy(self._ids[places].astype(np.int64)).to(self._device)
