@@ -1,7 +1,7 @@
 """The check that a sketch belongs to its matrix: `certified`'s proofs rest on it.
 
-docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' that
-meets them proves the bound of its row, and `norms`, however the sketch was made.
+docs/certified.md states the inequalities, proofs/README.md derives the rounding that they may lack.
+Any w' that meets them proves the bound of its row, and `norms`, however the sketch was made.
 
 Shape letters: P coordinates, R rows of a block, F coordinates coded.
 """
