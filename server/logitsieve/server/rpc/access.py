@@ -12,11 +12,10 @@ import grpc
 from logitsieve.api.errors import ServiceError
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.rpc.handlers import Context, failed
-from logitsieve.server.rpc.status import abort, guarded
+from logitsieve.server.rpc.intake import HEALTH
+from logitsieve.server.rpc.status import abort, ending, guarded
 from logitsieve.server.security.secrets import HEADER, Tokens
 
-# For load balancers and kubelets, which hold no token.
-OPEN = "/grpc.health.v1.Health/"
 # Calls of this method last as long as a client likes.
 LASTING = "/logitsieve.v1.Decoder/Decode"
 RECHECK_S = 1.0  # between checks of a silent stream's token
@@ -42,7 +41,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> grpc.RpcMethodHandler | None:
         handler: grpc.RpcMethodHandler | None = await continuation(details)
-        if details.method.startswith(OPEN):
+        if details.method.startswith(HEALTH):
             return handler
         metadata = details.invocation_metadata or ()
         header = next((str(value) for key, value in metadata if key == HEADER), "")
@@ -52,8 +51,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         except ServiceError as error:
             # A method name is a label only if the method exists.
             rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
-            # A stream, so no byte of the request is read.
-            return grpc.stream_stream_rpc_method_handler(partial(self._end, error, rpc))
+            return ending(failed(error, Call(rpc), self._metrics))
         if handler is not None and details.method == LASTING:
             return self._checked(handler.stream_stream, check)
         return handler
@@ -70,15 +68,11 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
-            if checked_context.refused is not None:
-                await self._end(checked_context.refused, "Decode", messages, context)
+            if (refused := checked_context.refused) is not None:
+                await abort(failed(refused, Call("Decode"), self._metrics), context)
             await running
 
         return grpc.stream_stream_rpc_method_handler(checked)
-
-    @guarded
-    async def _end(self, error: ServiceError, rpc: str, messages: object, context: Context) -> None:
-        await abort(failed(error, Call(rpc), self._metrics), context)
 
 
 class _CheckedContext:

@@ -51,13 +51,11 @@ def unary(
         left_s, peer = context.time_remaining(), peer_of(context)
         call = Call(rpc, len(message), left_s, request_id=request_id, trace=trace, peer=peer)
         call.arrived_ns -= waited_ns(timeout_ms, left_s)
-        status = None
         try:
             reply = await behaviour(parse(kind, message), call)
             response = reply if isinstance(reply, bytes) else reply.SerializeToString()
         except BaseException as error:  # a cancellation, too
             status = failed(error, call, metrics)
-        if status is not None:
             del message  # as `guarded` does
             await abort(status, context, call.request_id)
         metrics.finish(call, "OK")

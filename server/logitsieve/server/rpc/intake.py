@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from logitsieve.api.errors import Overloaded
-from logitsieve.server.rpc.status import ending
+from logitsieve.server.rpc.status import ending, to_status
 
 COPIES = 2  # of a message: gRPC's bytes and ours, or arrays
 MOST_WAITING = 1000  # calls that wait to be read; gRPC has the first 64 KiB or so of each
@@ -51,7 +51,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             assert task is not None
             task.add_done_callback(held.leave)
         except Exception as error:  # in an interceptor behind it, too
-            return ending(error)
+            return ending(to_status(error))
         return handler
 
     async def enter(self, size: int) -> Held:

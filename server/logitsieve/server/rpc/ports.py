@@ -15,7 +15,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.access import Access
-from logitsieve.server.rpc.intake import Intake
+from logitsieve.server.rpc.intake import HEALTH, Intake
 from logitsieve.server.security.secrets import READ, Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 
@@ -25,7 +25,6 @@ METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
 IDLE_MS = 1_800_000  # without a call
 PINGS_MS = 5_000  # gRPC's own five minutes would close streams that are pinged every 30 s
-HEALTH = "grpc.health.v1.Health"
 
 
 class Ports:
@@ -69,7 +68,7 @@ class Ports:
         server.add_generic_rpc_handlers(tuple(handlers))
         if config.reflection:
             services = (handler.service_name() for handler in handlers)
-            enable_server_reflection((*services, HEALTH, SERVICE_NAME), server)
+            enable_server_reflection((*services, HEALTH.strip("/"), SERVICE_NAME), server)
         return server
 
     def bind(self, server: grpc.aio.Server, field: str, host: str, port: int) -> int:

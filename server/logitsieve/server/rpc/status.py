@@ -114,11 +114,12 @@ def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, An
     return safe
 
 
-def ending(error: Exception) -> grpc.RpcMethodHandler:
-    """Return the handler of a call that `error` ends; a stream's, so that it reads no request."""
+def ending(status: CallStatus) -> grpc.RpcMethodHandler:
+    """Return a handler that ends its call by `status`: a stream's, so it reads no request."""
 
+    @guarded
     async def end(messages: object, context: Any) -> None:
-        await abort(to_status(error), context)
+        await abort(status, context)
 
     return grpc.stream_stream_rpc_method_handler(end)
 
