@@ -6,9 +6,10 @@ Handlers take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -17,8 +18,8 @@ from google.protobuf.message_factory import GetMessageClass
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
 from logitsieve.server.logs import FAILED, REQUEST_ID, event
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.metadata import told, waited_ns
 from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
+from logitsieve.v1.rpcs import TIMEOUT
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,39 @@ Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply t
 Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
+TRACE_KEYS = ("traceparent", "tracestate")
+MAX_ID = 128  # characters of a client's id
+
 SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
+
+
+class Told(NamedTuple):
+    """The metadata of a call that its client may send."""
+
+    request_id: str  # "" if it cannot be repeated
+    trace: dict[str, str]  # W3C trace context
+    timeout_ms: int  # the whole time of the call; 0: not told, or a number of more than hours
+
+
+def told(metadata: Any) -> Told:
+    request_id, trace, timeout_ms = "", {}, 0
+    for key, value in metadata or ():
+        if not isinstance(value, str):
+            continue
+        if key == TIMEOUT and not timeout_ms and re.fullmatch(r"[0-9]{1,7}", value):
+            timeout_ms = int(value)
+        elif key == REQUEST_ID and not request_id and 0 < len(value) <= MAX_ID:
+            request_id = value
+        elif key in TRACE_KEYS:
+            trace[key] = value
+    return Told(request_id, trace, timeout_ms)
+
+
+def waited_ns(timeout_ms: int, left_s: float | None) -> int:
+    """Return how long a call waited before it got here, in its client and in gRPC."""
+    if not timeout_ms or left_s is None:
+        return 0
+    return max(0, timeout_ms * 1_000_000 - round(left_s * 1e9))
 
 
 def parse(kind: type[M], message: bytes) -> M:
