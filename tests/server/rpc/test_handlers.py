@@ -9,15 +9,7 @@ from grpc import StatusCode
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import (
-    MAX_ID,
-    Told,
-    failed,
-    parse,
-    told,
-    unary,
-    waited_ns,
-)
+from logitsieve.server.rpc.handlers import MAX_ID, Told, failed, parse, told, unary, waited_ns
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT, TRAILER
 

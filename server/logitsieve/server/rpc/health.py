@@ -48,8 +48,7 @@ class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
 
     def publish(self, routes: Routes) -> bool:
         states = {v.label: v.served is not None for v in routes.by_key.values()}
-        for name in routes.names:
-            states[name] = routes.get(name).served is not None
+        states |= {name: routes.get(name).served is not None for name in routes.names}
         states[""] = any(states.values())
         if not self._final:
             self._announce(states)

@@ -38,9 +38,7 @@ class Method(NamedTuple):
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     hidden, constraints, edited = _read_rows(request, config)
-    k = request.k
-    if k > config.max_k:  # the head checks the rest
-        raise _beyond("k", k, config.max_k)
+    k = _within("k", request.k, config.max_k, 0)  # the head refuses 0
     if constraints is None:
         return PreparedRequest(
             len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k), hidden
@@ -77,9 +75,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
     The server draws none, so a retry draws the same ids.
     """
     hidden, constraints, edited = _read_rows(request, config)
-    samples = request.samples
-    if not 1 <= samples <= config.max_samples:
-        raise _beyond("samples", samples, config.max_samples)
+    samples = _within("samples", request.samples, config.max_samples)
     if request.top_k > config.max_k:
         raise InvalidRequest("top_k", request.top_k, f"at most {config.max_k}; 0 filters no ids")
     seeds = to_vector(request.seeds, "seeds", DType.UINT64)
@@ -109,9 +105,7 @@ def read_beam_step(
 ) -> PreparedRequest:
     """Unset vectors mean score and length 0, unfinished."""
     hidden, constraints, edited = _read_rows(request, config)
-    beams_out = request.beams_out
-    if not 1 <= beams_out <= config.max_k:
-        raise _beyond("beams_out", beams_out, config.max_k)
+    beams_out = _within("beams_out", request.beams_out, config.max_k)
     if len(request.eos_ids) > config.max_k:
         raise InvalidRequest("eos_ids", f"{len(request.eos_ids)} ids", f"at most {config.max_k}")
     scores = vector_if_set(request, "scores", DType.FLOAT32)
@@ -175,5 +169,7 @@ def _parts(
     return part
 
 
-def _beyond(field: str, got: int, most: int) -> InvalidRequest:
-    return InvalidRequest(field, got, f"an integer in 1..{most}")
+def _within(field: str, got: int, most: int, least: int = 1) -> int:
+    if not least <= got <= most:
+        raise InvalidRequest(field, got, f"an integer in 1..{most}")
+    return got
