@@ -13,7 +13,7 @@ __all__ = ["ServeConfig", "Server", "create_server", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server for the first use of it: its options, config.py, are read without."""
+    """Import the server when it is first used: config.py is read without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("logitsieve.server.app"), name)

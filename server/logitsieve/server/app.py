@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# After `drain_s`, for stopping itself: then the process ends, whatever still runs in it.
-LAST_S = 3.0
+LAST_S = 3.0  # after `drain_s`; then the process ends, whatever still runs
 SIGNALS = signal.SIGTERM, signal.SIGINT
 
 ProgressShown = Callable[[], AbstractContextManager[Progress]]
@@ -64,7 +63,7 @@ class Server:
         self.http_scheme = "http"
         self.admin_port = 0
         self._ready = self._stopping = False
-        self.lost: DeviceLost | None = None  # a GPU has failed: the process must end
+        self.lost: DeviceLost | None = None  # a GPU's failure: the process must end
         self.losing = asyncio.Event()  # set with `lost`
         self._health = Health()
         Devices(config.device, self.metrics.registry)
@@ -94,10 +93,10 @@ class Server:
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
-        """Load and warm every version, then say SERVING; the HTTP port answers from the beginning.
+        """Load and warm every version, then say SERVING; the HTTP port answers at once.
 
-        InvalidRequest names a port that cannot be bound, a bad file of TLS or tokens, `models`
-        without an index, or an absent GPU; DeviceLost, MissingExtra.
+        InvalidRequest names a bad port, file of TLS or tokens, folder or GPU; DeviceLost,
+        MissingExtra.
         """
         config = self.config
         versions = self.repository.find()
@@ -211,11 +210,10 @@ def serve(
     progress: ProgressShown = lambda: nullcontext(no_progress),
     repository: Repository | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; InvalidRequest names a bad option.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process.
 
-    The process ends LAST_S seconds after draining, and at a second signal. DeviceLost after
-    draining, if a GPU fails. `progress()` is entered while versions load; it yields a callback of
-    (stage, done, total).
+    Raises like `Server.start`, and DeviceLost after draining if a GPU fails. `progress()` is
+    entered while versions load.
     """
     configure(config.log_format, config.log_level)
     return_memory()
@@ -243,15 +241,13 @@ async def _serve(
             await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             await started
-            # Loaded indexes stay: the garbage collector need not visit them.
             gc.collect()
-            gc.freeze()
+            gc.freeze()  # no collection visits the loaded indexes
             _announce(server)
             lost = asyncio.ensure_future(server.losing.wait())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
             message = f"stopping: {config.drain_s:g} s for what is in flight"
             event(log, logging.INFO, "stopping", message, drain_s=config.drain_s)
-        # Nobody waits for a server that has not started.
         _end_after(LAST_S + config.drain_s * started.done(), server)
         started.cancel()
     finally:

@@ -1,4 +1,4 @@
-"""The options of a server, with their help and ranges: the one list of them."""
+"""The options of a server, with their help and ranges."""
 
 from __future__ import annotations
 
@@ -139,12 +139,11 @@ class ServeConfig:
 
     @property
     def max_reply_bytes(self) -> int:
-        """Size of the largest reply."""
         answers = self.max_rows * max(self.max_k, self.max_samples)
         return ANSWER_BYTES * answers + MESSAGE_OVERHEAD
 
     def max_message_bytes(self, dim: int) -> int:
-        """Return the size of the largest request for a model of hidden size `dim`."""
+        """Return the size of the largest request at hidden size `dim`."""
         row = 4 * (dim + self.max_k) + ROW_OVERHEAD
         ids = 8 * self.max_constraint_ids  # an id and its bias
         return self.max_rows * row + ids + MESSAGE_OVERHEAD

@@ -1,4 +1,4 @@
-"""The log: a line for each event, as text or JSON; none for answered requests, no hidden values."""
+"""The log: a line for each event but answered requests, as text or JSON, without hidden values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def event(
     traceback: bool = False,
     **fields: Any,
 ) -> None:
-    """Log an event with `fields` for JSON and, if asked, the handled error's traceback."""
+    """Log an event with `fields` for JSON."""
     log.log(level, "%s", message, exc_info=traceback, extra={"event": name, "fields": fields})
 
 
@@ -35,7 +35,7 @@ def configure(
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Let all loggers and warnings of the process, those of libraries too, write such lines."""
+    """Let all loggers and warnings of the process, also of libraries, write such lines."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())
@@ -68,7 +68,7 @@ class Json(logging.Formatter):
 
 
 class FewFailures(logging.Filter):
-    """Passes PER_SECOND lines of each event that a client can cause; the next counts the others."""
+    """Passes PER_SECOND lines of each event that clients cause; the next one counts the others."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()

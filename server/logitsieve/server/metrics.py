@@ -1,7 +1,7 @@
 """The server's metrics for Prometheus, counted in plain integers on the event loop.
 
-prometheus_client would take a lock and look up labels for each of a dozen numbers a request. Labels
-are of loaded models ("unknown" and "" else), never a client's text. Durations are in seconds.
+prometheus_client would take a lock for each number. Labels are of loaded models, else "unknown" or
+"", never a client's text. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ UNKNOWN = "unknown"
 
 
 class Version(Protocol):
-    """A version of a model, and its labels if it is loaded."""
-
     @property
     def name(self) -> str: ...
     @property
@@ -59,27 +57,26 @@ class Version(Protocol):
 
 SHED_REASONS = ("in_flight", "deadline", "device_memory")
 
-# From 10 us, about a screened row, to 5 s, the client's timeout.
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
 BATCH_ROWS = tuple(1 << power for power in range(11))
 UPPER_BOUNDS = [*map(str, SECONDS), "+Inf"]
 
-KEPT = 16  # finished requests that are counted together, by warm caches
+KEPT = 16  # finished requests that are counted together, for warm caches
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     rpc: str
     size: int = 0  # bytes of its message
-    left_s: float | None = None  # seconds when it arrived here, or None
-    # times in nanoseconds; it arrives when its client sends it, if the client tells its timeout
+    left_s: float | None = None  # seconds when it arrived here
+    # Times in ns. If the client tells its timeout, a call arrives when it is sent.
     arrived_ns: int = field(default_factory=perf_counter_ns)
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails
     trace: Mapping[str, str] = field(default_factory=dict)  # traceparent, tracestate
-    peer: str = ""  # its client's address, if the log has it
-    admitted_ns: int = 0  # a time like `arrived_ns`
+    peer: str = ""  # its client's address, for the log
+    admitted_ns: int = 0
     model: str = UNKNOWN
     version: str = ""
     alias: str = ""
@@ -91,11 +88,11 @@ class Call:
     code: str = ""
 
     def route(self, requested: str, model: str, version: str) -> None:
-        """Label the call by the version for `requested`, such as "name:alias"."""
+        """Label the call; `requested` is like "name:alias"."""
         self.model, self.version, self.alias = model, version, requested.partition(":")[2]
 
     def limit(self, seconds: float) -> None:
-        """Give the call at most `seconds`; 0: no limit of its own."""
+        """Give the call at most `seconds`; 0: no limit."""
         if seconds:
             self.left_s = seconds if self.left_s is None else min(seconds, self.left_s)
 
@@ -131,7 +128,7 @@ class Counters(Series[float]):
 
 
 class Histograms(Series[list[int]]):
-    """Durations by labels: counts by bucket, then the sum in nanoseconds."""
+    """Durations by labels: counts by bucket, then the sum in ns."""
 
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
         super().__init__(lambda: [0] * (len(UPPER_BOUNDS) + 1), name, help_text, *labels)
@@ -151,11 +148,11 @@ class Histograms(Series[list[int]]):
 
 
 class Metrics(Collector):
-    """All counts of a server; `versions` None keeps those of every version ever loaded."""
+    """All counts of a server; with `versions` None, of every version ever loaded."""
 
     def __init__(self, versions: Callable[[], Iterable[Version]] | None = None) -> None:
         self._versions = versions
-        self.on_finish: Callable[[Call], object] | None = None  # hears of every call
+        self.on_finish: Callable[[Call], object] | None = None
         self._finished: list[Call] = []
         routed = "version", "alias"
         self._requests = Counters("requests", "Requests answered", "rpc", "model", "code", *routed)
@@ -170,7 +167,7 @@ class Metrics(Collector):
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
         self.shed = Counters("shed", "Requests refused before computing", "reason")
-        for reason in SHED_REASONS:  # `rate` misses a series that begins with its first event
+        for reason in SHED_REASONS:  # `rate` misses the first event of a new series
             self.shed[reason,] = 0
         self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         self.registry = CollectorRegistry()

@@ -1,7 +1,7 @@
-"""Spans of calls for OpenTelemetry, from times that are taken anyway, once a call has ended.
+"""Spans of ended calls for OpenTelemetry, from times that are taken anyway.
 
-A call's span continues the client's W3C traceparent. In it, `admit` ends when the request was read,
-`queue` when computing began, `compute` with its answer; calls to shards are inside that.
+A call's span continues the client's W3C traceparent. It has `admit` until the request was read,
+`queue` until computing began, and `compute`, with the calls to shards.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ FLUSH_MS = 2000
 
 
 class Tracing:
-    """Makes the spans of finished calls; `provider` samples and exports them."""
-
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("logitsieve", __version__)
@@ -74,12 +72,12 @@ class Tracing:
         return span
 
     def close(self) -> None:
-        """Export what is left, for at most FLUSH_MS milliseconds."""
+        """Export the rest within FLUSH_MS."""
         self._provider.force_flush(FLUSH_MS)
 
 
 def open_tracing(endpoint: str) -> Tracing:
-    """Send spans to an OTLP endpoint (gRPC); OTEL_* variables choose the sampler and the rest."""
+    """Send spans to an OTLP endpoint (gRPC); variables OTEL_* choose the sampler and the rest."""
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

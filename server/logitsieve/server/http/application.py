@@ -1,4 +1,4 @@
-"""The application of the HTTP port: /metrics, the probes, and a console under /."""
+"""The HTTP port's application: /metrics, the probes, and a console under /."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ class ServerView:
 
 
 class Console(Protocol):
-    """An ASGI application; `close` waits until it computes no more."""
+    """An ASGI application; `close` waits for its computations."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
     def close(self) -> None: ...
 
 
 def open_console(view: ServerView) -> Console | None:
-    """Open the console that is installed, if `view.config` wants one.
+    """Open the installed console: an entry point that takes a ServerView.
 
-    Entry points of the group "logitsieve.console" are functions of a ServerView. MissingExtra
-    without one, unless the console is only on by default.
+    None if `view.config` wants none. MissingExtra without one, unless it is only on by default.
     """
     if not view.config.serves_console:
         return None
@@ -66,7 +65,7 @@ def open_console(view: ServerView) -> Console | None:
 
 
 class LocalNames:
-    """Answers to names of loopback alone: no other site's name that resolves there reads a page."""
+    """Answers only to names of loopback, or a site's name that resolves there could read pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -89,10 +88,9 @@ def application(
     console: Console | None = None,
     local: bool = False,
 ) -> Starlette:
-    """`metrics()` is the text of a scrape; `ready()` whether requests are answered.
+    """Make the application of `metrics()`, the text of a scrape, and `ready()`.
 
-    A server that is `stopping()` is alive, so that it may drain, and not ready. `local` refuses
-    Host headers that are not names of loopback.
+    A server that is `stopping()` is alive, so that it may drain. `local`: for LocalNames alone.
     """
 
     async def scrape(request: Request) -> Response:
@@ -116,5 +114,5 @@ def application(
 
 
 async def _incident(request: Request, error: Exception) -> Response:
-    """Log a failed scrape or probe; uvicorn's own log is silent."""
+    """Log a failed scrape or probe."""
     return PlainTextResponse(f"{to_status(error).error.message}\n", 500)

@@ -1,6 +1,6 @@
-"""An HTTP port on gRPC's event loop, by uvicorn's protocol and with limits.
+"""An HTTP port with limits, by uvicorn's protocol.
 
-So /healthz answers only while requests can be answered.
+It shares gRPC's event loop, so /healthz answers only while requests can be answered.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from uvicorn.server import ServerState
 
 PATIENCE_S = 5.0  # for a request's head and for each reply to be read
 MAX_HEAD = 1 << 14
-# Connections without a request; beyond these the oldest is dropped, and keeps no probe out.
-MOST_RESTING = 100
+MOST_RESTING = 100  # connections without a request; then the oldest is dropped
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
@@ -76,9 +75,9 @@ class Listener:
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol with `patience_s` for each rest, `reply_s` for a request and its reply.
+    """uvicorn's protocol with limits in seconds, for each rest, and for a request with its reply.
 
-    `resting` holds connections without a complete head since their last reply.
+    `resting`: connections without a complete head since their last reply.
     """
 
     def __init__(
@@ -117,8 +116,7 @@ class PatientProtocol(H11Protocol):
             self._resting.pop(self, None)
 
     def on_response_complete(self) -> None:
-        # The deadline stays: the transport holds bytes that the client has not read.
-        self._rest()
+        self._rest()  # with a deadline: the client has not read all bytes
         super().on_response_complete()
 
     def _rest(self) -> None:

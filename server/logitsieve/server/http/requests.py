@@ -24,7 +24,7 @@ STATUSES = {
 
 
 def http_failure(error: Exception) -> tuple[HTTPStatus, str, str, dict[str, str]]:
-    """Return an error's status, message, field at fault or "", and headers of the reply."""
+    """Return an error's status, message, field (or "") and headers."""
     call, headers = to_status(error), dict[str, str]()
     status = STATUSES.get(call.code, HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, RequestTooLarge):
@@ -37,7 +37,7 @@ def http_failure(error: Exception) -> tuple[HTTPStatus, str, str, dict[str, str]
 async def read_json(request: Request, most: int) -> dict[str, Any]:
     """Read a JSON object of at most `most` bytes; InvalidRequest, or RequestTooLarge.
 
-    No page of another site can send this content type without asking first.
+    A page of another site cannot send this content type without asking first.
     """
     kind = request.headers.get("content-type", "").partition(";")[0]
     if kind != "application/json":

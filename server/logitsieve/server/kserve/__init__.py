@@ -1,4 +1,4 @@
-"""KServe v2, as Triton speaks it, by tritonclient's stubs from the extra `kserve`."""
+"""KServe v2 with Triton's extensions, by tritonclient's stubs from the extra `kserve`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NEEDED = ("tritonclient", "packaging")  # tritonclient imports packaging undecla
 
 
 def kserve_services() -> Any:
-    """Return the module of the two services, or None without the extra."""
+    """Return the module of the services, or None without the extra."""
     if not all(map(find_spec, NEEDED)):
         return None
     return import_module("logitsieve.server.kserve.service")

@@ -17,7 +17,7 @@ from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
 
-# KServe's datatype -> ours, and its field of typed contents.
+# KServe's datatype -> ours, and the field of its contents
 DATATYPES: dict[str, tuple[DType, str]] = {
     "FP32": (DType.FLOAT32, "fp32_contents"),
     "FP16": (DType.FLOAT16, ""),
@@ -110,8 +110,8 @@ class Parameters:
 def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, float, Write]:
     """Translate a ModelInferRequest for `model`; InvalidRequest names the field at fault.
 
-    It costs little, whatever the message, as nothing has been admitted. Returns the method, its
-    request, its timeout in seconds or 0, and the writer of the response.
+    Must cost little, as nothing has been admitted. Returns the method, its request, its timeout in
+    seconds or 0, and the writer of the response.
     """
     parameters = Parameters(message.parameters)
     kind = parameters.text("method") or TOP_K.method
@@ -228,7 +228,7 @@ def _typed_bytes(contents: Any, typed: str, dtype: DType, size: int, field: str)
     values = getattr(contents, typed)
     if len(values) != size:
         raise InvalidRequest(f"{field}.contents", f"{len(values)} values", f"{size}, by its shape")
-    if dtype == DType.FLOAT32 and size:  # as they are on the wire; a list would take 20 times
+    if dtype == DType.FLOAT32 and size:  # the wire's bytes: a list would take 20 times the memory
         contents.DiscardUnknownFields()  # they would come last
         return cast(bytes, contents.SerializeToString()[-4 * size :])
     return np.asarray(values, NUMPY_TYPES[dtype]).tobytes()
@@ -246,7 +246,7 @@ def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
 
 
 def _require_plain(tensor: Any) -> None:
-    """Refuse parameters of a tensor: requests for shared memory or classification."""
+    """Refuse shared memory and classification."""
     for name in tensor.parameters:
         raise InvalidRequest(f"{tensor.name}.parameters", repr(name[:100]), "none")
 

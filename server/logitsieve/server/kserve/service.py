@@ -1,4 +1,4 @@
-"""GRPCInferenceService: ModelInfer and models by the Decoder service; loads on the admin port."""
+"""GRPCInferenceService over the Decoder service; it loads models on the admin port."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ STATES = {
 
 
 class KserveService:
-    """The methods of KServe v2, without Triton's for shared memory and traces."""
-
     SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
     def __init__(self, repository: Repository, decoder: DecoderService) -> None:
@@ -73,7 +71,7 @@ class KserveService:
         method, ours, timeout_s, write = to_request(request, model, max_rows)
         call.limit(timeout_s)
         answer = self._decoder.answer(method, ours, call, write)
-        del request, ours  # what they hold is copied
+        del request, ours  # their bytes are copied
         return await answer
 
     async def RepositoryIndex(self, request: Any, call: Call) -> Any:
@@ -101,7 +99,7 @@ class KserveService:
 
 
 class KserveAdmin:
-    """Triton's way to load and unload a model, "name@version", by our Admin service."""
+    """Loads and unloads "name@version" by our Admin service."""
 
     SERVICE = KserveService.SERVICE
 
@@ -116,7 +114,7 @@ class KserveAdmin:
         return kserve.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, call: Call) -> Any:
-        """Return at once: the version is closed with its last request."""
+        """Return at once; the version closes after its last request."""
         name, version = _name_and_version(request)
         await self._admin.Unload(pb.UnloadRequest(name=name, version=version), call)
         return kserve.RepositoryModelUnloadResponse()

@@ -1,6 +1,6 @@
 """The folder of models: models/<name>/<version>/ is an index, aliases.json names versions.
 
-Requests read one immutable Routes, and a change replaces it.
+Requests read one immutable Routes; a change replaces it.
 """
 
 from __future__ import annotations
@@ -69,18 +69,15 @@ class Repository:
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
-        # Held for an assignment to `routes`, by the event loop too.
-        self._changing = Lock()
-        # Held, before it, by who changes aliases or sends no more requests to a version.
-        self._ordering = Lock()
+        self._changing = Lock()  # held to assign `routes`, by the event loop too
+        self._ordering = Lock()  # held, before it, to change aliases or to unload
         self.routes = Routes()
-        # Called after every change, by its thread.
-        self.changed: Callable[[], object] = lambda: None
+        self.changed: Callable[[], object] = lambda: None  # called by a change's thread
         # Called by a loading thread when a GPU has failed.
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
-        """Return (name, version) of every index folder; InvalidRequest if there are no versions."""
+        """Return (name, version) of every index folder; InvalidRequest if there is none."""
         root = self._config.models
         models = [folder for folder in _folders(root) if is_name(folder.name)]
         indexes = sorted((model.name, number) for model in models for number in _versions(model))
@@ -92,10 +89,7 @@ class Repository:
         return indexes
 
     def load(self, name: str, number: int, progress: Progress) -> Version:
-        """Open and warm a version at the start; a failure is kept in the version.
-
-        DeviceLost if its GPU has failed: no other version would do better.
-        """
+        """Open and warm a version at the start; it holds its failure. DeviceLost."""
 
         def labelled(stage: str, done: int, total: int) -> None:
             progress(f"{name}@{number} {stage}", done, total)
@@ -116,8 +110,8 @@ class Repository:
         """Open and warm a version, and let it answer instead of the loaded one of its number.
 
         `alias`, unless empty, names it from then on. Returns the replaced version, to be closed
-        when it is idle. ModelNotFound, InvalidRequest naming `version` or `alias`, or Unavailable
-        if the alias could not be written, change only the version's error.
+        when idle. ModelNotFound, InvalidRequest naming `version` or `alias`, and Unavailable for an
+        alias that cannot be written change only the version's error.
         """
         self._require_model(name)
         _require_alias(alias)
@@ -143,9 +137,9 @@ class Repository:
             raise
 
     def unload(self, name: str, number: int) -> Served | None:
-        """Send no more requests to a version, and return it, to be closed when idle, or None.
+        """Send no more requests to a version; return it, to be closed when idle, if it was loaded.
 
-        ModelNotFound, or InvalidRequest naming `version` if an alias names it.
+        ModelNotFound; InvalidRequest naming `version` if an alias names it; Unavailable.
         """
         with self._ordering, self._changing:
             version = self._version(name, number)
@@ -170,8 +164,7 @@ class Repository:
     def set_alias(self, name: str, alias: str, number: int | None) -> Version:
         """Let an alias name a loaded version, or none; return that version or the last.
 
-        ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable if it could not be
-        written, without a change.
+        ModelNotFound, InvalidRequest naming `alias` or `version`, and Unavailable change nothing.
         """
         self._require_model(name)
         if not alias:
@@ -192,7 +185,7 @@ class Repository:
         return list(self.routes.by_key.values())
 
     def adopt_aliases(self, name: str) -> None:
-        """Adopt the aliases in a model's file, which another process has changed.
+        """Adopt aliases that another process has written.
 
         IndexUnreadable; InvalidRequest if the hidden size of a name changes.
         """
@@ -235,7 +228,7 @@ class Repository:
     def _change(
         self, change: Callable[[Routes], Routes], name: str, alias: str, number: int | None
     ) -> None:
-        """Change the routes, once an alias is written; meanwhile others load, and are forgotten."""
+        """Change the routes, once an alias is written; others may change them meanwhile."""
 
         def changed_routes() -> Routes:
             routes = change(self.routes)
@@ -297,7 +290,7 @@ def _require_alias(alias: str) -> None:
 
 
 def _log_failure(name: str, number: int, error: Exception) -> str:
-    """Log a failed load, a defect with its traceback; return the text to keep."""
+    """Log a failed load, a defect with its traceback; return its text."""
     reason = f"{type(error).__name__}: {error}"
     defect = not isinstance(error, (LogitsieveError, OSError))
     fields: dict[str, Any] = {"model": name, "version": str(number), "error": reason}

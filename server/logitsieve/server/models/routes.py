@@ -1,6 +1,6 @@
 """Loaded versions and their aliases: immutable, so a swap is one assignment.
 
-Processes that share models/<name>/aliases.json, {"stable": 3}, take turns to change an alias.
+models/<name>/aliases.json holds {"stable": 3}; a lock lets one process at a time change it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Write = Callable[[Path, Iterable[bytes]], object]  # makes a new file, durable
 
 @dataclass(frozen=True)
 class Version:
-    """A version: `served` while it is loaded; `error` of the last load, if it failed."""
+    """A version: `served` while it is loaded, `error` if its last load failed."""
 
     name: str
     number: int
@@ -91,9 +91,9 @@ class Routes:
         return sorted(alias for alias, number in aliases.items() if number == version.number)
 
     def get(self, model: str) -> Version:
-        """Return the version that "name", "name@version", "name:alias" or "" means, loaded or not.
+        """Return the version for "name", "name@version", "name:alias" or "", loaded or not.
 
-        ModelNotFound for an unknown one; InvalidRequest if "" could mean several models.
+        ModelNotFound; InvalidRequest if "" could mean several models.
         """
         try:
             return self._routes[model]
@@ -101,7 +101,7 @@ class Routes:
             raise self._missing(model) from None
 
     def served(self, model: str) -> Served:
-        """Return the loaded version for `model`; ModelNotFound or Unavailable if none."""
+        """Return the loaded version for `model`; ModelNotFound or Unavailable."""
         served = self._served.get(model)
         if served is None:
             version = self.get(model)
@@ -111,7 +111,7 @@ class Routes:
         return served
 
     def require_same_dim(self, before: Routes) -> None:
-        """InvalidRequest if a name would be answered at another hidden size than before."""
+        """InvalidRequest if the hidden size of a name would change."""
         for name, served in self._served.items():
             old, dim = before._served.get(name), served.decoder.index.dim
             if old is not None and old.decoder.index.dim != dim:
@@ -154,7 +154,7 @@ class Routes:
 
 
 def read_aliases(model: Path) -> dict[str, int]:
-    """Return alias -> version number; {} without a file. IndexUnreadable if it is spoiled."""
+    """Return alias -> version number; {} without a file. IndexUnreadable."""
     file = model / ALIASES_FILE
     if not file.exists():
         return {}
@@ -176,9 +176,9 @@ def changed(aliases: Mapping[str, int], alias: str, number: int | None) -> dict[
 
 
 def write_alias(model: Path, alias: str, number: int | None, write: Write = write_file) -> None:
-    """Let `alias` name the version `number`, or none, on disk; the others stay.
+    """Let `alias` name the version `number`, or none, on disk.
 
-    OSError, or IndexUnreadable for a spoiled file, leaves the file as before.
+    OSError, and IndexUnreadable for a spoiled file, leave the file as before.
     """
     temporary = model / f"{TEMPORARY}aliases"
     with locked(model):
@@ -194,10 +194,7 @@ def write_alias(model: Path, alias: str, number: int | None, write: Write = writ
 
 @contextmanager
 def locked(model: Path, within_s: float = LOCK_S) -> Iterator[None]:
-    """Wait for, then keep other processes from changing the aliases of the folder `model`.
-
-    TimeoutError after `within_s` seconds.
-    """
+    """Keep other processes from changing a model's aliases; TimeoutError after `within_s`."""
     descriptor = os.open(model, os.O_RDONLY | os.O_DIRECTORY)
     end = monotonic() + within_s
     try:

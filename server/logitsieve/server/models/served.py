@@ -1,4 +1,4 @@
-"""A loaded version: its engines, their cost, and its uses."""
+"""A loaded version: its engines, their cost, its uses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from logitsieve.v1 import decoder_pb2 as pb
 AnyDecoder = LocalDecoder | ShardedModel
 AnyIndex = Index | ShardedIndex
 
-BYTES_PER_US = 10_000  # that one core of a small machine streams: the guess for a pass over W
+BYTES_PER_US = 10_000  # that a core streams: the guess for a pass over W
 WINDOW = 100  # judged rows
-US_PER_RANDOM = 0.02  # a draw is taken to need a random number for each id
+US_PER_RANDOM = 0.02  # at most one for each id of a draw
 
 
 class EngineChoice(NamedTuple):
@@ -37,15 +37,14 @@ class EngineChoice(NamedTuple):
     us_per_row: float
     pace: Pace
     origin: bytes
-    goal: Goal  # precision that AUTO has to meet; empty if the request names its head
+    goal: Goal  # of AUTO; empty if the request names its head
 
 
 class DriftGuard:
-    """Tells if a point's live precision is below the one asked for.
+    """Tells if a point's live precision is below the one asked for; for the event loop alone.
 
-    When the lower 95 % bound of a point's misses exceeds a request's allowance in two windows in a
-    row, as one of many may err, AUTO leaves it until the version is loaded again. For the event
-    loop alone.
+    AUTO leaves a point, until the version is loaded again, when the lower 95 % bound of its misses
+    exceeds a request's allowance in two windows in a row: one of many may err.
     """
 
     def __init__(self) -> None:
@@ -58,7 +57,7 @@ class DriftGuard:
         return any(told.values())
 
     def refuted(self, point: OperatingPoint, goal: Goal) -> bool:
-        """Return True if live answers of `point` miss more than `goal` allows."""
+        """Check if live answers of `point` miss more than `goal` allows."""
         return not point.proven and any(
             self._ceilings.get((point.setting, k), 1.0) < least for k, least in goal.items()
         )
@@ -79,7 +78,7 @@ class DriftGuard:
 
 
 class UseCount:
-    """Counts the uses of a version, each a `with leases:`, by any thread.
+    """Counts the uses of a version, each a `with leases:`; thread-safe.
 
     After `end`, `idle` is done when no use is left; then `with` raises Unavailable.
     """
@@ -90,7 +89,7 @@ class UseCount:
         self._uses = 1  # its own, until `end`
         self.ended = False
         self.idle: Future[None] = Future()
-        self.idle.set_running_or_notify_cancel()  # cancelling a wait for it does not cancel it
+        self.idle.set_running_or_notify_cancel()  # a cancelled wait does not cancel it
 
     def end(self) -> None:
         with self._lock:
@@ -113,13 +112,13 @@ class UseCount:
 
 
 class Served:
-    """A loaded version. Its computations run within `with served.leases:`."""
+    """A loaded version; compute within `with served.leases:`."""
 
     def __init__(self, decoder: AnyDecoder) -> None:
         self.decoder = decoder
         self.offloaded = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
-        self.left: set[OperatingPoint] = set()  # the points that AUTO has left by live precision
+        self.left: set[OperatingPoint] = set()  # by AUTO, for their live precision
         self._guard = DriftGuard()
         self._us_per_logit = decoder.index.dim * 4 / BYTES_PER_US
         self._us_per_draw = decoder.index.vocab_size * US_PER_RANDOM
@@ -127,10 +126,7 @@ class Served:
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: Pace())
 
     def choose(self, request: PointRequest, rows: int, k: int, log_z: bool = False) -> EngineChoice:
-        """Choose an engine for `k` ids of each of `rows` rows.
-
-        `log_z`: the request needs a log Z even if it names no normalizer.
-        """
+        """Choose an engine for `k` ids a row; `log_z`: log Z is needed without a normalizer too."""
         auto = self.decoder.auto
         k_class = auto.k_class(k, request.precision)
         return self._chosen(request, auto.batch(rows), k_class, log_z)
@@ -140,7 +136,7 @@ class Served:
 
     @property
     def whole(self) -> LocalDecoder:
-        """The decoder of an index in one piece; InvalidRequest if the version is in shards."""
+        """The decoder; InvalidRequest if the version is in shards."""
         if not isinstance(self.decoder, LocalDecoder):
             got = f"{self.decoder.name}, which is in shards"
             raise InvalidRequest("model", got, "one in one piece")
@@ -168,9 +164,9 @@ class Served:
         ]
 
     def learn(self, chosen: EngineChoice, shares: Mapping[int, float]) -> OperatingPoint | None:
-        """Add the shares of the true top k in one answer, by class of k, on the event loop.
+        """Add the shares of the true top k in an answer, by class of k, on the event loop.
 
-        Returns the point that answered if AUTO leaves it for that.
+        Returns its point if AUTO leaves it.
         """
         point = self.decoder.auto.measured.get(setting_of(chosen.engine.head, chosen.engine.knobs))
         if point is None or point.proven or not self._guard.add(point.setting, shares):
@@ -202,10 +198,7 @@ class Served:
 
 
 def origin_of(engine: Point) -> bytes:
-    """Serialize the start of every response of an engine: protobuf merges the rest into it.
-
-    Each response has its Answer as field 1, so one start does for all kinds.
-    """
+    """Serialize the start of an engine's responses, of any kind: field 1 is their Answer."""
     answer = pb.Answer(model=engine.model, version=engine.version, digest=engine.digest)
     answer.head.CopyFrom(pb.Head(name=engine.head, knobs=engine.knobs))
     return pb.TopKResponse(answer=answer).SerializeToString()

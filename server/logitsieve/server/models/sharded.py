@@ -1,4 +1,4 @@
-"""A version in shards, in place of a decoder over one index."""
+"""A version in shards, instead of a decoder over one index."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def read_manifests(version: Path) -> list[Manifest]:
 
 
 def digest_of(manifests: Sequence[Manifest]) -> str:
-    """Return the identity (hex) of a version in shards: equal digests answer equally."""
+    """Return the identity (hex) of a version in shards."""
     return hashlib.sha256("".join(each.digest for each in manifests).encode()).hexdigest()
 
 
 def read_digest(version: Path) -> str:
-    """Read the identity of the version in a folder, in shards or not; IndexUnreadable."""
+    """Read the identity of a version, in shards or not; IndexUnreadable."""
     if is_sharded(version):
         return digest_of(read_manifests(version))
     return read_manifest(version).digest
@@ -53,10 +53,7 @@ class ShardedIndex:
 
 
 class ShardedModel:
-    """Engines over shards. AUTO is the default head: calibrations are of one index.
-
-    `warm` returns when every shard has answered.
-    """
+    """Engines over shards. AUTO is the default head: calibrations are of one index."""
 
     def __init__(
         self, version: Path, manifests: Sequence[Manifest], decoder: ShardedDecoder

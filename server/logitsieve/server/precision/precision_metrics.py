@@ -1,4 +1,4 @@
-"""Live precision for Prometheus and for AUTO; for the event loop alone."""
+"""Live precision for Prometheus and AUTO, on the event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BY_K = "model", "head", "k"
 
 
 class PrecisionMetrics(Collector):
-    """Counts judged rows; hits and misses are ids, not rows."""
+    """Counts judged rows, and ids that hit or missed."""
 
     def __init__(
         self, registry: CollectorRegistry, versions: Callable[[], Iterable[Version]]
@@ -93,5 +93,5 @@ class PrecisionMetrics(Collector):
 
 
 def shares(hits: Mapping[int, float]) -> dict[int, float]:
-    """Return class of k -> share of the true top k answered, by the largest k of each class."""
+    """Return the share of the true top k answered by class of k, for its largest k."""
     return {k_class(k): hits[k] / k for k in sorted(hits) if k_class(k) != BEYOND}

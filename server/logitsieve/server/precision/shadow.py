@@ -1,7 +1,7 @@
 """Live precision: a share of the answered TopK rows, answered again by the exact head.
 
-Rows without constraints are chosen with equal chance, proven ones too: a full queue would drop only
-rows that may be wrong. One thread of lower priority computes, and rests in proportion.
+Rows without constraints have equal chances, proven ones too, or a full queue would drop only rows
+that may be wrong. One thread of lower priority computes, and rests in proportion.
 """
 
 from __future__ import annotations
@@ -28,30 +28,27 @@ from logitsieve.server.models.served import EngineChoice, Served
 
 logger = logging.getLogger(__name__)
 
-QUEUE = 256  # rows that wait at most
+QUEUE = 256  # rows
 JOIN_S = 1.0
-# Not the lowest priority: a thread that holds the interpreter's lock must get time to release it.
-NICE = 10
+NICE = 10  # not the lowest: a thread with the interpreter's lock must get time to release it
 
 
 def step_back() -> None:
-    if sys.platform == "linux":  # the only one with priorities of threads
+    if sys.platform == "linux":  # threads have priorities
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
 
 
 class AnsweredRow(NamedTuple):
     served: Served
     chosen: EngineChoice
-    hidden: np.ndarray  # [1, D] in the dtype of the request
-    answer: TopK  # of this row
+    hidden: np.ndarray  # [1, D]
+    answer: TopK
 
 
 class Judgement(NamedTuple):
-    """Ids of the true answer that were answered, by k, up to the k of the request."""
-
     row: AnsweredRow
-    hits: Mapping[int, float]
-    missed_mass: float  # probability of the true top-k that was not answered
+    hits: Mapping[int, float]  # true ids answered, by k, up to the k of the request
+    missed_mass: float  # probability of the others
 
 
 def judge(row: AnsweredRow) -> Judgement:
@@ -80,7 +77,7 @@ def _top(reply: TopKReply) -> TopK:
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
-    """Return k -> true ids among the first k answers, for measured ks and the request's."""
+    """Return k -> true ids among the first k answers."""
     last = answer.ids.shape[1]
     hits_by_k = {}
     for k in (*(k for k in KS if k < last), last):
@@ -90,7 +87,10 @@ def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
 
 
 class Shadow:
-    """Judges a `share` of the rows, with at most `cpu` of one core; 0 of either turns it off."""
+    """Judges a `share` of the rows by at most `cpu` of one core; 0 of either turns it off.
+
+    It calls `judged`, or `lost(model, reason)`, on the event loop.
+    """
 
     def __init__(
         self,
@@ -103,7 +103,6 @@ class Shadow:
         clock: Callable[[], float] = thread_time,
         stopping: Event | None = None,
     ) -> None:
-        """`judged`, or `lost(model, reason)` for rows not judged, are called on the loop."""
         self._on = share > 0 and cpu > 0
         self._share = share
         self._rest = 1 / cpu - 1 if self._on else inf  # seconds for a second of work
@@ -131,7 +130,7 @@ class Shadow:
     def offer(
         self, served: Served, chosen: EngineChoice, hidden: np.ndarray, reply: TopKReply
     ) -> None:
-        """Copy the chosen rows of `hidden` [B, D] and of their reply, unless some are missing."""
+        """Copy the chosen rows of `hidden` [B, D] and of their reply."""
         if reply.answer.rows_missing:
             return
         while self._gap < len(hidden):
@@ -146,7 +145,7 @@ class Shadow:
         self._gap -= len(hidden)
 
     def _draw(self) -> float:
-        """Number of rows to skip: geometric, so that each row has the same chance."""
+        """Draw the number of rows to skip: geometric, for equal chances."""
         if not self._on:
             return inf
         return 0 if self._share == 1 else log(1 - self._random.random()) // log1p(-self._share)
@@ -167,7 +166,7 @@ class Shadow:
                 judgement = judge(row)
         except Unavailable:
             return lambda: self._lost(row.chosen.engine.model, "unloaded")
-        except Exception:  # requests go on
+        except Exception:
             logger.exception("a row of %s was not judged", row.chosen.engine.model)
             return lambda: self._lost(row.chosen.engine.model, "failed")
         return lambda: self._judged(judgement)

@@ -16,8 +16,7 @@ from logitsieve.server.rpc.intake import HEALTH
 from logitsieve.server.rpc.status import abort, ending, guarded
 from logitsieve.server.security.secrets import HEADER, Tokens
 
-# Calls of this method last as long as a client likes.
-LASTING = "/logitsieve.v1.Decoder/Decode"
+LASTING = "/logitsieve.v1.Decoder/Decode"  # as long as a client likes
 RECHECK_S = 1.0  # between checks of a silent stream's token
 
 Check = Callable[[], None]  # ServiceError once a token is no longer good
@@ -25,10 +24,10 @@ Stream = Callable[[Any, Context], Awaitable[None]]
 
 
 class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library is untyped
-    """Lets calls with a token of the port's scope pass, and health checks.
+    """Passes health checks, and calls with a token of the port's scope.
 
-    A Decode stream ends with the next message, or within `recheck_s` seconds, once its token is no
-    longer in the file.
+    Once its token is no longer in the file, a Decode stream ends with the next message, or within
+    `recheck_s` seconds.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
 
 class _CheckedContext:
-    """The context of a stream, which reads messages while the token is good."""
+    """A stream's context: reads messages while the token is good."""
 
     def __init__(self, context: Context, check: Check) -> None:
         self._context, self._check = context, check

@@ -1,6 +1,6 @@
 """The Admin service, on its own port: loads, unloads and names versions while others serve.
 
-Work that has begun is finished, even if the client goes away.
+Begun work is finished, even if the client goes away.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AdminService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def Load(self, request: pb.LoadRequest, call: Call) -> pb.Model:
-        """Return once the version answers. Equal requests at the same time are one load."""
+        """Return once the version answers. Equal requests share one load."""
         key = request.name, to_number(request.version), request.alias
         task = self._loads.get(key)
         if task is None:
@@ -44,7 +44,7 @@ class AdminService:
         return self._model(*key[:2])
 
     async def Unload(self, request: pb.UnloadRequest, call: Call) -> pb.Model:
-        """Return the version, without a state if it is gone within `drain_ms`, else UNLOADING."""
+        """Return the version, UNLOADING unless it is gone within `drain_ms`."""
         key = request.name, to_number(request.version)
         unloading = self._begin(self._unload(*key))
         if (retiring := await asyncio.shield(unloading)) is not None:

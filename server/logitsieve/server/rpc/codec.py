@@ -25,13 +25,13 @@ NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODE
 SETS = ("banned", "allowed", "biased", "repeated")
 PROVENANCE = ("exact", "scanned", "fallback")  # columns of every answer
 LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
-STARTS_KEPT = 4096  # of some 200 bytes
+STARTS_KEPT = 4096  # of about 200 bytes
 
 
 def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
-    """Convert a pb.Tensor, or a value with its fields, to an array [rows, cols] over its bytes.
+    """Convert a value with pb.Tensor's fields to an array [rows, cols] over its bytes.
 
-    InvalidRequest names `field` unless the tensor is sound and, if given, of dtype `only`.
+    InvalidRequest names `field`, also for another dtype than `only`.
     """
     dtype, data = int(tensor.dtype), tensor.data  # each read copies the bytes
     if not dtype and not data:
@@ -58,7 +58,7 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
 
 
 def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
-    """`normalizer` is used if the target names none. InvalidRequest names the field at fault."""
+    """Convert a target, which may override `normalizer`. InvalidRequest names the field."""
     if code := target.normalizer:
         normalizer = NORMALIZER_NAMES.get(code, str(code))
     precision, width = None, asked_width(target.log_z_width or None)
@@ -77,10 +77,7 @@ def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
-    """InvalidRequest names the field at fault, or `constraints` for over `most_ids` ids.
-
-    `Constraints.for_rows` checks the sets against the rows of a request.
-    """
+    """Convert constraints, unchecked against rows. InvalidRequest names the field."""
     sets = {
         name: _to_sets(getattr(message, name), f"constraints.{name}")
         for name in SETS
@@ -100,10 +97,9 @@ def _to_sets(message: pb.IdSets, field: str) -> IdSets:
 
 
 def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
-    """Serialize a reply after its `origin_of`, with the wait of its request.
+    """Serialize a reply after its `origin_of`: protobuf merges parts, each a message of `kind`.
 
-    A reply's arrays have the names of its message's fields. Each part is a message of `kind`, which
-    protobuf merges into those before it.
+    A reply's arrays have the names of the message's fields.
     """
     answer, parts = reply.answer, [origin]
     for name, array in zip(reply._fields, cast("tuple[np.ndarray, ...]", reply[:-1]), strict=False):
@@ -125,7 +121,7 @@ def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
 
 @lru_cache(maxsize=STARTS_KEPT)
 def _start(kind: Any, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Serialize a message of `kind` with a tensor in its field `path`, up to the elements."""
+    """Serialize a `kind` with a tensor in its field `path`, up to the elements."""
     rows, cols = (*shape, 1)[:2]
     size = rows * cols * dtype.itemsize
     tensor = pb.Tensor(dtype=cast(Any, CODES[dtype]), rows=rows, cols=cols).SerializeToString()
@@ -146,7 +142,7 @@ def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:
 
 
 def _head(number: int, size: int) -> bytes:
-    """Encode the head of a field of `size` bytes."""
+    """Encode the start of a field of `size` bytes."""
     return _varint(number << 3 | LENGTH_DELIMITED) + _varint(size)
 
 

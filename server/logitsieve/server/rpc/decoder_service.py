@@ -1,4 +1,4 @@
-"""The Decoder service: unary requests and streams, answered in process."""
+"""The Decoder service: unary requests and streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DecoderService:
     async def answer(
         self, method: Method, request: Any, call: Call, write: Write | None = None
     ) -> bytes:
-        """Read a request once it is admitted, compute its reply and write it, by `write` if any."""
+        """Admit and read a request, compute its reply, and write it, by `write` if given."""
         target = request.target
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)

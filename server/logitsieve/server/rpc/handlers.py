@@ -1,6 +1,6 @@
-"""From a method over messages to a gRPC handler: errors, metrics and cancellation in one place.
+"""gRPC handlers of methods over messages: errors, metrics and cancellation in one place.
 
-Handlers take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
+They take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from logitsieve.v1.rpcs import TIMEOUT
 
 log = logging.getLogger(__name__)
 
-Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply types of bytes
-# A request -> its response, serialized or not
-Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]
+Context = Any  # grpc.aio.ServicerContext, over bytes
+Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]  # a request -> its response
 M = TypeVar("M", bound=Message)
 
 TRACE_KEYS = ("traceparent", "tracestate")
@@ -35,11 +34,11 @@ SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: 
 
 
 class Told(NamedTuple):
-    """The metadata of a call that its client may send."""
+    """Metadata that a call may bring."""
 
     request_id: str  # "" if it cannot be repeated
     trace: dict[str, str]  # W3C trace context
-    timeout_ms: int  # the whole time of the call; 0: not told, or a number of more than hours
+    timeout_ms: int  # of the call in all; 0: not told, or hours
 
 
 def told(metadata: Any) -> Told:
@@ -57,7 +56,7 @@ def told(metadata: Any) -> Told:
 
 
 def waited_ns(timeout_ms: int, left_s: float | None) -> int:
-    """Return how long a call waited before it got here, in its client and in gRPC."""
+    """Return how long a call has waited in its client and in gRPC."""
     if not timeout_ms or left_s is None:
         return 0
     return max(0, timeout_ms * 1_000_000 - round(left_s * 1e9))
@@ -76,7 +75,7 @@ def parse(kind: type[M], message: bytes) -> M:
 def unary(
     rpc: str, kind: type[Message], behaviour: Behaviour, metrics: Metrics
 ) -> grpc.RpcMethodHandler:
-    """Wrap `behaviour`, which takes a `kind`; each failure becomes a status with our trailer."""
+    """Wrap `behaviour`, which takes a `kind`; failures become statuses with our trailer."""
 
     @guarded
     async def handler(message: bytes, context: Context) -> bytes:
@@ -109,7 +108,7 @@ def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
 
 
 def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
-    """Count and log a call that failed, and return its status; raise a cancellation again."""
+    """Count and log a failed call, and return its status; raise a cancellation again."""
     if not isinstance(error, Exception):
         metrics.finish(call, "CANCELLED")
         raise error
@@ -123,7 +122,7 @@ def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
 
 
 def peer_of(context: Context) -> str:
-    """Return the address of a call's client at level debug, or ""."""
+    """Return the client's address, at level debug, or ""."""
     return str(context.peer()) if log.isEnabledFor(logging.DEBUG) else ""
 
 

@@ -1,4 +1,4 @@
-"""grpc.health.v1: the whole server as "", each model by its name, each version as name@version."""
+"""grpc.health.v1 of the server, "", of each model by its name, of each version as name@version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logitsieve.server.rpc.status import guarded
 class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
     """NOT_SERVING until `publish`; `drain` ends watches.
 
-    The library's own servicer removes no service, and its watches hold up the exit.
+    The library's servicer removes no service, and its watches hold up the exit.
     """
 
     def __init__(self) -> None:

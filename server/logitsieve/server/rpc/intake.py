@@ -1,4 +1,4 @@
-"""The bytes of requests and replies in memory: calls beyond a number of them wait, unread."""
+"""A limit on the bytes of requests and replies in memory: calls beyond it wait, unread."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ import grpc
 from logitsieve.api.errors import Overloaded
 from logitsieve.server.rpc.status import ending, to_status
 
-COPIES = 2  # of a message: gRPC's bytes and ours, or arrays
-MOST_WAITING = 1000  # calls that wait to be read; gRPC has the first 64 KiB or so of each
+COPIES = 2  # of a message: gRPC's bytes, and ours or arrays
+MOST_WAITING = 1000  # calls that wait to be read; gRPC holds about 64 KiB of each
 RETRY_S = 0.1
 HEALTH = "/grpc.health.v1.Health/"
 
 
 class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library is untyped
-    """Lets calls be read while the messages in memory, and those to come, fit `most` bytes.
+    """Lets calls be read, oldest first, while messages fit `most` bytes; one always fits.
 
-    A unary call counts as the `longest` message until it has been read; the oldest of those that
-    wait is the next. A message of a stream counts once it has been read. One always fits. With
-    each counts the largest `reply`, until it is known. A byte counts as COPIES.
+    A unary call counts as the `longest` message until it has been read, a message of a stream from
+    then on, each with the largest `reply` until it is known. A byte counts as COPIES.
     """
 
     def __init__(self, most: int, longest: int, reply: int = 0) -> None:
         self._most, self._longest, self._reply = most // COPIES, longest, reply
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.bytes = 0
-        self.calls = 0  # and messages of streams, that wait here or have been let in
+        self.calls = 0  # and messages of streams, waiting or let in
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -47,7 +46,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             if len(self._waiting) >= MOST_WAITING:
                 raise Overloaded(f"{MOST_WAITING} calls wait to be read", RETRY_S)
             held = await self.enter(self._longest)
-            task = asyncio.current_task()  # gRPC makes one for each call, which ends with it
+            task = asyncio.current_task()  # gRPC makes one for each call
             assert task is not None
             task.add_done_callback(held.leave)
         except Exception as error:  # in an interceptor behind it, too
@@ -55,7 +54,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         return handler
 
     async def enter(self, size: int) -> Held:
-        """Wait until a message of `size` bytes fits, then count it until it `leave`s."""
+        """Wait until a message fits, then count it until it `leave`s."""
         size += self._reply
         fits = not self._waiting and self._fits(size)
         self.calls += 1
@@ -87,7 +86,7 @@ class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """The bytes that an Intake counts for a call, or for a message of a stream."""
+    """Bytes that an Intake counts for a call or a message of a stream."""
 
     intake: Intake
     size: int
@@ -103,10 +102,10 @@ class Held:
 
 
 INTAKE: ContextVar[Intake | None] = ContextVar("intake", default=None)  # of a stream
-HELD: ContextVar[Held | None] = ContextVar("held", default=None)  # of the task's call or message
+HELD: ContextVar[Held | None] = ContextVar("held", default=None)  # of this task
 
 
 def expect(size: int) -> None:
-    """Count this task's call as `size` bytes, of its message and its reply."""
+    """Count this task's message and its reply as `size` bytes."""
     if (held := HELD.get()) is not None:
         held.shrink(size)

@@ -1,6 +1,4 @@
-"""Readers of the requests of each RPC.
-
-Sizes are checked here, on the event loop; values in `compute`.
+"""Readers of requests: sizes are checked here, on the event loop, values in `compute`.
 
 Shape letters: B batch rows, T targets.
 """
@@ -33,7 +31,7 @@ class Method(NamedTuple):
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
     finds_log_z: bool  # even if no normalizer is named
-    normalizer: str = ""  # then this one, unless the index decides
+    normalizer: str = ""  # by default
 
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -70,10 +68,7 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
-    """`seeds` has one seed for each row, or one to spread over them.
-
-    The server draws none, so a retry draws the same ids.
-    """
+    """Read `seeds`, one for each row or one to spread: the server draws none, for equal retries."""
     hidden, constraints, edited = _read_rows(request, config)
     samples = _within("samples", request.samples, config.max_samples)
     if request.top_k > config.max_k:
@@ -103,7 +98,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
 def read_beam_step(
     request: pb.BeamStepRequest, config: ServeConfig, index: AnyIndex
 ) -> PreparedRequest:
-    """Unset vectors mean score and length 0, unfinished."""
+    """Read hypotheses, by default of score and length 0, unfinished."""
     hidden, constraints, edited = _read_rows(request, config)
     beams_out = _within("beams_out", request.beams_out, config.max_k)
     if len(request.eos_ids) > config.max_k:
@@ -156,7 +151,7 @@ def _read_rows(request: Any, config: ServeConfig) -> tuple[np.ndarray, Constrain
 def _parts(
     hidden: np.ndarray, index: AnyIndex, constraints: Constraints | None
 ) -> Callable[[slice], tuple[Float32, Constraints | None]]:
-    """Return a function of rows, which checks the constraints of all of them once."""
+    """Return a reader of some rows; it checks the constraints of all of them once."""
     sets = cache(lambda: constraints and constraints.for_rows(len(hidden)))
 
     def part(rows: slice) -> tuple[Float32, Constraints | None]:

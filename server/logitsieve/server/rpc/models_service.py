@@ -24,7 +24,7 @@ class ModelsService:
     most_bytes: int  # of a request on the port
 
     async def List(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
-        """A page's token is the last label on it."""
+        """Return a page; its token is its last label."""
         size = min(request.page_size or PAGE_SIZE, MAX_PAGE_SIZE)
         versions = self.repository.versions()
         start = 0

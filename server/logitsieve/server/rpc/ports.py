@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
 IDLE_MS = 1_800_000  # without a call
-PINGS_MS = 5_000  # gRPC's own five minutes would close streams that are pinged every 30 s
+PINGS_MS = 5_000  # gRPC's default would close streams that are pinged every 30 s
 
 
 class Ports:
@@ -38,23 +38,23 @@ class Ports:
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
-        """Make an unbound server; with tokens, calls need one of this scope."""
+        """Make an unbound server; calls need a token of this scope, if there are tokens."""
         config = self._config
         reply = config.max_reply_bytes if scope == READ else 0
         intake = Intake(config.request_memory_mb << 20, max_message_bytes, reply)
         self._intakes.append(intake)
         interceptors: list[Any] = [intake]
-        if self.tokens is not None:  # behind it, so that a call without a token does not wait
+        if self.tokens is not None:  # the intake asks it first: no call without a token waits
             interceptors.append(Access(self.tokens, scope, self._metrics))
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
-                ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
+                ("grpc.so_reuseport", 0),  # no two servers share a port by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                # None: gRPC inflates a message before it applies the limit on its length.
+                # None: gRPC inflates a message before it checks its length.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
-                # Or gRPC takes megabytes of each call that waits to be read, for long fat networks.
+                # Or gRPC may read megabytes of each waiting call.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
                 ("grpc.max_metadata_size", METADATA_BYTES),
@@ -101,10 +101,7 @@ def address(host: str, port: int) -> str:
 
 
 def check_free(field: str, host: str, port: int) -> None:
-    """InvalidRequest names `field` if the port cannot be bound.
-
-    Called before models load; gRPC itself would write to stderr.
-    """
+    """InvalidRequest names `field` if the port cannot be bound; gRPC would write to stderr."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

@@ -1,4 +1,4 @@
-"""Exceptions -> gRPC status codes in one table, the trailer with the rest, and calls that fail."""
+"""Exceptions -> gRPC statuses with a trailer, and the end of calls that fail."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 
 PUSHBACK = "grpc-retry-pushback-ms"
 
-# A trailer over 8 KiB makes gRPC replace the status; it has the message twice.
-MAX_TEXT = 500
+MAX_TEXT = 500  # a trailer over 8 KiB, with the message twice, makes gRPC replace the status
 
 EXHAUSTED_RETRY_MS = 100
 
@@ -69,10 +68,7 @@ class CallStatus(NamedTuple):
 
 
 def to_status(error: Exception) -> CallStatus:
-    """Make the status of a failed call: INTERNAL, logged under an incident id, if unforeseen.
-
-    Of an incident, only the id leaves the server.
-    """
+    """Make the status of a failed call; an unforeseen one is logged, and only its id leaves."""
     code = CODES[type(error)] if isinstance(error, errors.LogitsieveError) else StatusCode.INTERNAL
     reply = pb.Error(code=code.value[0], message=_short(str(error)))
     if code is StatusCode.INTERNAL:
@@ -95,7 +91,7 @@ async def abort(status: CallStatus, context: Any, request_id: str = "") -> NoRet
 
 
 def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Let any failure of a handler end its call like others; gRPC would send its text to clients.
+    """End the call by our status if its handler fails; gRPC would send the text to clients.
 
     The last argument is the context of the call.
     """

@@ -1,7 +1,6 @@
 """Decode: requests and replies of all RPCs on one stream, matched by id.
 
-Each of a stream's workers writes its reply before it takes another message: a client that does not
-read is not read from.
+A worker writes its reply before it takes another message: a client that does not read is not read.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
-# Messages of one stream that the server holds: enough to compute while others travel.
-IN_FLIGHT = 16
+IN_FLIGHT = 16  # messages of a stream at a time: some are computed while others travel
 
-# (method, request, call) -> serialized response
-Answer = Callable[[Method, object, Call], Awaitable[bytes]]
+Answer = Callable[[Method, object, Call], Awaitable[bytes]]  # -> the serialized response
 
 
 class DecodeStreams:
@@ -36,7 +33,7 @@ class DecodeStreams:
         self._draining = False
 
     def drain(self) -> None:
-        """Take no more messages; a stream ends with the replies to those it has taken."""
+        """Take no more messages; streams end with the replies to the taken ones."""
         self._draining = True
         for stream in self._open:
             stream.end()
@@ -81,7 +78,7 @@ class DecodeStreams:
         call.rpc = method.rpc.name
         call.limit(request.timeout_ms / 1000)
         answer = self._answer(method, getattr(request, field), call)
-        del request  # what it holds has been copied
+        del request  # its bytes have been copied
         return to_decode_response(call.id, field, await answer)
 
 
@@ -94,10 +91,7 @@ class _Stream:
         self._ended = False
 
     async def run(self) -> None:
-        """Return when the client has sent its last message and has all its replies.
-
-        CancelledError if the client goes away before.
-        """
+        """Return when the last reply is written; CancelledError if the client goes away before."""
         self._handler = asyncio.current_task()
         # An abort sends it again after a first reply that was cancelled, and then loses its status.
         await asyncio.gather(self._context.send_initial_metadata(()), return_exceptions=True)
@@ -134,7 +128,7 @@ class _Stream:
             except asyncio.CancelledError:
                 if not self._ended or reader is None:
                     raise
-                reader.uncancel()  # it was `end`: other workers finish their requests
+                reader.uncancel()  # by `end`: other workers finish their requests
                 return None
             finally:
                 self._reader = None

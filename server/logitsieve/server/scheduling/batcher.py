@@ -1,7 +1,7 @@
 """The queue before the pool, counted in rows.
 
-A worker takes the oldest request, and others of its key that fit into the batch. A longer request
-goes to the end of the queue after each batch, so small ones wait for one.
+A worker takes the oldest request, with others of its key that fit into the batch. A longer one goes
+to the end of the queue after each batch, so small ones wait for one batch.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ from typing import NamedTuple
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.server.scheduling.request import QueuedRequest
 
-# The shortest wait that a refused client is told, against its usual timeout of 5 s.
 LEAST_RETRY_S = 0.05
 
 TOO_LATE = "the deadline passed before computing"
 
-# The share of its time that a request may wait. The rest is for computing, the way back, and errors
-# of estimates.
-PATIENCE = 0.5
-
-# An estimate that is more times the time left tells that a request comes too late.
-DOUBT = 4.0
+PATIENCE = 0.5  # share of its time that a request may wait; the rest is for computing and errors
+DOUBT = 4.0  # a request is refused if its estimate is more times the time left
 
 
 class Batch(NamedTuple):
@@ -44,8 +39,8 @@ class Batch(NamedTuple):
 class Batcher:
     """A bounded queue that workers take batches from; thread-safe.
 
-    `max_rows` bounds the rows that wait, except that one request always may. A request of less than
-    a batch waits up to `delay_s` for others to join it, unless all workers were idle when it came.
+    One request may wait, others while all have at most `max_rows` rows. A small one waits up to
+    `delay_s` for others to join it, unless a worker is idle.
     """
 
     def __init__(
@@ -63,9 +58,9 @@ class Batcher:
         self._changed = Condition()
         self._queue: deque[QueuedRequest] = deque()
         self._closed = False
-        self._in_flight: set[QueuedRequest] = set()  # those that wait or are computed
+        self._in_flight: set[QueuedRequest] = set()  # waiting or computed
         self.rows = 0  # that wait
-        self._us = 0.0  # estimate of all work left in flight
+        self._us = 0.0  # estimate of the work left in flight
 
     @property
     def in_flight(self) -> int:
@@ -76,11 +71,11 @@ class Batcher:
         return self._us / self._workers * 1e-6
 
     def admit(self, time_left_s: float | None, waited_s: float = 0.0, queues: bool = True) -> None:
-        """Refuse a request by its time or the number in flight, before it is read.
+        """Refuse a request before it is read.
 
-        DeadlineExceeded if its time is up; Overloaded if too much is in flight, or if it would
-        wait for more than PATIENCE of its time, with the `waited_s` seconds that it has waited.
-        `queues` False: a thread is free for it.
+        DeadlineExceeded if its time is up; Overloaded if too many are in flight, or if it would
+        wait, `waited_s` included, for more than PATIENCE of its time. `queues` False: a thread is
+        free for it.
         """
         if time_left_s is not None:
             if time_left_s <= 0:
@@ -92,9 +87,9 @@ class Batcher:
             raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
 
     def put(self, queued: QueuedRequest, waited_s: float = 0.0) -> None:
-        """Append a request; raises like `admit`, and Overloaded if too many rows wait.
+        """Append a request; raises like `admit`.
 
-        DeadlineExceeded, too, if computing it takes far longer than it has.
+        Also Overloaded if too many rows wait, and DeadlineExceeded if computing takes far too long.
         """
         with self._changed:
             if self._closed:
@@ -120,7 +115,7 @@ class Batcher:
                 self._drop(queued)
 
     def take(self) -> Batch | None:
-        """Wait for the next batch, to be passed to `done`; None when the queue is closed."""
+        """Wait for a batch, to be passed to `done`; None once the queue is closed."""
         with self._changed:
             while not self._closed:
                 if not self._queue:
@@ -134,7 +129,7 @@ class Batcher:
     def done(
         self, batch: Batch, took_us: float | None, answered: Collection[QueuedRequest]
     ) -> None:
-        """Take back a batch; `took_us` None if it was not computed to its end."""
+        """Take back a batch; `took_us` None if it failed."""
         with self._changed:
             if took_us is not None:
                 batch.requests[0].pace.add(took_us / max(batch.estimate_us, 1e-3))
@@ -151,7 +146,7 @@ class Batcher:
                     self._append(queued)
 
     def clear(self) -> list[QueuedRequest]:
-        """Return all requests in flight, which are taken out."""
+        """Take out all requests in flight."""
         with self._changed:
             rest = list(self._in_flight)
             self._in_flight.clear()
@@ -160,7 +155,7 @@ class Batcher:
             return rest
 
     def close(self) -> list[QueuedRequest]:
-        """Let workers end; return the requests that wait, which are taken out."""
+        """Let workers end; take out the requests that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

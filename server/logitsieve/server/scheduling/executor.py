@@ -1,6 +1,6 @@
 """Runs requests: small ones on the event loop, the rest in batches on a pool of threads.
 
-Heads and normalizers promise that no answer depends on the other requests of its batch.
+No answer depends on the other requests of its batch: heads and normalizers promise that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Handed = list[tuple[int, Finished]]  # one, with the rows of its batch
 class Executor:
     """Runs computations for event loops.
 
-    `count_batch` gets the rows of each batch, `lose_device` the failure of a GPU, both on the loop.
+    `count_batch` (a batch's rows) and `lose_device` (a GPU's failure) are called on the loop;
     `device_ns` returns the calling thread's time on GPUs so far.
     """
 
@@ -90,9 +90,9 @@ class Executor:
     ) -> Computed:
         """Return the reply of `point`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
-        `offloaded` work, of a GPU or other processes, never runs on the event loop. Raises like
-        `Batcher.put`. A request cancelled, or too late, is computed no further than its present
-        batch. `timings` get the calls to shards.
+        `offloaded` work, of a GPU or other processes, never runs on the event loop. A cancelled or
+        late request ends with its present batch. `timings` get the calls to shards. Raises like
+        `Batcher.put`.
         """
         estimate_us += extra_us
         small = not offloaded and pace.fits_loop(estimate_us)
@@ -118,7 +118,7 @@ class Executor:
             raise
 
     def close(self, within_s: float = CLOSE_S) -> None:
-        """End the pool; cancel what waits, and what is not computed `within_s` seconds."""
+        """End the pool; cancel requests that wait, or are not computed `within_s` seconds."""
         _cancel(self.batcher.close())
         end = monotonic() + within_s
         for thread in self._pool:
@@ -133,11 +133,10 @@ class Executor:
                     return
                 loop = (batch.requests or batch.late)[0].future.get_loop()
                 self._compute(batch, handed)
-                # A reference held here while the loop goes on would keep an unloaded index mapped.
-                del batch
+                del batch  # it would keep an unloaded index mapped
                 _soon(loop, self._deliver, handed)
                 handed = []
-            except Exception as error:  # ours: no client must wait for a request that is lost
+            except Exception as error:  # a defect: no client must wait for a lost request
                 log.exception("the queue is lost")
                 self._give_up(error, handed)
                 handed = []
@@ -206,7 +205,7 @@ def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
 
 
 def joined(parts: Sequence[Reply]) -> Reply:
-    """Make one reply of those to parts of a request."""
+    """Join the replies to parts of a request."""
     answers = [part.answer for part in parts]
     answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
     answer = answer._replace(

@@ -1,4 +1,4 @@
-"""Requests: read, then queued with their estimated cost."""
+"""Requests, read, then queued with their estimated cost."""
 
 from __future__ import annotations
 
@@ -14,32 +14,24 @@ from logitsieve.server.config import ANSWER_BYTES
 from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
 
-# Heads gain little by larger batches; cheap rows make larger ones, up to BATCH_US.
-BATCH_ROWS = 64
+BATCH_ROWS = 64  # heads gain little by more; cheap rows make larger batches, up to BATCH_US
 BATCH_US = 2000.0
+BUCKET_ROWS = 256  # for a GPU or other processes, a batch costs little more than a row
+PART_US = 50_000.0  # most of a batch's draws and single logits: it cannot be interrupted
 
-# A GPU's largest bucket: a batch for it, or for other processes, costs little more than a row.
-BUCKET_ROWS = 256
-
-# The draws and single logits of one batch, at most: a batch cannot be interrupted.
-PART_US = 50_000.0
-
-# A hop to a thread and back costs 50-80 us: shorter work stays on the loop.
-INLINE_US = 100.0
-OWN_US = INLINE_US / 4  # what Python takes, however little is computed
+INLINE_US = 100.0  # shorter work stays on the loop, as a hop to a thread and back costs 50-80 us
+OWN_US = INLINE_US / 4  # least time, taken by Python
 WORST = 20.0  # a longer pause was not the engine's
-FORGIVEN = 0.99  # so an engine that left the loop is tried there again, now and then
-
+FORGIVEN = 0.99  # so an engine that left the loop is tried there again
 FRESH = 0.2  # weight of the last value in a RunningMean
 
 ALL = slice(None)
 
-# A reply, the wait of its request and a GPU's time for it, in nanoseconds.
-Computed = tuple[Reply, int, int]
+Computed = tuple[Reply, int, int]  # a reply, its request's wait and a GPU's time for it, in ns
 
 
 class Point(Answering, Protocol):
-    """A head at its knobs over one index or over shards; thread-safe. `normalizer` "": none."""
+    """A head at its knobs over an index or shards; thread-safe. `normalizer` "": none."""
 
     model: str
     version: str
@@ -53,7 +45,7 @@ class Point(Answering, Protocol):
 
 
 class RunningMean:
-    """A mean that follows its last values; 0 at first. Any number of threads may add."""
+    """A mean that follows its last values; 0 at first; thread-safe."""
 
     value = 0.0
 
@@ -62,7 +54,7 @@ class RunningMean:
 
 
 class Pace:
-    """Time taken, over estimated, by an engine: in the pool, and on the event loop."""
+    """An engine's time, over the estimate, in the pool and on the event loop."""
 
     def __init__(self) -> None:
         self.pool, self.loop = RunningMean(), RunningMean()
@@ -80,7 +72,7 @@ class Pace:
 
 
 class PreparedRequest(NamedTuple):
-    """A request that `compute(point, rows)` answers, for a slice of its rows or ALL."""
+    """A request; `compute(point, rows)` answers a slice of its rows or ALL."""
 
     rows: int
     k: int  # that AUTO chooses for
@@ -88,7 +80,7 @@ class PreparedRequest(NamedTuple):
     draws: int
     compute: Callable[[Point, slice], Reply]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
-    together: int = 1  # rows that are computed in one piece: those of a group of beams
+    together: int = 1  # rows that are not parted: a group of beams
 
     @property
     def reply_bytes(self) -> int:
@@ -97,7 +89,7 @@ class PreparedRequest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request that waits or is computed. Deadlines are seconds of `monotonic`."""
+    """A request that waits or is computed. Deadlines are of `monotonic`."""
 
     point: Point
     request: PreparedRequest
@@ -106,18 +98,18 @@ class QueuedRequest:
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
-    offloaded: bool = False  # computed by a GPU or by other processes
-    extra_us: float = 0.0  # of the estimate: draws and single logits, which no rows share
+    offloaded: bool = False  # to a GPU or other processes
+    extra_us: float = 0.0  # of the estimate: draws and single logits
     start: int = 0  # rows before it have been computed
     stop: int = 0  # rows from `start` to here are in a batch
-    timings: Timings = field(default_factory=list)  # of its computation's calls to others
-    parts: list[Reply] = field(default_factory=list)  # of the computed rows
+    timings: Timings = field(default_factory=list)  # of calls to shards
+    parts: list[Reply] = field(default_factory=list)
     queue_ns: int = 0
     device_ns: int = 0
-    ready_at: float = 0.0  # from then on it waits for no others
+    ready_at: float = 0.0  # then it waits for no others
     us_per_row: float = field(init=False)
-    batch_rows: int = field(init=False)  # the most of them in a batch
-    paced_us: float = field(init=False)  # at the pace of its arrival
+    batch_rows: int = field(init=False)  # most in a batch
+    paced_us: float = field(init=False)  # a row, at the pace of its arrival
     key: tuple[Point, int, int] | None = field(init=False)  # equal ones may share a batch
 
     def __post_init__(self) -> None:

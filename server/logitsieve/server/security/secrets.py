@@ -1,8 +1,7 @@
 """Certificates and bearer tokens from files, which are read again when they change.
 
-One token a line, `scope:token`; lines that are empty or begin with `#` are skipped. The scope
-`admin` includes the others. Only hashes are kept, and all are compared, in constant time. Of a file
-that cannot be used, the last good state stays.
+One token a line, `scope:token`; empty lines and `#` are skipped; `admin` includes the other scopes.
+Only hashes are kept; all are compared, in constant time. The last good state of a file stays.
 """
 
 from __future__ import annotations
@@ -34,21 +33,19 @@ SCOPES = {
 }
 HEADER = "authorization"
 RENEW_S = 0.5
-# RFC 6750's b64token, long enough not to be guessed.
-TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
+TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's b64token
 LINE = "scope:token: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
 PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
-# Writable by the group, or anything by others. Mounted secrets are readable by a group.
-EXPOSED = 0o027
+EXPOSED = 0o027  # writable by the group, or open to others
 
-Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, the scopes that it has)
+Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, its scopes)
 
 
 class ReloadingFile(Generic[T]):
-    """The value that `read()` returned when the files were last good; the first is the secret.
+    """The value of `read()` when the files were last good; the first is the secret.
 
-    InvalidRequest names the option if they are not good at the start.
+    InvalidRequest names the option if they cannot be used at the start.
     """
 
     def __init__(self, option: str, read: Callable[[], T], allowed: str, *files: Path) -> None:
@@ -62,14 +59,13 @@ class ReloadingFile(Generic[T]):
             raise InvalidRequest(option, error, allowed) from error
 
     def renew(self) -> bool:
-        """Read changed files again; True on success. A failure is logged once."""
+        """Read changed files; True on success. A failure is logged once."""
         try:
             stamp = self._stats()
             if stamp == self._stamp:
                 return False
             value = self._read()
-            # Only one of two files may have been replaced by now.
-            if self._stats() != stamp:
+            if self._stats() != stamp:  # only one of two is replaced by now
                 return False
             self._warn_if_exposed()
         except (OSError, InvalidRequest) as error:
@@ -95,17 +91,14 @@ class ReloadingFile(Generic[T]):
 
 
 class Tokens:
-    """The tokens of a file as of the last `renew`, which reads it; `check` never does."""
+    """The tokens of a file as of the last `renew`; `check` does not read it."""
 
     def __init__(self, path: Path) -> None:
         self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
         self.renew = self._file.renew
 
     def check(self, header: str, scope: str) -> None:
-        """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file.
-
-        PermissionDenied if the token lacks the scope.
-        """
+        """Unauthenticated without "Bearer <token>" of the file, PermissionDenied for its scope."""
         kind, _, token = header.partition(" ")
         digest = sha256(token.strip().encode()).digest()
         matching = [
@@ -118,7 +111,7 @@ class Tokens:
 
 
 async def keep_renewing(*files: ReloadingFile[Any] | Tokens | None) -> None:
-    """Read changed files again, off the event loop, until cancelled."""
+    """Read changed files, off the event loop, until cancelled."""
     while True:
         await asyncio.sleep(RENEW_S)
         for file in files:
@@ -127,7 +120,7 @@ async def keep_renewing(*files: ReloadingFile[Any] | Tokens | None) -> None:
 
 
 def read_tokens(path: Path) -> Granted:
-    """Read at least one token; InvalidRequest names the line at fault, not its text."""
+    """Read one token or more; InvalidRequest names a line, not its text."""
     granted: Granted = []
     # str.splitlines would split inside letters of a UTF-8 comment.
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
@@ -143,7 +136,7 @@ def read_tokens(path: Path) -> Granted:
 
 
 def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | None:
-    """Return a maker of credentials, None without TLS: gRPC binds no second port by the same."""
+    """Return a maker of credentials, for a port each; None without TLS."""
     cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
     if cert is None or key is None:
         return None
@@ -154,8 +147,7 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
         current = pems.value
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """Return a newer configuration than this port's; called when a client connects."""
-            nonlocal current
+            nonlocal current  # called when a client connects
             pems.renew()
             if pems.value is current:
                 return None
@@ -170,7 +162,7 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
 
 
 def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContext] | None:
-    """Return TLS for an HTTP port, None without a certificate; handshakes read no files."""
+    """Return TLS for an HTTP port, None without a certificate."""
     if cert is None or key is None:
         return None
 
@@ -190,11 +182,10 @@ def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContex
 
 
 def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
-    """Read the files for gRPC; InvalidRequest names the option of a bad file."""
+    """Read the files for gRPC; InvalidRequest names the option."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # An empty password keeps OpenSSL from asking at the terminal.
-        context.load_cert_chain(cert, key, password="")
+        context.load_cert_chain(cert, key, password="")  # or OpenSSL asks at the terminal
     except OSError as error:  # an SSLError too
         raise InvalidRequest("tls_cert", f"{cert}, {key} ({error})", PEMS) from error
     try:
