@@ -1,4 +1,4 @@
-"""Clients of the admin port: they load, unload and name versions of a running server."""
+"""Clients of the admin port, which load, unload and name versions of a running server."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_DRAIN_S = 3600.0
 
 
 def drain_seconds(value: float) -> float:
-    """Check a time to drain; InvalidRequest names `drain_s`."""
+    """Check `drain_s`; InvalidRequest."""
     if not 0 <= value <= MAX_DRAIN_S:
         raise InvalidRequest("drain_s", value, f"seconds in 0..{MAX_DRAIN_S:.0f}")
     return value
 
 
 class AdminConnection(Connection):
-    """A connection with the stub of the admin port, without retries."""
+    """A connection with the admin port's stub, without retries."""
 
     other_port = "public"
     _call: Any  # blocking, or to be awaited
@@ -47,14 +47,14 @@ class AdminConnection(Connection):
 class AdminClient(AdminConnection, BlockingConnection):
     """The Admin service at `address`, the admin port, without retries.
 
-    A server finishes work that it has begun, even after a DeadlineExceeded.
+    A server finishes begun work, even after a DeadlineExceeded.
     """
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
         """Open a version, and point `alias` at it once it answers.
 
-        Raises ModelNotFound, InvalidRequest with the reason if it cannot be opened, or Unavailable
-        if the alias could not be written, without a change.
+        Raises ModelNotFound, InvalidRequest if it cannot be opened, or Unavailable if the alias
+        cannot be written, without a change.
         """
         request = pb.LoadRequest(name=name, version=str(version), alias=alias)
         return cast(ModelInfo, self._call(self._admin.Load, request, model_info))
@@ -62,7 +62,7 @@ class AdminClient(AdminConnection, BlockingConnection):
     def unload(self, name: str, version: int, drain_s: float = DRAIN_S) -> ModelInfo:
         """Send no more requests to a version, and wait `drain_s` seconds for its current ones.
 
-        The state is "unspecified" once it is gone, "unloading" while requests use it. Raises
+        The state is "unloading" while requests use it, "unspecified" after that. Raises
         ModelNotFound, or InvalidRequest if an alias names it.
         """
         drain_ms = round(drain_seconds(drain_s) * 1000)
@@ -70,9 +70,9 @@ class AdminClient(AdminConnection, BlockingConnection):
         return cast(ModelInfo, self._call(self._admin.Unload, request, model_info))
 
     def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:
-        """Point `alias` at a loaded version; None removes the alias.
+        """Point `alias` at a loaded version; None removes it.
 
-        Raises ModelNotFound, InvalidRequest, or Unavailable if it could not be written.
+        Raises ModelNotFound, InvalidRequest, or Unavailable if it cannot be written.
         """
         number = "" if version is None else str(version)
         request = pb.SetAliasRequest(name=name, alias=alias, version=number)

@@ -1,8 +1,7 @@
 """Beam search on any Decoder, many sentences at once; the caller's model runs between steps.
 
-Graves, "Sequence Transduction with Recurrent Neural Networks", 2012; finished hypotheses and the
-end of the search as in Hugging Face's `generate`; Wu et al., "Google's Neural Machine Translation
-System", 2016, equation 14 (the "gnmt" length penalty).
+Graves, "Sequence Transduction with Recurrent Neural Networks", 2012; the end as in Hugging Face's
+`generate`; Wu et al., "Google's Neural Machine Translation System", 2016, equation 14 ("gnmt").
 
 Shape letters: S sentences, G sentences still searched, D hidden size, K beams, P pairs a sentence,
 T tokens chosen so far.
@@ -25,10 +24,10 @@ from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int3
 from logitsieve.utils.hidden import as_hidden
 
 ModelStep = Callable[[Int32, Int32], ArrayLike]
-"""(parents [R], tokens [R]) -> hidden [R, D]: contexts of the next tokens, by the caller's model.
+"""(parents [R], tokens [R]) -> hidden [R, D] of the next tokens, by the caller's model.
 
-Row r goes on from row parents[r] of the call before (at first: of the search's `hidden`) by the
-token tokens[r]. R is K for each sentence that is still searched.
+Row r continues row parents[r] of the call before (at first of the search's `hidden`) by tokens[r].
+R is K for each sentence still searched.
 """
 
 LengthPenalty = Literal["length", "gnmt"]
@@ -38,7 +37,7 @@ DIVISORS: dict[str, Callable[[int], float]] = {
     "length": lambda length: float(length),
     "gnmt": lambda length: (5 + length) / 6,
 }
-DEAD = np.float32(-1e9)  # score of a beam without a hypothesis; its sums stay below half
+DEAD = np.float32(-1e9)  # score without a hypothesis; its sums stay below half
 MOST_TOKENS = 1 << 20
 
 
@@ -47,7 +46,7 @@ class Hypothesis:
     """A finished continuation of a sentence; a greater one is a better one."""
 
     score: float  # log_prob under the length penalty
-    log_prob: float  # the sum of the log-probabilities of `tokens`
+    log_prob: float  # of all `tokens`
     tokens: tuple[int, ...]  # with the final EOS, if any
 
 
@@ -76,14 +75,13 @@ def beam_search(
 ) -> SearchResult:
     """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
-    `hidden` [S, D] predicts the first tokens; `step` returns the contexts after the chosen ones. A
-    hypothesis has finished when it ends in one of `eos_ids` or is `max_tokens` long. It ranks by
-    log_prob / length ** length_penalty, for "gnmt" with (5 + length) / 6 for length.
+    `hidden` [S, D] predicts the first tokens, `step` returns the next contexts. A hypothesis ends
+    by one of `eos_ids` or at `max_tokens`. It ranks by log_prob / length ** length_penalty, for
+    "gnmt" with (5 + length) / 6 for length.
 
-    `early_stopping` True leaves a sentence once `beams` hypotheses have finished; False when the
-    best live one would not rank among them now; "never" when it could not even at `max_tokens`
-    without further cost. `constraints` hold flat lists of ids. InvalidRequest names the argument at
-    fault.
+    `early_stopping` True leaves a sentence once `beams` hypotheses have finished, False when the
+    best live one would not rank among them now, "never" when it could not at `max_tokens`.
+    `constraints` hold flat lists of ids. InvalidRequest names the argument.
     """
     search = _Search(
         beams=whole("beams", beams, 1, MOST_BEAMS // 2),
@@ -144,7 +142,7 @@ class _Search:
 
     @property
     def pairs(self) -> int:
-        """P: at least K of them do not end in EOS."""
+        """P: K or more of them do not end in EOS."""
         return max(2, 1 + len(self.eos_ids)) * self.beams
 
     def rank(self, log_prob: float, length: int) -> float:
@@ -168,7 +166,7 @@ class _Pool:
         push(self.heap, finished)
 
     def settled(self, best_live: float, length: int) -> bool:
-        """Return True if no live hypothesis of this length, at best this good, is worth more."""
+        """Check that no live hypothesis of this length, at best this good, is worth more."""
         search = self._search
         if length == search.max_tokens or best_live < DEAD / 2:
             return True
@@ -184,9 +182,9 @@ class _Pool:
 def _advance(
     search: _Search, live: _Live, reply: BeamStepReply, pools: Sequence[_Pool]
 ) -> tuple[_Live, Int32]:
-    """Return the live hypotheses and the rows of `live` [G x K] that they continue; fill the pools.
+    """Return the live hypotheses and the rows of `live` [G x K] that they continue.
 
-    Only pairs among the best K may finish.
+    Pairs that finish go into the pools: only the best K may.
     """
     beams, length = search.beams, live.tokens.shape[2] + 1
     scores = np.where(reply.tokens < 0, DEAD, reply.scores)  # [G, P]

@@ -1,4 +1,4 @@
-"""Arguments -> requests, checked; responses -> replies. InvalidRequest names the argument."""
+"""Checked arguments -> requests; responses -> replies. InvalidRequest names the argument."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Reply)
 
 
 def fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, target: Target) -> int:
-    """Write the fields that all requests have; return the number of rows of hidden."""
+    """Write the fields of all requests; return the number of rows."""
     wire = as_wire(hidden)
     put(request.hidden, wire)
     if constraints is not None:
@@ -63,14 +63,14 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
 
 
 def uint32(field: str, value: int) -> int:
-    """Check `value`; InvalidRequest names `field` unless it fits into 32 bits."""
+    """Return `value` as an int; InvalidRequest unless it fits into 32 bits."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
         raise InvalidRequest(field, repr(value), "a positive integer")
     return int(value)
 
 
 def to_reply(rpc: Rpc[R], response: Any) -> R:
-    """Read a reply: its arrays have the names of the response's fields; its answer comes last."""
+    """Read a reply, the response's fields by name; its answer comes last."""
     make: Callable[..., R] = rpc.reply
     arrays = (_array(response, name) for name in rpc.reply._fields[:-1])
     return make(*arrays, _answer(response.answer))

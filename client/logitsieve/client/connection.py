@@ -1,4 +1,4 @@
-"""A channel to a server, blocking or not: TLS, token, timeout, our exceptions."""
+"""A channel to a server: TLS, token, timeout, our exceptions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """PEM files: the authorities to trust, and the client's own certificate."""
+    """PEM files: the authorities to trust, and the client's certificate."""
 
-    ca: Path | str | None = None  # of the server's certificate; None: gRPC's own list
+    ca: Path | str | None = None  # None: gRPC's own list
     cert: Path | str | None = None  # with its key, if the server asks for one
     key: Path | str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """InvalidRequest names the file that cannot be read."""
+        """Read the files; InvalidRequest names one."""
         if (self.cert is None) != (self.key is None):
             missing = "tls.key" if self.key is None else "tls.cert"
             raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
@@ -77,11 +77,11 @@ class AsyncClosing(ABC):
 class Connection:
     """A channel of `grpc` or `grpc.aio`, which connects at the first call.
 
-    Each call, retries included, takes at most `timeout_s` seconds, up to an hour. `token` None is
-    LOGITSIEVE_TOKEN of the environment. `options` are channel arguments of gRPC.
+    A call with its retries takes at most `timeout_s` seconds, up to an hour. `token` None is
+    LOGITSIEVE_TOKEN of the environment. `options` are gRPC's channel arguments.
     """
 
-    other_port = "admin"  # that may be confused with this one
+    other_port = "admin"  # perhaps meant instead
     api: Any = grpc
 
     def __init__(
@@ -104,7 +104,7 @@ class Connection:
         self._exception = partial(
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
-        if _is_this_machine(address):  # or a token for localhost would go to a proxy
+        if _is_this_machine(address):  # or its token would go to a proxy
             options = [*options, ("grpc.enable_http_proxy", 0)]
         if tls is None:
             self._channel = self.api.insecure_channel(self.address, options=options)
@@ -113,7 +113,7 @@ class Connection:
             self._channel = self.api.secure_channel(self.address, credentials, options=options)
 
     def with_options(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Self:
-        """Return this client with another timeout and more metadata; they share the connection.
+        """Return this client with another timeout and more metadata, on the same connection.
 
         InvalidRequest names `timeout_s` or `metadata`.
         """
@@ -127,7 +127,7 @@ class Connection:
     def _sending(self, timeout_s: float) -> Iterator[list[Any]]:
         """Hold a call back while servers are crowded; raise our exceptions.
 
-        The list is for the response: its answer tells how long the call has waited.
+        The list is for the response, which tells how long the call waited.
         """
         self._throttle.enter()
         responses, crowded = list[Any](), False
@@ -148,7 +148,7 @@ class Connection:
 
 
 class BlockingConnection(Connection, Closing):
-    """A connection for blocking calls; thread-safe."""
+    """A connection of blocking calls; thread-safe."""
 
     def close(self) -> None:
         """Close the channel; calls in flight fail."""
@@ -163,7 +163,7 @@ class BlockingConnection(Connection, Closing):
 
 
 class AsyncConnection(Connection, AsyncClosing):
-    """A connection for awaited calls of one event loop."""
+    """A connection of one event loop."""
 
     api = grpc.aio
 
@@ -178,7 +178,7 @@ class AsyncConnection(Connection, AsyncClosing):
 
 
 def seconds(value: float) -> float:
-    """Check a timeout; InvalidRequest names `timeout_s`."""
+    """Check `timeout_s`; InvalidRequest."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)
@@ -186,7 +186,7 @@ def seconds(value: float) -> float:
 
 
 def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
-    """Check a key and its value; InvalidRequest names `metadata`, without the value."""
+    """Check a key and its value; InvalidRequest does not show the value."""
     key, value = pair
     if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith(("grpc-", "logitsieve-")):
         raise InvalidRequest("metadata", f"the key {key!r:.80}", "lower-case letters, digits, -_.")
@@ -198,7 +198,7 @@ def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
 
 
 def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
-    """Make the metadata of calls. InvalidRequest if a token would leave the machine unencrypted."""
+    """Make the metadata; InvalidRequest if a token would leave the machine unencrypted."""
     if not token:
         return ()
     if not _is_printable(token) or " " in token:
@@ -213,7 +213,7 @@ def _is_printable(text: str) -> bool:
 
 
 def _is_this_machine(address: str) -> bool:
-    """Check all of "host:port", "[host]:port" or "ipv4:host:port,host:port"."""
+    """Check "host:port", "[host]:port" or "ipv4:host:port,host:port"."""
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
         return True

@@ -1,4 +1,4 @@
-"""The Decoder protocol over gRPC, by blocking or awaited calls on one channel."""
+"""The Decoder protocol over gRPC, by calls on one channel."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
 METADATA_BYTES = 64 << 10
 
-# gRPC retries after the server's grpc-retry-pushback-ms, until the deadline. A stopping server ends
-# calls by CANCELLED; one cancelled on this side is not retried. Retries stop while failures
-# outnumber successes by 500: they would multiply the load of an outage.
+# gRPC retries after the server's grpc-retry-pushback-ms, until the deadline; not while failures
+# outnumber successes by 500. A stopping server ends calls by CANCELLED.
 SERVICE_CONFIG = json.dumps(
     {
         "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1},
@@ -60,14 +59,14 @@ PING_S = 5.0
 
 
 def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[tuple[str, Any]]:
-    """Let a channel retry, spread calls, reconnect and notice a dead server."""
+    """Return options to retry, spread calls, reconnect and notice a dead server."""
     options = [
         ("grpc.service_config", SERVICE_CONFIG),
-        # gRPC retries no call that is larger than this: 256 KiB by default.
+        # gRPC retries no larger call: by default 256 KiB.
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes + METADATA_BYTES),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        # Find a restarted server within two seconds, not two minutes.
+        # Or a restarted server is found after minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.max_reconnect_backoff_ms", 1000),
@@ -85,7 +84,7 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
 
 
 class DecoderConnection(Connection):
-    """A connection with the stubs of the public port."""
+    """A connection with the public port's stubs."""
 
     _call: Any  # blocking, or to be awaited
 
@@ -123,18 +122,15 @@ class DecoderConnection(Connection):
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     """A decoder at `address`, else LOGITSIEVE_ADDRESS, else localhost:50051; thread-safe.
 
-    Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. During
-    calls, a server that is silent for `keepalive_s` is pinged. A call takes at most `timeout_s`
-    seconds with its retries, up to an hour. Messages over `max_message_bytes`, either way, raise
-    RequestTooLarge. `token`, by default LOGITSIEVE_TOKEN, needs `tls` unless the address is this
-    machine. `options` are channel arguments of gRPC. `with_options` changes timeout and metadata.
+    Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. A call
+    with its retries takes at most `timeout_s` seconds, up to an hour; a server that is silent for
+    `keepalive_s` is pinged meanwhile. Messages over `max_message_bytes` raise RequestTooLarge.
+    `token`, by default LOGITSIEVE_TOKEN, needs `tls` except for this machine. `options` are gRPC's
+    channel arguments.
     """
 
     def wait_until_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until a model answers; DeadlineExceeded, with the reason, after `timeout_s` seconds.
-
-        The default is this client's timeout.
-        """
+        """Wait until a model answers; DeadlineExceeded after `timeout_s`, or the client's."""
         ready = self._readiness(timeout_s)
         while True:
             try:
@@ -146,10 +142,7 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
             time.sleep(POLL_S)
 
     def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
-        """Open a decoder with one stream for its calls; close it, or use it in a `with`.
-
-        Each call takes at most `timeout_s` seconds, by default this client's.
-        """
+        """Open a decoder with one stream for its calls, each within `timeout_s`; close it."""
         return DecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     def models(self) -> list[ModelInfo]:
@@ -160,13 +153,13 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
         return listing.models
 
     def model(self, name: str) -> ModelInfo:
-        """Return the version for "name", "name@version" or "name:alias"; or ModelNotFound."""
+        """Return the version for "name", "name@version" or "name:alias"; ModelNotFound."""
         request = pb.GetModelRequest(model=name)
         return cast(ModelInfo, self._call(self._models.Get, request, model_info))
 
 
 class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder):
-    """A `DecoderClient`, with its arguments, for one event loop."""
+    """A `DecoderClient` for one event loop."""
 
     model = awaited(DecoderClient.model)
 
@@ -183,7 +176,7 @@ class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder)
             await asyncio.sleep(POLL_S)
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
-        """Open a stream like `DecoderClient.stream`; close it, or use it in an `async with`."""
+        """Open a stream like `DecoderClient.stream`."""
         return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     async def models(self) -> list[ModelInfo]:

@@ -31,8 +31,7 @@ def to_exception(
 ) -> errors.LogitsieveError:
     """Return the exception that in-process code would have raised.
 
-    Without the server's trailer, the text is gRPC's, or a hint about the address; `other_port` is
-    the port that it may be confused with.
+    Without the server's trailer, its text is gRPC's, or a hint about the address and `other_port`.
     """
     error = _trailer(failure)
     if not error.message:
@@ -43,7 +42,7 @@ def to_exception(
 
 
 def of_message(error: pb.Error) -> errors.LogitsieveError:
-    """Return the exception for an Error that answers one message of a stream."""
+    """Return the exception for the Error of a stream's message."""
     return EXCEPTIONS.get(STATUS.get(error.code, grpc.StatusCode.UNKNOWN), _internal)(error)
 
 
@@ -69,7 +68,7 @@ def _trailer(failure: grpc.RpcError) -> pb.Error:
 
 
 def _invalid(error: pb.Error) -> errors.LogitsieveError:
-    # "field: got X, allowed: Y", perhaps cut short; the text stays.
+    # "field: got X, allowed: Y", perhaps cut short
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
     kind = errors.InvalidKnob if field.startswith("knobs.") else errors.InvalidRequest
@@ -100,7 +99,7 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], errors.LogitsieveError]] 
     grpc.StatusCode.UNAUTHENTICATED: _about_field(errors.Unauthenticated),
     grpc.StatusCode.PERMISSION_DENIED: _about_field(errors.PermissionDenied),
     grpc.StatusCode.UNAVAILABLE: _about_field(errors.Unavailable),
-    # The client was closed, or the server cannot wait any longer.
+    # The client was closed, or the server stops.
     grpc.StatusCode.CANCELLED: _about_field(errors.Unavailable),
     grpc.StatusCode.DEADLINE_EXCEEDED: _about_field(errors.DeadlineExceeded),
     grpc.StatusCode.UNIMPLEMENTED: _about_field(errors.NotBuilt),

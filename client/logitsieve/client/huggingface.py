@@ -1,7 +1,6 @@
-"""`attach`: a Decoder in place of the output layer of a Hugging Face model.
+"""`attach`: a Decoder instead of the output layer of a Hugging Face model.
 
-`model.generate` then runs as before without computing all V logits. The parameters, tied ones too,
-stay: only the layer's `forward` is replaced.
+`model.generate` then runs without computing all V logits. The parameters, tied ones too, stay.
 """
 
 from __future__ import annotations
@@ -55,18 +54,16 @@ def attach(
 ) -> Attachment:
     """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
 
-    Logits are exact at the `k` best ids of each row, and at more if `generate` needs them; all
-    other ids share one value, so that log_softmax gives logit - log Z. If `generate` samples
-    without a `top_k`, the decoder draws, with seeds of torch's global generator, and `generate`
-    sees only the drawn ids.
+    Logits are exact at the `k` best ids of each row, or more if `generate` needs them; the other
+    ids share one value, so that log_softmax gives logit - log Z. If `generate` samples without a
+    `top_k`, the decoder draws, seeded by torch's global generator; `generate` sees the drawn ids.
 
     `target` are the decoder's keywords; without a `normalizer`, log Z is found as in its `score`,
     for beams by `exact`. `editors` are classes of your own logits processors that read only
     `input_ids`; they are called twice a step.
 
-    InvalidRequest if the model's output layer is no nn.Linear, or the index is of another matrix;
-    and from `generate`, if the model changes logits after its output layer, or for a setting that
-    would change the law of the draws.
+    InvalidRequest if the output layer is no nn.Linear or the index is of another matrix; from
+    `generate`, if logits change after the output layer, or a setting would change the draws' law.
     """
     layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(layer, nn.Linear):
@@ -82,7 +79,7 @@ def attach(
 
 
 class Attachment:
-    """A model with a DecoderHead in place of its output layer."""
+    """A model with a DecoderHead as its output layer."""
 
     def __init__(
         self,
@@ -119,10 +116,7 @@ class Attachment:
         self.detach()
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's own `generate`, with processors that find the logits that they edit.
-
-        InvalidRequest unless it decodes greedily, by sampling or by beams.
-        """
+        """Run the model's own `generate`; InvalidRequest unless greedy, by sampling or beams."""
         if kwargs.get("assistant_model") is not None:
             raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
         if kwargs.get("cache_implementation") == "paged":  # has its own sampler
@@ -196,7 +190,7 @@ def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
 
 
 def _pairs(config: GenerationConfig) -> int:
-    """Return the number of best ids of a row that the choice depends on."""
+    """Return how many best ids of a row the choice depends on."""
     beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
     return max(2, 1 + (0 if ends is None else len(ends))) * beams if beams > 1 else 1
 

@@ -20,19 +20,19 @@ from logitsieve.api.errors import InvalidRequest
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
-UNREAD = 8192.0  # every logit of a row that `generate` does not read
+UNREAD = 8192.0  # the logits of a row that `generate` does not read
 
 
 class LastAnswer(NamedTuple):
-    """The last answer of a head, for the processors after it."""
+    """The last answer of a head."""
 
-    hidden: Tensor  # [B, D] on the decoder's GPU or on the CPU
+    hidden: Tensor  # [B, D] on the decoder's device
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
 
     def same(self, logits: Tensor) -> bool:
-        """Check that `logits` [..., V] still hold these, bit for bit."""
+        """Check that `logits` [..., V] hold these bits."""
         rows = logits.reshape(-1, logits.shape[-1]).to(self.ids.device)
         return len(rows) == len(self.ids) and torch.equal(rows.gather(1, self.ids), self.logits)
 
@@ -47,20 +47,20 @@ class DecoderHead(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.hidden: Tensor | None = None  # [B, D] of the last call
-        self.last: LastAnswer | None = None  # None if no logits were read
+        self.last: LastAnswer | None = None  # if logits were read
         self._decoder, self._target = decoder, target
         self._tensors = takes_tensors(decoder)
         self._normalizer, self._least_k = normalizer, k  # rest() sets the others
         self.rest()
 
     def rest(self) -> None:
-        """Answer all positions with log Z, as outside of `generate`."""
+        """Answer all positions, with log Z, as outside of `generate`."""
         self.k = self.enough = self._least_k
         self._log_z: NormalizerName | None = self._normalizer
         self.drawing = self._last_only = self._unread = self._scored = False
 
     def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
-        """Answer the last position; the choice depends on the `best` ids, on none if `drawing`."""
+        """Answer the last position; the choice depends on `best` ids, unless `drawing`."""
         self.enough = min(best, self.out_features)
         self.k = max(self._least_k, self.enough)
         self._last_only, self.drawing = True, drawing
@@ -74,7 +74,7 @@ class DecoderHead(nn.Module):
             self._log_z = self._target.get("normalizer") or "exact"
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
+        """Map [..., D] to float32 [..., V], in `generate` only the last position of [B, T, D]."""
         if torch.is_grad_enabled() and hidden.requires_grad:
             raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
         if self._last_only and hidden.dim() == 3:
@@ -88,7 +88,7 @@ class DecoderHead(nn.Module):
         return self.filled(self.last).reshape(shape).to(hidden.device)
 
     def unchanged(self, logits: Tensor) -> bool:
-        """Check that `logits` [..., V] still hold the last answer, bit for bit."""
+        """Check that `logits` [..., V] hold the last answer's bits."""
         return bool((logits == UNREAD).all()) if self.last is None else self.last.same(logits)
 
     def topk(
@@ -107,10 +107,7 @@ class DecoderHead(nn.Module):
     def sample(
         self, constraints: Constraints | None, options: SampleOptions
     ) -> tuple[Tensor, Tensor]:
-        """Draw an id for each row of the last call: ids and log-probabilities [B, 1].
-
-        Seeds come from torch's global generator.
-        """
+        """Draw ids and log-probabilities [B, 1] for the last rows, seeded by torch's generator."""
         assert self.hidden is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
         target = self._target_with(self._normalizer if self._scored else None)
@@ -119,7 +116,7 @@ class DecoderHead(nn.Module):
         return self._ids(reply.ids), torch.as_tensor(reply.log_probs)
 
     def _target_with(self, normalizer: NormalizerName | None) -> Target:
-        """The caller's keywords; a width alone would have log Z computed."""
+        """Without a normalizer, no width: it would add log Z."""
         width = self._target.get("width") if normalizer else None
         return {**self._target, "normalizer": normalizer, "width": width}
 
@@ -135,13 +132,13 @@ class DecoderHead(nn.Module):
     def logits(self, hidden: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids [B, K] that include the mask `asked` [B, V], and their logits."""
         most = int(asked.sum(1).max())
-        ids = asked.float().topk(most).indices  # shorter rows are filled up with other ids
+        ids = asked.float().topk(most).indices  # other ids fill shorter rows
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
         parts = [self.listed(hidden, part) for part in slices]
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
 
     def listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distinct `ids` [B, M] in order of their logits, and the logits."""
+        """Return distinct `ids` [B, M] by descending logits, and the logits."""
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
@@ -151,7 +148,7 @@ class DecoderHead(nn.Module):
     def filled(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits [B, M]).
 
-        All others are the log of the mean mass of the other ids, at most the last of `top`.
+        The other ids have the log of their mean mass, at most the last logit of `top`.
         """
         shape = len(top.ids), self.out_features
         full = torch.full(shape, -torch.inf, device=top.ids.device)
@@ -161,7 +158,7 @@ class DecoderHead(nn.Module):
         return full if more is None else full.scatter_(1, *more)
 
     def complete(self, scores: Sequence[Tensor]) -> None:
-        """Spread the remaining probability over the other ids: each row of `scores` sums to one."""
+        """Spread the remaining probability over the other ids, so rows of `scores` sum to one."""
         for step in scores:
             drawn = step.amax(1, keepdim=True)
             rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))
@@ -181,5 +178,5 @@ class DecoderHead(nn.Module):
 
 
 def takes_tensors(decoder: Decoder) -> bool:
-    """Return True if the decoder is in process and its index on a GPU."""
+    """Check if the decoder is in process, on a GPU."""
     return bool(getattr(decoder, "takes_tensors", False))

@@ -1,8 +1,8 @@
 """Logits processors before `generate`'s own, or instead of them if it samples.
 
 Processors that edit single ids read only `input_ids`, so a row of ones shows which: KnownLogits
-finds their logits, DecoderDraws turns the edits into constraints. Warpers read the whole row: if
-the first leaves the K best ids, K exact logits are enough; otherwise the decoder draws.
+finds their logits, DecoderDraws makes constraints of the edits. Warpers read a row: if the first
+leaves the K best ids, K exact logits are enough; otherwise the decoder draws.
 
 Shape letters: B rows, V vocabulary, K ids with known logits.
 """
@@ -46,19 +46,19 @@ EDITORS: tuple[type[LogitsProcessor], ...] = (
     theirs.ForcedEOSTokenLogitsProcessor,
     theirs.ExponentialDecayLengthPenalty,
 )
-# Settings for a decoder's draws, in `generate`'s order, also attributes of the processors.
+# Settings for a decoder's draws, in `generate`'s order; also the processors' attributes.
 DRAWN: dict[type[LogitsProcessor], str] = {
     theirs.TemperatureLogitsWarper: "temperature",
     theirs.TopPLogitsWarper: "top_p",
     theirs.MinPLogitsWarper: "min_p",
 }
-# Settings by the entropy or the probabilities of a row, and the processors' attributes.
+# Settings that need all logits, and the processors' attributes.
 WHOLE_ROW: dict[type[LogitsProcessor], tuple[str, str]] = {
     theirs.TypicalLogitsWarper: ("typical_p", "mass"),
     theirs.EpsilonLogitsWarper: ("epsilon_cutoff", "epsilon"),
     theirs.EtaLogitsWarper: ("eta_cutoff", "epsilon"),
 }
-# Warpers that read only the best ids, and their attributes.
+# Warpers that need only the best ids, and their attributes.
 LISTED: dict[type[LogitsProcessor], str] = {
     theirs.TopKLogitsWarper: "top_k",
     theirs.TopHLogitsWarper: "top_n",
@@ -75,10 +75,7 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 def editing_processors(
     processors: Sequence[LogitsProcessor], editors: tuple[type[LogitsProcessor], ...]
 ) -> list[LogitsProcessor]:
-    """Return the processors that edit single ids: Hugging Face's own, and instances of `editors`.
-
-    InvalidRequest names any other that is no warper.
-    """
+    """Return the processors that edit single ids; InvalidRequest for unknown ones."""
     for processor in processors:
         if type(processor) not in EDITORS + WARPERS and not isinstance(processor, editors):
             raise InvalidRequest(
@@ -90,7 +87,7 @@ def editing_processors(
 
 
 def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
-    """Return the number of best ids of a row that all warpers depend on; 0 for the whole row."""
+    """Return how many best ids of a row the warpers depend on; 0: all."""
     for processor in processors:
         if attribute := LISTED.get(type(processor)):
             return int(getattr(processor, attribute))
@@ -102,7 +99,7 @@ def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
 def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
     """Return the options of `Decoder.sample` for the law of these warpers.
 
-    InvalidRequest names the setting of a warper that `sample` lacks, or one out of order.
+    InvalidRequest names a setting that `sample` lacks, or one out of order.
     """
     order: list[type[LogitsProcessor]] = [*DRAWN, theirs.LogitNormalization]
     options: dict[str, float] = {}
@@ -135,13 +132,13 @@ def _refuse_variant(processor: Any, setting: str) -> None:
 
 
 class KnownLogits(LogitsProcessor):
-    """Finds the logits of edited ids, and of the best others that the choice needs."""
+    """Finds the logits of edited ids, and of the best others."""
 
     def __init__(self, head: DecoderHead, editing: Sequence[LogitsProcessor]) -> None:
         self._head, self._editing = head, editing
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Complete `scores`: logits [B, V], or log-probabilities in a search by beams."""
+        """Complete `scores` [B, V]: logits, or for beams log-probabilities."""
         if not self._editing:
             return scores
         last = self._head.last
@@ -171,10 +168,7 @@ class KnownLogits(LogitsProcessor):
 
 
 class DecoderDraws(LogitsProcessor):
-    """Draws an id for each row by the decoder, instead of all processors of `generate`.
-
-    It returns the log-probability of the drawn id, and -inf for all others.
-    """
+    """Draws an id for each row by the decoder, instead of `generate`'s processors."""
 
     def __init__(
         self, head: DecoderHead, editing: Sequence[LogitsProcessor], options: SampleOptions
@@ -186,15 +180,15 @@ class DecoderDraws(LogitsProcessor):
         self._penalty: float | None = valued[0].penalty if lone else None
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities [B, V] of the drawn ids; read `scores` gain their logits."""
+        """Return the drawn ids' log-probabilities in -inf [B, V]; put their logits into `scores`."""
         head = self._head
         constraints = self._constraints(input_ids, scores) if self._editing else None
         ids, log_probs = head.sample(constraints, self._options)
-        if head.last is not None:  # `generate` keeps `scores` as the logits of this step
+        if head.last is not None:  # `generate` keeps `scores` as logits
             more = head.listed(head.last.hidden, ids)
             scores.copy_(head.filled(head.last, more))
         full = torch.full_like(scores, -torch.inf)
-        # A GPU answers -1 and NaN for a row that is not finite; `multinomial` refuses the NaN.
+        # For a row that is not finite a GPU answers -1 and NaN, which `multinomial` refuses.
         return full.scatter_(1, ids.clamp(min=0).to(full.device), log_probs.to(full.device))
 
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
@@ -215,7 +209,7 @@ class DecoderDraws(LogitsProcessor):
         return Constraints(**sets)
 
     def _biases(self, input_ids: LongTensor, asked: Tensor) -> dict[str, Any]:
-        """Return edits of the ids `asked` [B, V] as differences to exact logits."""
+        """Return the edits of ids `asked` [B, V] as differences to exact logits."""
         head = self._head
         assert head.hidden is not None
         ids, logits = head.logits(head.hidden, asked.to(head.hidden.device))
@@ -234,7 +228,7 @@ def _edited(editing: Sequence[LogitsProcessor], input_ids: LongTensor, row: Tens
 
 
 def _id_sets(mask: Tensor, ids: Tensor | None = None) -> IdSets:
-    """Return the set entries of a mask [B, M], or their `ids` [B, M]."""
+    """Return the true entries of a mask [B, M], or their `ids` [B, M]."""
     offsets = np.zeros(len(mask) + 1, np.int32)
     np.cumsum(mask.sum(1).cpu().numpy(), out=offsets[1:])
     chosen = mask.nonzero()[:, 1] if ids is None else ids[mask]

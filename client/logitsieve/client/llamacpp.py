@@ -1,7 +1,6 @@
-"""`attach`: a Decoder in place of the output layer of a llama.cpp model.
+"""`attach`: a Decoder instead of the output layer of a llama.cpp model.
 
-llama.cpp stops before the product with the output matrix, and the decoder chooses the next tokens
-of all sequences in one call.
+llama.cpp stops before the output matrix; the decoder chooses the next tokens of all sequences.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
     "generate",
 ]
 
-COMPARED, COMPARED_K = 4, 10  # random contexts and best ids to compare with the model's rows
+COMPARED, COMPARED_K = 4, 10  # random contexts and best ids
 
 
 def attach(
@@ -38,12 +37,10 @@ def attach(
 ) -> LlamaAttachment:
     """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
 
-    `target` are the decoder's keywords. Without a decoder, llama.cpp's own layer answers until one
-    is swapped in (`LlamaAttachment.swap`).
+    `target` are its keywords. Without a decoder, llama.cpp's own layer answers until a `swap`.
 
-    InvalidRequest names `decoder` if its index is not of the model's output matrix and bias, by
-    hash in process, else by logits of random contexts; and `context` if a decoder is attached
-    already, or if it is no LlamaContext.
+    InvalidRequest names `decoder` if its index is of another matrix or bias, by hash in process,
+    else by logits of random contexts; and `context` if one is attached, or it is no LlamaContext.
     """
     if not isinstance(context, LlamaContext):
         kind = f"{type(context).__module__}.{type(context).__name__}"
@@ -55,7 +52,7 @@ def attach(
 
 
 class LlamaAttachment:
-    """A context that returns hidden [B, D], and the decoder that chooses tokens."""
+    """A context and the decoder that chooses its tokens."""
 
     def __init__(self, context: LlamaContext, head: OutputHead) -> None:
         self.context = context
@@ -68,9 +65,9 @@ class LlamaAttachment:
         return self._slot.head
 
     def swap(self, decoder: Decoder, /, **target: Unpack[Target]) -> None:
-        """Let another decoder choose from the next token on, also during a generation.
+        """Let another decoder choose from the next token on; any thread may call it.
 
-        Any thread may call it. InvalidRequest names `decoder` as in `attach`.
+        InvalidRequest names `decoder`, as in `attach`.
         """
         self._slot.head = _head(self.context.gguf, decoder, target)
 
@@ -88,7 +85,7 @@ class LlamaAttachment:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], *, drafter: Drafter | None = None, **options: Any
     ) -> Generation:
-        """Continue the prompts by the decoder, with the options of `generate`."""
+        """Continue the prompts by the decoder, like `generate`."""
         if not self._attached:
             raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
         return Generation(self.context, prompts, self._slot, GenerationOptions(**options), drafter)
@@ -104,9 +101,9 @@ def generate(
     """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
 
     `prompts` is a text, a list of token ids, or several of either, one for each sequence of the
-    context. `options` are `GenerationOptions`. Iterate over the result for the tokens as
-    they come. A `drafter`, such as PromptLookup(), changes the speed of one prompt's continuation,
-    and no byte. InvalidRequest names an argument before anything is decoded.
+    context. `options` are `GenerationOptions`. Iterate over the result for the tokens. A `drafter`,
+    such as PromptLookup(), changes the speed for one prompt, and no byte. InvalidRequest names an
+    argument before anything is decoded.
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")

@@ -1,8 +1,8 @@
 """Speculation that changes no byte: llama.cpp reads drafts, and only the head chooses tokens.
 
-The head chooses at each position as it would without drafts, with the same row, edits, seed and
-step. A draft that equals its choice has saved a decode; all after another one are dropped. So the
-text is the same for every drafter ("drafter-invariant", Daliri et al., arXiv:2408.07978).
+The head chooses as without drafts, by the same row, edits, seed and step. A draft that equals its
+choice saves a decode; from the first other one, all are dropped ("drafter-invariant", Daliri et
+al., arXiv:2408.07978).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_sequences import Continuation
 from logitsieve.llamacpp import LlamaContext
 
-# From a text, a number of its last tokens to trust, and a limit, to ids that may follow the text.
+# (a text, how many last tokens must occur earlier, a limit) -> ids that may follow
 Drafter = Callable[[Sequence[int], int, int], Sequence[int]]
 
-SHORTEST, LONGEST = 3, 24  # tokens to find again before a draft
-MOST_DRAFTS = 2  # ids of one draft
+SHORTEST, LONGEST = 3, 24  # tokens that must occur earlier
+MOST_DRAFTS = 2  # ids
 
 
 class PromptLookup:
-    """Drafts the tokens that followed the last ones of a text when these last occurred in it."""
+    """Drafts the tokens that followed the last ones of a text earlier in it."""
 
     def __init__(self) -> None:
-        self._after: dict[tuple[int, ...], int] = {}  # from SHORTEST ids to the place behind them
+        self._after: dict[tuple[int, ...], int] = {}  # SHORTEST ids -> the place behind them
         self._seen = SHORTEST
 
     def __call__(self, text: Sequence[int], trusted: int, most: int) -> Sequence[int]:
-        """Return up to `most` ids, or none if the last `trusted` tokens occur once only."""
+        """Return up to `most` ids; none if the last `trusted` tokens are new."""
         for end in range(self._seen, len(text)):
             self._after[tuple(text[end - SHORTEST : end])] = end
         self._seen = max(self._seen, len(text))
@@ -39,23 +39,23 @@ class PromptLookup:
 
 
 class Ahead:
-    """Reads drafts of one sequence's next tokens: one more after each draft that was right.
+    """Reads drafts of a sequence's next tokens: one more id after each draft that was right.
 
-    After a draft that was mostly wrong, the next one needs twice as long a match with the text.
+    After a mostly wrong one, the next needs twice as long a match with the text.
     """
 
     def __init__(self, context: LlamaContext, one: Continuation, drafter: Drafter) -> None:
         self._context, self._one, self._drafter = context, one, drafter
         self._text = list(one.prompt)
-        self._drafts: list[int] = []  # read, and not chosen yet
+        self._drafts: list[int] = []  # read, not chosen yet
         self._rows: Float32  # [drafts, .] behind them
-        self._headless = False  # their kind
-        self._read = 0  # drafts of the last call of `look_ahead`
+        self._headless = False
+        self._read = 0  # drafts of the last `look_ahead`
         self._most, self._trusted = 1, SHORTEST
         self.drafted = self.accepted = 0  # tokens
 
     def row(self) -> Float32 | None:
-        """Return the row [1, .] behind the newest token; None without a draft: `step` reads it."""
+        """Return the row [1, .] behind the newest token; None if no draft has read it."""
         token, headless = self._one.made[-1], self._context.headless
         self._text.append(token)
         if self._drafts and (token, headless) == (self._drafts[0], self._headless):
@@ -78,7 +78,7 @@ class Ahead:
         return row
 
     def _learn(self) -> None:
-        """Set the length of the next draft by what was right in the last one."""
+        """Set the length of the next draft by the last one."""
         wrong = len(self._drafts)
         if self._read and not wrong:
             self._most = min(self._most + 1, MOST_DRAFTS)

@@ -1,4 +1,4 @@
-"""Sequences of llama.cpp that are decoded together, one token of each at a time."""
+"""Sequences of llama.cpp that are decoded together, a token of each at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Prompt = str | Sequence[int]
 
 
 class Token(NamedTuple):
-    """A decoded token: its sequence, its id, and the text that it completes."""
+    """A decoded token and the text that it completes."""
 
     sequence: int
     id: int
@@ -34,20 +34,17 @@ class GenerationCost:
 
     prompt_tokens: int = 0
     tokens: int = 0
-    head_s: float = 0.0  # seconds in the choice of tokens
+    head_s: float = 0.0  # in the choice of tokens
     seconds: float = 0.0  # without prompts
     prompt_s: float = 0.0
     scanned: int = 0  # exact logits computed
-    proven: int = 0  # tokens proven to be the full softmax's choice
+    proven: int = 0  # tokens that are the full softmax's choice
     drafted: int = 0  # tokens read before they were chosen
-    accepted: int = 0  # of these, the ones that were chosen
+    accepted: int = 0  # drafted tokens that were chosen
 
 
 class Generation:
-    """An iterator over the tokens of all sequences, in the order of their decoding.
-
-    `texts` and `counts` grow with it.
-    """
+    """An iterator over the tokens of all sequences, as decoded; `texts`, `counts` grow with it."""
 
     def __init__(
         self,
@@ -96,12 +93,12 @@ class Generation:
 
     @property
     def ids(self) -> list[list[int]]:
-        """Return the tokens of each sequence so far."""
+        """The tokens of each sequence so far."""
         return [list(each.made) for each in self._sequences]
 
     @property
     def log_probs(self) -> list[list[float]]:
-        """Return their log-probabilities; empty without `logprobs`."""
+        """Their log-probabilities; empty without `logprobs`."""
         return [list(each) for each in self._log_probs]
 
     def _decoded(self) -> Iterator[Token]:

@@ -1,4 +1,4 @@
-"""Choosers of the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's own logits.
+"""Heads that choose the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's logits.
 
 A softcap keeps the order of logits: the decoder's best ids stay the best, and their logits are bent
 here, before temperatures and penalties, as in llama.cpp.
@@ -23,7 +23,7 @@ from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64,
 
 @dataclass(frozen=True, kw_only=True)
 class RowEdits:
-    """Changes of one row's logits, applied in the order of `Constraints`."""
+    """Changes of a row's logits, in the order of `Constraints`."""
 
     banned: Sequence[int] = ()
     allowed: Sequence[int] | None = None
@@ -33,12 +33,12 @@ class RowEdits:
 
     @property
     def valued(self) -> list[int]:
-        """Return the ids with changed, finite logits, in order."""
+        """The ids with changed, finite logits, in order."""
         repeated = self.repeated if self.repetition_penalty != 1 else ()
         return sorted({*self.bias, *repeated})
 
     def applied(self, ids: Int64, logits: Float64) -> Float64:
-        """Return the logits [K] of `ids` [K] after all edits; -inf for refused ids."""
+        """Return the edited logits [K] of `ids` [K]; -inf for refused ids."""
         if self == UNEDITED:
             return logits
         edited = logits.copy()
@@ -61,7 +61,7 @@ class Chosen(NamedTuple):
 
     ids: Int32  # [B]
     scanned: Int32  # [B] exact logits computed
-    exact: Bool  # [B] proven to be the full softmax's choice
+    exact: Bool  # [B] proven
 
 
 class Scores(NamedTuple):
@@ -69,30 +69,30 @@ class Scores(NamedTuple):
 
     targets: Float32  # [B]
     ids: Int32  # [B, K] the best, in order
-    best: Float32  # [B, K] of these; the same bits as a target's that is the same id
-    low: Float32  # [B] log Z lies between these; NaN if nothing is proven
+    best: Float32  # [B, K] of these, with the bits of an equal target's
+    low: Float32  # [B] log Z is proven to lie between; or NaN
     high: Float32  # [B]
     exact: Bool  # [B] proven
-    scanned: Int32  # [B] logits computed, without those for log Z
+    scanned: Int32  # [B] logits computed, except for log Z
 
 
 class OutputHead(Protocol):
-    """Chooses tokens from the rows of a LlamaContext: hidden if `headless`, else logits."""
+    """Chooses tokens from a LlamaContext's rows: hidden if `headless`, else logits."""
 
     headless: bool
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """Return the best id of each row, or a draw with `drawing.seeds` [B]."""
+        """Return the best id of each row, or a draw by `drawing.seeds` [B]."""
         ...
 
     def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
-        """Return the log-probabilities of an id in each row, and of the row's `k` best ids."""
+        """Return the log-probabilities of a target and of the `k` best ids of each row."""
         ...
 
 
 @dataclass
 class HeadSlot:
-    """A place for the head that chooses the next token; another may be put there."""
+    """The head that chooses the next token; it may be replaced."""
 
     head: OutputHead
 
@@ -143,7 +143,7 @@ class DecoderOutput:
         self._vocab_size, self._softcap = vocab_size, softcap
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """InvalidRequest names `top_k` if a softcap needs one."""
+        """Choose by the decoder; InvalidRequest names `top_k` if a softcap needs one."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
             return self._bent(rows, edits, drawing, self._softcap)
         constraints = as_constraints(edits)
@@ -155,7 +155,7 @@ class DecoderOutput:
         return _chosen(drawn.ids[:, 0], drawn.answer)
 
     def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
-        """InvalidRequest names `logprobs` if there is a softcap."""
+        """Score by the decoder; InvalidRequest names `logprobs` for a softcap."""
         if self._softcap is not None:
             allowed = "a model that does not bend its logits, or llama.cpp's own head"
             raise InvalidRequest("logprobs", True, allowed)
@@ -176,7 +176,7 @@ class DecoderOutput:
     def _bent(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
     ) -> Chosen:
-        """Choose among the best ids that no edit changes, and the changed ones."""
+        """Choose among the best unchanged ids and the changed ones."""
         if drawing is not None and not drawing.top_k:
             allowed = "1 or more where the model bends its logits (final_logit_softcapping)"
             raise InvalidRequest("top_k", 0, allowed)
@@ -201,7 +201,7 @@ class DecoderOutput:
         return Chosen(np.array(chosen, np.int32), scanned, exact)
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
-        """Return the k best ids of a row [1, D] that no edit changes, and all changed ones."""
+        """Return the k best unchanged ids of a row [1, D], and all changed ones."""
         changed = edit.valued
         edited = {*edit.banned, *changed}
         allowed = edit.allowed
@@ -232,7 +232,7 @@ def _chosen(ids: Int32, answer: Answer) -> Chosen:
 
 
 def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
-    """Return the edits of all rows; None without any, which is faster."""
+    """Return the edits of all rows; None without any."""
     lists: dict[str, Any] = {}
     if any(edit.banned for edit in edits):
         lists["banned"] = [list(edit.banned) for edit in edits]
@@ -248,9 +248,9 @@ def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
 
 
 def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int:
-    """Return the best of `ids`, the lower of equal ones, or a draw like `sample`'s.
+    """Return the best of `ids`, the lower of equal ones, or a draw by the row's seed and the step.
 
-    A draw depends only on the row's seed and the step. InvalidRequest if no id is left.
+    InvalidRequest if no id is left.
     """
     best = logits.max()
     if best == -np.inf:

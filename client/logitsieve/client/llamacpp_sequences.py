@@ -1,8 +1,4 @@
-"""A sequence of llama.cpp that a head continues: its options, its tokens, its text.
-
-Each sequence has options and a step of its own; `choose` gives all of them their next tokens in
-as few calls of the head as their options allow.
-"""
+"""A sequence of llama.cpp that a head continues: its options, its tokens, its text."""
 
 from __future__ import annotations
 
@@ -24,14 +20,12 @@ from logitsieve.llamacpp import LlamaContext
 class GenerationOptions:
     """Options of a generation; InvalidRequest for a value out of range.
 
-    Greedy at temperature 0. Temperature, filters and `seeds` work as in `Decoder.sample`.
-    Penalties apply to the last `penalized` tokens of a sequence, with its prompt unless
-    `penalize_prompt` is False: a positive logit
-    is divided by the `repetition_penalty`, a negative one multiplied, and each falls by
-    `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` lists the ids to
-    choose from, or is a function (a grammar) from a sequence's tokens, without its prompt, to that
-    list. A sequence ends before any text in `stop`. `logprobs` keeps log-probabilities under the
-    full softmax, before edits.
+    Greedy at temperature 0; filters and `seeds` work as in `Decoder.sample`. Penalties apply to the
+    last `penalized` tokens, of the prompt too if `penalize_prompt`: a positive logit is divided by
+    the `repetition_penalty`, a negative one multiplied, and each falls by `presence_penalty`, and
+    by `frequency_penalty` for each occurrence. `allowed` lists the ids to choose from, or is a
+    function (a grammar) from a sequence's tokens, without its prompt, to that list. A sequence ends
+    before any text in `stop`. `logprobs` are of the full softmax, before edits.
     """
 
     max_tokens: int = 128
@@ -50,7 +44,7 @@ class GenerationOptions:
     allowed: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] | None = None
     stop: Sequence[str] = ()
     logprobs: bool = False
-    ignore_end: bool = False  # decode on after a token that ends the text
+    ignore_end: bool = False  # decode on after the end of the text
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(isinstance(e, str) and e for e in self.stop):
@@ -59,14 +53,14 @@ class GenerationOptions:
         whole("penalized", self.penalized, 0, 1 << 30)
 
     def drawing(self, sequences: int) -> Sampling | None:
-        """Return the checked options of draws at step 0; None if greedy."""
+        """Return the options of draws at step 0; None if greedy."""
         names = "seeds", "temperature", "top_k", "top_p", "min_p"
         options: Any = {name: getattr(self, name) for name in names}
         checked = sampling(sequences, 1, options)
         return checked if checked.temperature > 0 else None
 
     def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:
-        """Return the edits of the logits of a sequence's next token."""
+        """Return the edits for a sequence's next token."""
         counts: dict[int, int] = {}
         text = [*prompt, *made] if self.penalize_prompt else made
         for token in text[-self.penalized :] if self.penalized else []:
@@ -90,7 +84,7 @@ class GenerationOptions:
 
 @dataclass
 class Continuation:
-    """A prompt in sequence `number` of a context, and the tokens that continue it."""
+    """A prompt in sequence `number` of a context, and its continuation."""
 
     context: LlamaContext
     number: int
@@ -104,12 +98,12 @@ class Continuation:
 
     @property
     def over(self) -> bool:
-        """True after a token that ends the text, and after a `stop`."""
+        """True after the end of the text or a `stop`."""
         ended = bool(self.made) and self.context.ends(self.made[-1])
         return self.stopped or (ended and not self.options.ignore_end)
 
     def take(self, token: int) -> str:
-        """Append a token; return the text that is certain by now."""
+        """Append a token; return the text that is certain."""
         self.made.append(token)
         if self.context.ends(token):
             return ""
@@ -129,15 +123,15 @@ class Continuation:
         return text[:shown]
 
     def rest(self) -> str:
-        """Return the text that was held back, once no token follows."""
+        """Return the held back text, once no token follows."""
         held, self._held = self._held, ""
         return held
 
 
 def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
-    """Choose a token for each row, in one call of the head for all rows with equal settings.
+    """Choose a token for each row, by one call of the head for all rows with equal settings.
 
-    A draw depends on its sequence's seed and on the number of its tokens so far.
+    A draw depends on its sequence's seed and number of tokens.
     """
     groups: dict[Any, list[int]] = {}
     for place, one in enumerate(each):

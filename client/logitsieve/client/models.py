@@ -1,4 +1,4 @@
-"""The models of a server, as plain values."""
+"""A server's models, as plain values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PointInfo:
 
     head: str
     knobs: Mapping[str, float]
-    rows: int  # batch rows of the timing
+    rows: int  # of the timed batch
     us_per_row: float  # on the builder's machine
     precision_at: Mapping[int, float]  # k -> P@k
     mass_kept: float
@@ -34,7 +34,7 @@ class PointInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """A version of a model; `points` are empty in a list of models."""
+    """A version of a model; a list of models has no `points`."""
 
     name: str
     version: str
@@ -51,7 +51,7 @@ class ModelInfo:
 
 
 class Listing:
-    """The pages of Models.List: send `request`, `add` its answer, until `whole`."""
+    """Pages of Models.List: send `request`, `add` its answer, until `whole`."""
 
     def __init__(self) -> None:
         self.request = pb.ListModelsRequest()

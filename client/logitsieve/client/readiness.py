@@ -11,9 +11,8 @@ import grpc
 from logitsieve.api.errors import DeadlineExceeded, LogitsieveError
 
 POLL_S = 0.1
-SERVING = b"\x08\x01"  # a HealthCheckResponse: this client needs no grpcio-health-checking
-# Codes of servers that come, or that are too busy for the check.
-COMING = (
+SERVING = b"\x08\x01"  # a HealthCheckResponse, without grpcio-health-checking
+COMING = (  # or too busy for the check
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
@@ -22,7 +21,7 @@ COMING = (
 
 
 class Readiness:
-    """Checks on a channel, blocking or not, for `timeout_s` seconds."""
+    """Checks on a channel for `timeout_s` seconds."""
 
     def __init__(
         self,
@@ -40,14 +39,14 @@ class Readiness:
         return self._check(b"", timeout=max(0.0, self._until - monotonic()))
 
     def settled(self, reply: bytes | grpc.RpcError) -> bool:
-        """Return True if the server serves, False to ask again; raise if it is time to give up."""
+        """Return True if the server serves, False to ask again; raise to give up."""
         if reply == SERVING:
             return True
         if not isinstance(reply, grpc.RpcError):
             self._why = "no model answers"
         elif reply.code() not in COMING:
             raise self._to_exception(reply) from reply
-        elif reply.code() != grpc.StatusCode.DEADLINE_EXCEEDED:  # which is that of this check
+        elif reply.code() != grpc.StatusCode.DEADLINE_EXCEEDED:  # of this check
             self._why = str(self._to_exception(reply))
         if monotonic() < self._until:
             return False

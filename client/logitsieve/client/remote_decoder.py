@@ -1,4 +1,4 @@
-"""The Decoder protocol over any carrier of requests to a server and of responses back."""
+"""The Decoder protocol over any carrier of requests to a server."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 class RemoteDecoder(ABC):
-    """The four methods of a `Decoder`; subclasses carry requests to a server.
+    """The methods of a `Decoder`; subclasses carry requests to a server.
 
-    Rows of float16 and bfloat16 travel as they are, all others as float32. Every method raises
-    InvalidRequest naming the field at fault, ModelNotFound, and other ServiceErrors.
+    Rows of float16 and bfloat16 travel unchanged, others as float32. Raises InvalidRequest naming
+    the field, ModelNotFound, and other ServiceErrors.
     """
 
     @abstractmethod
@@ -52,9 +52,9 @@ class RemoteDecoder(ABC):
     ) -> TopKReply:
         """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
 
-        `constraints` limit the ids. `model` chooses the index; `head` and `knobs`, `min_precision`
-        or `exact` the operating point, else AUTO does. A `normalizer` or a `width` adds log Z, in a
-        proven interval of at most `width` nats.
+        `model` names the index; `head` and `knobs`, `min_precision` or `exact` the operating point,
+        else AUTO chooses. A `normalizer` or a `width` adds log Z, in a proven interval of at most
+        `width` nats.
         """
         check_keywords(Target, target)
         request = pb.TopKRequest(k=uint32("k", k))
@@ -70,10 +70,10 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Return log-probabilities of `targets`, ids [B, T] or [B], one list for each row.
+        """Return log-probabilities of `targets`, ids [B, T] or [B], under the `constraints`.
 
-        They are relative to the ids that `constraints` leave, and within `width` nats of the true
-        ones, if given. Other keywords are those of `topk`; a `normalizer` is chosen if absent.
+        If given, `width` bounds their error in nats. Other keywords are like `topk`'s; a
+        `normalizer` is chosen if absent.
         """
         check_keywords(Target, target)
         request = pb.ScoreRequest()
@@ -92,10 +92,10 @@ class RemoteDecoder(ABC):
     ) -> SampleReply:
         """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
 
-        Only the `top_k` best ids remain (0: all), of those the least set with a probability of at
-        least `top_p`, and those at least `min_p` as probable as the best. A draw depends only on
+        Only the `top_k` best ids remain (0: all), of these the least set with a probability of
+        `top_p` or more, and ids `min_p` times as probable as the best, or more. A draw depends on
         its row's seed (uint64 [B]; one number is spread; None: fresh ones), on `step` and on its
-        place in the row. Other keywords are those of `topk`; by default draws are proven.
+        place in the row. Other keywords are like `topk`'s; by default draws are proven.
         """
         request = pb.SampleRequest()
         # Fresh seeds are drawn here, so a retry draws the same ids.
@@ -118,10 +118,10 @@ class RemoteDecoder(ABC):
     ) -> BeamStepReply:
         """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
 
-        A hypothesis is a row of `hidden`, with its score, its length in tokens (None: 0) and
-        whether it has `finished` (None: no); a finished one continues as itself, with the first of
-        `eos_ids`. Continuations rank by score / ((5 + length) / 6)^length_alpha. Other keywords are
-        those of `topk`.
+        A hypothesis is a row of `hidden` with a score, a length in tokens (None: 0) and perhaps
+        `finished` (None: not); such a one continues as itself, with the first of `eos_ids`.
+        Continuations rank by score / ((5 + length) / 6)^length_alpha. Other keywords are like
+        `topk`'s.
         """
         request = pb.BeamStepRequest()
         rows = fill(request, hidden, constraints, options)
@@ -135,12 +135,12 @@ class RemoteDecoder(ABC):
 
 
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]:
-    """Reuse a method that returns the value of `_reply` or `_call`, if that is a coroutine."""
+    """Reuse a method that returns `_reply(...)` or `_call(...)`, here a coroutine."""
     return cast("Awaited[P, T]", method)
 
 
 class AsyncRemoteDecoder(AsyncClosing):
-    """The methods of `RemoteDecoder`, to be awaited."""
+    """A `RemoteDecoder` to be awaited."""
 
     topk = awaited(RemoteDecoder.topk)
     score = awaited(RemoteDecoder.score)

@@ -38,8 +38,7 @@ class StreamOptions(NamedTuple):
 class PendingReplies(Generic[M]):
     """Messages of a stream and the mailboxes of their replies; thread-safe.
 
-    `put(mailbox, reply)` gets the response, the failure that ended the stream, or None, at most
-    once.
+    `put(mailbox, reply)` gets, once, the response, the failure that ended the stream, or None.
     """
 
     def __init__(
@@ -49,10 +48,10 @@ class PendingReplies(Generic[M]):
         self._ids = count(1)
         self._waiting: dict[int, M] = {}  # by id
         self._lock = Lock()  # of `_ended` and of additions to `_waiting`
-        self._ended = ""  # the reason, once it has
+        self._ended = ""  # the reason
 
     def write(self, rpc: Rpc[Any], request: Any) -> tuple[pb.DecodeRequest, M]:
-        """Return a message and the mailbox of its reply; `forget` the message at the end.
+        """Return a message, to `forget` at the end, and the mailbox of its reply.
 
         RequestTooLarge, or Unavailable if the stream has ended.
         """
@@ -73,12 +72,12 @@ class PendingReplies(Generic[M]):
         self._waiting.pop(message.id, None)
 
     def deliver(self, response: pb.DecodeResponse) -> None:
-        """Put a response into its mailbox, unless its timeout has passed."""
+        """Put a response into its mailbox, unless that is forgotten."""
         if (mailbox := self._waiting.pop(response.id, None)) is not None:
             self._put(mailbox, response)
 
     def open(self, rpc: Rpc[Any], reply: Any) -> Any:
-        """Return the response in a reply, or raise its exception."""
+        """Return the response of a reply, or raise its exception."""
         if isinstance(reply, grpc.RpcError):
             raise self._options.to_exception(reply) from reply
         if reply is None:
@@ -102,10 +101,10 @@ class PendingReplies(Generic[M]):
 
 
 class DecodeStream(Closing, RemoteDecoder):
-    """The methods of a decoder over one stream of a `DecoderClient`; thread-safe.
+    """A decoder over one stream of a `DecoderClient`; thread-safe.
 
-    Each call takes at most `timeout_s` seconds, without retries. A broken stream stays closed:
-    current calls raise the reason, usually Unavailable, later ones Unavailable.
+    A call takes at most `timeout_s` seconds, without retries. When the stream breaks, current calls
+    raise the reason, usually Unavailable, later ones Unavailable.
     """
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:
@@ -152,15 +151,12 @@ class DecodeStream(Closing, RemoteDecoder):
         self._send_no_more()
 
     def _send_no_more(self) -> None:
-        with suppress(Full):  # then gRPC sees at another message that the call is over
+        with suppress(Full):  # then another message tells gRPC that the call is over
             self._outbox.put_nowait(None)
 
 
 class AsyncDecodeStream(AsyncRemoteDecoder):
-    """The methods of a decoder over one stream of an `AsyncDecoderClient`; for one event loop.
-
-    Any number of calls may run, each for at most `timeout_s` seconds; breaks like a `DecodeStream`.
-    """
+    """A `DecodeStream` of an `AsyncDecoderClient`, for any number of calls of one event loop."""
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:
         self.timeout_s = options.timeout_s
@@ -191,7 +187,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         return self._pending.open(rpc, reply)
 
     async def _requests(self) -> AsyncIterator[pb.DecodeRequest]:
-        while True:  # until the call is over, which ends this
+        while True:  # until the call is over
             yield await self._outbox.get()
 
     async def _read(self) -> None:
@@ -203,7 +199,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         else:
             self._pending.end("the server closed it")
         finally:
-            self._pending.end("closed")  # by the client, unless a reason is known
+            self._pending.end("closed")  # unless a reason is known
 
 
 def _settle(mailbox: asyncio.Future[Any], reply: Any) -> None:

@@ -1,9 +1,8 @@
 """Calls held back in the client while servers are crowded.
 
-Refusing a call costs a server nearly as much as answering it: servers that clients flood answer
-hardly any. So a client keeps to a number of calls in flight, like TCP to its window: it grows
-while calls are answered and shrinks when one is refused, or answered after a long wait. Jacobson
-(1988), Congestion avoidance; RFC 3168, Explicit congestion notification.
+Refusing a call costs a server nearly as much as answering it. So a client limits its calls in
+flight, like TCP by its window: the limit grows while calls are answered, and shrinks when one is
+refused or waits long. Jacobson (1988), Congestion avoidance; RFC 3168.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from time import monotonic
 
 from logitsieve.api.errors import Overloaded
 
-MARK = 0.25  # the share of its time that a call may wait; servers refuse from a half
+MARK = 0.25  # share of its time that a call may wait; servers refuse from a half
 CUT = 0.9
 CUT_S = 0.05  # between two cuts: waits come in crowds
-LEAST = 8  # calls in flight that are never held back
+LEAST = 8  # the lowest limit
 RETRY_S = 0.1
 
 
 class Throttle:
-    """Counts the calls of a connection; thread-safe. It limits nothing while none waits long."""
+    """Counts the calls of a connection; thread-safe. There is no limit while none waits long."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock, self._lock = clock, Lock()
@@ -32,7 +31,7 @@ class Throttle:
         self.in_flight = 0
 
     def enter(self) -> None:
-        """Count a call until it `leave`s; Overloaded if it is not to be sent."""
+        """Count a call until it `leave`s; Overloaded if it is held back."""
         with self._lock:
             if self.in_flight >= self.limit:
                 reason = f"held back here, with {self.in_flight} in flight: servers are crowded"
@@ -40,7 +39,7 @@ class Throttle:
             self.in_flight += 1
 
     def leave(self, crowded: bool) -> None:
-        """Count the end of a call; `crowded`: it was refused, too late, or waited too long."""
+        """Count the end of a call; `crowded`: it was refused, late, or waited long."""
         with self._lock:
             if not crowded:
                 self.limit += 1 / self.limit
