@@ -3,7 +3,7 @@
     kernels.py compile FOLDER    for each of KINDS
     kernels.py run COMMAND ...   for this machine's kind
 
-A processor of another kind compiles its own at a first start, and so does NUMBA_CPU_NAME's.
+Other processors compile their own at a first start, and so does NUMBA_CPU_NAME's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from llvmlite import binding
 
 
 class Kind(NamedTuple):
-    """Processors that the same kernels suit: LLVM's name and features of the least of them.
+    """Processors with the same kernels: LLVM's name and features of the least of them.
 
-    None has a feature of `without`: for these the kernels' sources have other, faster code.
+    They lack the features `without`, for which kernels have faster code.
     """
 
     name: str
@@ -53,7 +53,7 @@ KINDS = (
 
 
 def environment_of(features: set[str]) -> dict[str, str]:
-    """Return Numba's settings for a processor with LLVM's `features`; empty: for itself."""
+    """Return Numba's settings for a processor with LLVM's `features`; empty for its own kernels."""
     return next((kind.environment for kind in KINDS if kind.suits(features)), {})
 
 
@@ -65,7 +65,7 @@ def run(command: list[str]) -> None:
 
 
 def compile_all(folder: Path) -> None:
-    """Compile every kernel and C function for the processor that Numba's settings name."""
+    """Compile every kernel and C function for Numba's processor."""
     from logitsieve import kernels
     from logitsieve.kernels.compile import Kernel, use_cache
     from logitsieve.kernels.rows.functions import STORED_TYPES, addresses

@@ -1,7 +1,7 @@
 """Exit with 0 if a page of the HTTP port answers 200: probe.py http://127.0.0.1:9090/healthz.
 
-For health checks within the image, which has no curl. HTTPS is tried, too: with the console the
-port speaks TLS. LOGITSIEVE_SERVE_METRICS_PORT goes before the port given; no proxy is asked.
+The image has no curl. HTTPS is tried, too, as with a public console. The variable
+LOGITSIEVE_SERVE_METRICS_PORT overrides the port; no proxy is asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def answers(connection: HTTPConnection, path: str) -> bool:
 
 
 def main() -> int:
-    """Ask by HTTP, then by HTTPS, within PATIENCE_S each; return the exit code."""
+    """Ask by HTTP, then HTTPS; return the exit code."""
     parts = urlsplit(sys.argv[1])
     host = parts.hostname or "127.0.0.1"
     port = int(os.environ.get("LOGITSIEVE_SERVE_METRICS_PORT") or parts.port or 9090)

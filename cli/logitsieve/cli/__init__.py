@@ -1,4 +1,4 @@
-"""The `logitsieve` command: one module for each subcommand, listed in app.py."""
+"""The `logitsieve` command: a module for each subcommand."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The table of subcommands, imported when called; errors become exit codes."""
+"""The subcommands, imported when called; errors become exit codes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 class Entry(NamedTuple):
-    """A row of `logitsieve --help`, and the extra that the subcommand needs."""
+    """A row of `logitsieve --help`."""
 
     panel: str
     summary: str
     extra: str
-    from_file: bool = False  # a --config and the environment may hold its options
+    from_file: bool = False  # has --config and variables of the environment
 
 
 COMMANDS: dict[str, Entry] = {
@@ -68,14 +68,14 @@ COMMANDS: dict[str, Entry] = {
 
 
 class LazyCommand(TyperCommand):
-    """A subcommand; its module, cli/<name>.py with - as _, is imported when it is called."""
+    """A subcommand, in cli/<name>.py with - as _."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the context of the real command; --help works without its extra."""
+        """Import the command; --help works without its extra."""
         module = str(self.name).replace("-", "_")
         command = import_module(f"logitsieve.cli.{module}").command
         variables = f"LOGITSIEVE_{str(self.name).upper()}_" if self._entry.from_file else ""
@@ -89,7 +89,7 @@ class LazyCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """The group of all subcommands, which reports LogitsieveErrors without a traceback."""
+    """The group of all subcommands; LogitsieveErrors print no traceback."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -102,7 +102,7 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # `| head` is no failure: typer ends quietly
+            raise  # `| head`: typer ends quietly
         except (LogitsieveError, OSError) as error:
             print(f"error: {shown(str(error))}", file=sys.stderr)
             code = BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT
@@ -145,5 +145,5 @@ def root(
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logger = logging.getLogger("logitsieve")
-    logger.handlers[:] = [handler]  # `serve` puts its own in this place
+    logger.handlers[:] = [handler]  # `serve` replaces it
     logger.setLevel(log_level.upper())

@@ -1,6 +1,6 @@
 """An index of a GGUF model that another process makes while text is generated.
 
-The cache keeps it in a folder named by the hash of the output matrix.
+The cache has a folder for each hash of an output matrix.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # llama.cpp has the other cores; a few contexts show that the heads answer.
 MODULE = "logitsieve.cli.background"
 BUILD = (sys.executable, "-m", MODULE, "build", "--threads", "1", "--heldout-rows", "64")
-NICENESS = 10  # a low priority, for idle cores
+NICENESS = 10
 MAKING = f"No --index is given: one is made in the background. Until then {DENSE_ANSWERS}"
 DIGITS = 16  # of the hash
 
@@ -45,7 +45,7 @@ def cached_index(model: GgufModel) -> Path:
 def index_of_cache(
     model: GgufModel, threads: int
 ) -> tuple[LocalDecoder | None, BackgroundIndex | None]:
-    """Open the index in the cache, or start to make one; print which."""
+    """Open the index in the cache, or begin to make one; print which."""
     path = cached_index(model)
     if path.exists():
         try:
@@ -66,7 +66,6 @@ def index_of_cache(
 
 
 def warm_decoder(index: Path, threads: int) -> LocalDecoder:
-    """Open an index for a llama.cpp context with `threads`."""
     from logitsieve.decoding import LocalDecoder
     from logitsieve.index import open_index
 
@@ -78,12 +77,12 @@ def warm_decoder(index: Path, threads: int) -> LocalDecoder:
 class BackgroundIndex:
     """The index `out` of the model `gguf`, made by a process of low priority.
 
-    `decoder` is None until it can answer, `error` the reason if it cannot. The end of `with` ends
-    the process; the cache then has a complete index or none.
+    `decoder` is None until it can answer, `error` is the reason if it never can. The end of `with`
+    ends the process; the cache then has a complete index or none.
     """
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:
-        """Start the process; MissingExtra without the builder, OSError for a read-only cache."""
+        """Start the process; MissingExtra, or OSError for a read-only cache."""
         require("builder", "numba", "torch", "faiss", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
         self.error = ""
@@ -137,7 +136,7 @@ class BackgroundIndex:
 
 
 def build_and_compile(arguments: Sequence[str]) -> int:
-    """Run `logitsieve build`, then compile its kernels for other processes."""
+    """Run `logitsieve build`, then compile kernels for other processes."""
     from logitsieve.cli.app import app
 
     if code := app(list(arguments), standalone_mode=False):

@@ -27,7 +27,7 @@ ANY_DIRECTION = (
     " wider than for a model's own."
 )
 PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
-LEFT_SHARE = 0.5  # of rows left to the fallback, or computed: a head then saves little
+LEFT_SHARE = 0.5  # of rows left to the fallback, or computed: too many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def command(
 
 
 def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float32 | None:
-    """Return contexts of a GGUF model that reads the primer; None without llama.cpp."""
+    """Return contexts of the primer; None without llama.cpp."""
     from logitsieve.index import new_path
 
     if not is_gguf(options.weight):

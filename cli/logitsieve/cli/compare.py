@@ -1,4 +1,4 @@
-"""`logitsieve compare`: how far a GGUF model's next tokens are from another's."""
+"""`logitsieve compare`: the divergence of two GGUF models."""
 
 from __future__ import annotations
 

@@ -171,10 +171,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
 
 
 def model_for(path: Path, index: Path | None, head: str) -> GgufModel:
-    """Read the model's header; InvalidRequest if an index has another V or D.
-
-    Also for a head of no index that is made of the model alone.
-    """
+    """Read the model's header; InvalidRequest for a head or an index that does not fit."""
     from logitsieve.heads.certified import GRADES
     from logitsieve.index.reader import read_contents
     from logitsieve.llamacpp import GgufModel
@@ -191,7 +188,7 @@ def model_for(path: Path, index: Path | None, head: str) -> GgufModel:
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
-    """Return True, and say so, if only llama.cpp can answer, as the model bends its logits."""
+    """Check, and print, that only llama.cpp can answer, as the model bends its logits."""
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
     only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:
@@ -265,7 +262,7 @@ class Handover:
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
     def end(self, wait: bool) -> None:
-        """Print the state of an unused index; `wait` until it is made."""
+        """Print the state of an unused index; perhaps `wait` for it."""
         making = self._making
         if making is None:
             return
@@ -279,7 +276,7 @@ class Handover:
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
     def cost(self, counts: GenerationCost) -> str:
-        """Return the speed before and after the handover, and the last head's rows."""
+        """Return the speeds before and after the handover."""
         vocab_size = self._attached.context.gguf.vocab_size
         if self._before is None or self._before.tokens == counts.tokens:
             return _cost(counts, vocab_size, self.head)
@@ -291,7 +288,7 @@ class Handover:
 
 
 def grade_of(decoder: LocalDecoder | None, asked: str) -> str:
-    """Return `asked`, or `certified` if the index does not have it."""
+    """Return `asked` if the index has it, else `certified`."""
     if decoder is None:
         return DENSE
     return asked if asked in decoder.index.heads else CERTIFIED
@@ -307,7 +304,7 @@ def _cost(counts: GenerationCost, vocab_size: int, head: str) -> str:
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
     if counts.drafted:
         speed += f" ({counts.accepted} of {counts.drafted} drafts right)"
-    if head == DENSE:  # part of llama.cpp's graph, without a time of its own
+    if head == DENSE:  # part of llama.cpp's graph
         return f"{speed}, all {vocab_size:,} logits of each"
     scanned = counts.scanned / counts.tokens
     much = scanned > SLOW_SHARE * vocab_size

@@ -1,4 +1,4 @@
-"""Command-line options from frozen dataclasses, the one list of names, types, ranges and help."""
+"""Command-line options from the fields of frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
 
 
 def with_options(command: Callable[..., None], variables: str = "") -> Callable[..., None]:
-    """Return the command with one option for each field of its dataclass parameters.
+    """Return the command with an option for each field of its dataclass parameters.
 
-    A field's metadata is from `flag` or holds "help" and, for numbers, "low" and "high". Fields of
-    tuple[X, ...] become repeatable. A parameter's default overrides the fields' defaults.
-    `variables`, such as LOGITSIEVE_SERVE_, lets variables of the environment that begin so set
-    options, and adds --config, a TOML file of fields. The command line wins, then the environment.
+    A field's metadata is from `flag`, or holds "help" and, for numbers, "low" and "high". Fields of
+    tuple[X, ...] become repeatable. A parameter's default overrides the fields'. `variables`, such
+    as LOGITSIEVE_SERVE_, is the prefix of variables of the environment, and adds --config, a TOML
+    file of fields. The command line wins, then the environment.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}
@@ -94,7 +94,7 @@ def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[st
 
 
 def is_typed(option: str, context: typer.Context) -> bool:
-    """Tell options of the command line or the environment from defaults."""
+    """Check that an option is from the command line or the environment."""
     source = context.get_parameter_source(option)
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
@@ -168,7 +168,7 @@ def llama_threads(users: str = "llama.cpp and the index") -> Any:
 def idle_cores() -> int:
     """Count the idle cores, 1 or more; all cores without Linux's /proc.
 
-    A llama.cpp thread on a shared core slows all of them, as they wait in busy loops.
+    A llama.cpp thread on a shared core slows all, as they wait in busy loops.
     """
     try:
         runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
@@ -178,10 +178,7 @@ def idle_cores() -> int:
 
 
 def executor_at(address: str | None) -> AbstractContextManager[Executor | None]:
-    """Return an executor on the Ray cluster at `address`; None without an address.
-
-    MissingExtra without Ray, InvalidRequest without a cluster.
-    """
+    """Return an executor on the Ray cluster at `address`, if any; MissingExtra, InvalidRequest."""
     if address is None:
         return nullcontext()
     require("ray", "ray")

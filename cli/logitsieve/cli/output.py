@@ -1,4 +1,4 @@
-"""Output of the subcommands: tables and JSON on stdout, progress on stderr."""
+"""Tables and JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a title and a table: cells without markup, numbers to the right."""
+    """Print a title and a table, numbers to the right."""
     print(*(shown(line) for line in title.split("\n")), sep="\n")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for number, column in enumerate(columns):
@@ -51,7 +51,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def shown(value: object) -> str:
-    """Format a cell: floats to four digits, None as a dash, no control characters."""
+    """Format a cell: floats to four digits, None as a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -79,7 +79,7 @@ class _Speed(ProgressColumn):
 
 
 class TrainDisplay:
-    """A run on stderr: bars on a terminal, else stage lines; a line for each validation."""
+    """Progress on stderr: bars on a terminal, else stage lines; a line for each validation."""
 
     def __init__(self, display: Progress, title: str, resumed: bool = False) -> None:
         self._display, self._resumed = display, resumed
@@ -91,7 +91,7 @@ class TrainDisplay:
         self._update(stage, done, total, f"{done:,}")
 
     def step(self, status: TrainingStatus) -> None:
-        """Show a step; a validation or a resumed start is a line that stays."""
+        """Show a step; validations and resumed starts are lines."""
         if self._resumed:
             self._resumed = False
             self.say(f"Going on at step {status.steps:,} of {status.total:,}.")
@@ -124,7 +124,7 @@ def _display(*more: ProgressColumn) -> Progress:
 
 @contextmanager
 def bars(title: str = "logitsieve") -> Iterator[ProgressCallback]:
-    """Yield a progress callback: bars on a terminal, else `StageLines` with `title`."""
+    """Yield a progress callback."""
     with _display(_Speed()) as display:
         yield TrainDisplay(display, title).progress
 

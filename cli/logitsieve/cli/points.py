@@ -1,4 +1,4 @@
-"""Tables of operating points and of the choices of AUTO."""
+"""Tables of operating points and AUTO's choices."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def auto_of(index: Index) -> Auto:
 
 
 def print_points(index: Index, bounds: bool = False) -> None:
-    """Print a line for each operating point, if the index was calibrated.
-
-    With `bounds`, each P@k is followed by its lower 95 % bound in brackets.
-    """
+    """Print a line for each operating point; with `bounds`, each P@k with its lower 95 % bound."""
     calibration = index.measured
     if calibration is None:
         return
@@ -110,7 +107,7 @@ def goal(auto: Auto, precision: float | None) -> str:
 
 
 def without_contexts(calibration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a printable `calibration`: the size of its contexts, not their numbers."""
+    """Return `calibration` with the size of its contexts, not their numbers."""
     if calibration is None or "contexts" not in calibration:
         return None if calibration is None else dict(calibration)
     contexts = {name: calibration["contexts"][name] for name in ("rows", "dim")}

@@ -57,7 +57,7 @@ def prune(model: Path, keep: int) -> list[Path]:
         staying = {*versions[-keep:], *read_aliases(model).values()}
         old = [model / str(version) for version in versions if version not in staying]
         for path in old:
-            # Renamed first: a version's folder is complete even if this process dies.
+            # Renamed first: a version's folder is always complete.
             leaving = path.rename(model / f"{TEMPORARY}{secrets.token_hex(8)}")
             shutil.rmtree(leaving)
     return old

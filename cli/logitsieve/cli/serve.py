@@ -16,7 +16,7 @@ def command(config: ServeConfig) -> None:
     Example: logitsieve serve --models models --port 50051
     """
     as_json = config.log_format == "json"
-    if as_json:  # gRPC's core writes lines of its own, unless told so before it is imported
+    if as_json:  # gRPC's core writes lines of its own, unless told before its import
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from logitsieve.server.app import serve
 

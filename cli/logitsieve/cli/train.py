@@ -47,10 +47,7 @@ def _show_losses(asked: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ToServing:
-    """Contexts to capture from a run, and the index to build from them, if any.
-
-    Checked before hours of training.
-    """
+    """Contexts to capture after a run, and an index to build from them; checked before it."""
 
     capture: int | None = flag(
         None, "Number of contexts to capture afterwards, spread over the text.", min=2
@@ -168,7 +165,7 @@ def command(
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a callback, true after SIGINT or SIGTERM; a second signal ends the process."""
+    """Yield a callback, true after SIGINT or SIGTERM; a second one ends the process."""
     signalled = Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -191,7 +188,7 @@ def _refuse_changes(ctx: typer.Context, run: TrainConfig, config: TrainConfig) -
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
-    """Capture contexts of windows spread over the text, unless done before."""
+    """Capture contexts from all over the text, unless done before."""
     from logitsieve.index_builder.capture import CaptureConfig, capture
     from logitsieve.training.trainer.corpus import WINDOW, windows
 

@@ -180,7 +180,7 @@ class DecoderDraws(LogitsProcessor):
         self._penalty: float | None = valued[0].penalty if lone else None
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Return the drawn ids' log-probabilities in -inf [B, V]; put their logits into `scores`."""
+        """Return log-probabilities [B, V], -inf for ids not drawn; read `scores` gain logits."""
         head = self._head
         constraints = self._constraints(input_ids, scores) if self._editing else None
         ids, log_probs = head.sample(constraints, self._options)

@@ -1,1 +1,1 @@
-"""Ray as an engine: indexes in shards answered by its actors, builds spread over its workers."""
+"""Ray: indexes in shards answered by its actors, builds spread over its workers."""

@@ -1,7 +1,4 @@
-"""Answers in the form of OpenAI's interface, made of the engine's news.
-
-Exact facts beyond that interface are under the key `logitsieve`.
-"""
+"""Answers in OpenAI's form, made of the engine's news; exact facts are under `logitsieve`."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ SPELLINGS_KEPT = 1 << 16
 
 
 class Speller:
-    """Texts of tokens."""
-
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
         self.raw = lru_cache(maxsize=SPELLINGS_KEPT)(self._raw)
@@ -29,7 +24,7 @@ class Speller:
         return self._context.piece(token, special=True)
 
     def key(self, token: int) -> str:
-        """Return a token's text, or its bytes if they are no text, as OpenAI spells them."""
+        """Return a token's text, or its bytes as OpenAI spells them."""
         raw = self.raw(token)
         try:
             return raw.decode()
@@ -40,7 +35,7 @@ class Speller:
         return b"".join(map(self.raw, tokens)).decode(errors="replace")
 
     def best(self, one: Scored) -> dict[str, float]:
-        """Return log-probabilities by text: of equal texts, the most probable."""
+        """Return log-probabilities by text, of equal texts the largest."""
         best: dict[str, float] = {}
         for token, log_prob in one.best:
             best.setdefault(self.key(token), log_prob)
@@ -87,7 +82,7 @@ class Choice:
         return text
 
     def legacy(self) -> dict[str, Any] | None:
-        """Return the `logprobs` of a completion for tokens that were not shown before."""
+        """Return a completion's `logprobs` of tokens not shown before."""
         if not self.logprobs:
             return None
         tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
@@ -105,7 +100,7 @@ class Choice:
         }
 
     def content(self) -> dict[str, Any] | None:
-        """Return the `logprobs` of a chat for tokens that were not shown before."""
+        """Return a chat's `logprobs` of tokens not shown before."""
         if not self.logprobs:
             return None
         tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
@@ -138,7 +133,7 @@ class Choice:
 
 @dataclass
 class Answer:
-    """A request's answer: its choices, and the words around them."""
+    """The answer to a request."""
 
     asked: Asked
     id: str
@@ -154,7 +149,7 @@ class Answer:
         return self._around(kind, choices) | extra
 
     def chunk(self, choice: Choice, text: str, *, first: bool = False) -> dict[str, Any]:
-        """Return the news of a choice as an event of a stream."""
+        """Return a choice's news as an event of a stream."""
         finish = choice.finish or None
         one: dict[str, Any] = {"index": choice.index, "finish_reason": finish}
         if self.asked.chat:
@@ -166,7 +161,7 @@ class Answer:
         return self._around("text_completion", [one | {"text": text, "logprobs": choice.legacy()}])
 
     def last(self, timings: dict[str, float]) -> dict[str, Any]:
-        """Return the event after all choices, with usage."""
+        """Return the last event, with usage."""
         kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
         extra = {"usage": self.usage(), "logitsieve": self.truth(timings)}
         return self._around(kind, []) | extra

@@ -1,4 +1,4 @@
-"""The endpoint as an ASGI application: routes, access and streams."""
+"""The endpoint as an ASGI application."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ Responding = Callable[[Request], Awaitable[Response]]
 
 @dataclass
 class Facts:
-    """The model's name, and the index that answers now."""
-
     name: str
     index_hash: Callable[[], str]
     created: int = field(default_factory=lambda: int(time()))
@@ -59,7 +57,7 @@ class Endpoint:
         self.metrics = Metrics(engine)
 
     def application(self, local: bool) -> Starlette:
-        """`local` refuses Host headers that are not names of loopback."""
+        """Make the application; `local`: for LocalNames alone."""
         get: dict[str, Responding] = {
             "/v1/models": self._models,
             "/v1/models/{name:path}": self._model,
@@ -179,13 +177,13 @@ class Endpoint:
 
 
 async def _gone(request: Request) -> None:
-    """Return when the client has closed its connection."""
+    """Return when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 class Call:
-    """A request's tasks, and the queue of news from the engine's thread."""
+    """A request's tasks, and their news from the engine's thread."""
 
     def __init__(self, endpoint: Endpoint, asked: Asked, began: float) -> None:
         self._endpoint, self._began = endpoint, began
@@ -213,7 +211,7 @@ class Call:
         )
 
     def _task(self, asked: Asked, place: int, choice: int) -> Task:
-        drawing = asked.options.drawing(asked.n)  # equal seeds draw equal texts in any request
+        drawing = asked.options.drawing(asked.n)  # so equal seeds draw equal texts
         if drawing is not None:
             drawing = drawing._replace(seeds=drawing.seeds[choice : choice + 1])
         index = place * asked.n + choice
@@ -239,7 +237,7 @@ class Call:
         return self._answer.whole(self._timings())
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield server-sent events; an error is the last one."""
+        """Yield server-sent events, perhaps an error as the last."""
         answer = self._answer
         try:
             if answer.asked.chat:

@@ -1,4 +1,4 @@
-"""Options of the endpoint: the one list of them."""
+"""Options of the endpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logitsieve.utils.options import check_ranges, option
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionsConfig:
-    """Options of `logitsieve serve-gguf`; InvalidRequest names one that makes no sense."""
+    """Options of `logitsieve serve-gguf`; InvalidRequest names one."""
 
     host: str = option("127.0.0.1", "Address to bind; loopback unless you say otherwise.")
     port: int = option(8080, "HTTP port; 0 takes a free one and prints it.", 0, MAX_PORT)

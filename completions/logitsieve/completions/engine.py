@@ -1,10 +1,9 @@
 """One thread that decodes the prompts of all requests together.
 
-In each turn it reads one slice of one prompt, so that a long one delays others by a slice at most.
-Every sequence that has read its prompt makes one token, and one call of the head serves them all.
-A row's bits depend on its own request alone: a slice holds tokens of one sequence and begins at a
-multiple of SLICE, caches are separate, and no more sequences share a step of llama.cpp than give
-each the bits that it has alone (`steady_sequences`).
+In each turn it reads one slice of one prompt, so a long one delays others by a slice, and makes a
+token of every sequence that has read its prompt, by one call of the head. A row's bits depend on
+its own request alone: a slice is of one sequence and begins at a multiple of SLICE, caches are
+separate, and as many sequences share a step as have the bits of single ones (`steady_sequences`).
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from logitsieve.llamacpp import LlamaContext
 log = logging.getLogger(__name__)
 
 SLICE = 64  # tokens; a divisor of LlamaContext's batch
-PROBED = 8  # tokens of a prompt, for `steady_sequences`
+PROBED = 8  # tokens of a prompt
 RETRY_S = 1.0
 STOP, LENGTH = "stop", "length"
 
 
 class Scored(NamedTuple):
-    """A token of a prompt or of its continuation, with its log-probability if it was asked for."""
+    """A token of a prompt or its continuation."""
 
     id: int
     log_prob: float | None = None
@@ -53,7 +52,7 @@ class Scored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """News of a task: tokens, text that is certain, and at last the reason of its end."""
+    """News of a task: tokens, certain text, and at last the reason of its end."""
 
     tokens: list[Scored]
     text: str = ""
@@ -63,7 +62,7 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Task:
-    """A prompt to score, to continue, or both; `tell` is called on the engine's thread."""
+    """A prompt to score or continue; `tell` is called on the engine's thread."""
 
     prompt: Sequence[int]
     options: GenerationOptions
@@ -71,7 +70,7 @@ class Task:
     drawing: Sampling | None
     echo: bool
     logprobs: int | None  # best ids with each token; None: no log-probabilities
-    deadline: float  # of the monotonic clock
+    deadline: float  # of `monotonic`
     tell: Callable[[Piece | Exception], None]
     cancelled: bool = False
     number: int = 0  # of its sequence
@@ -90,7 +89,7 @@ class Task:
 
 
 class Engine:
-    """Decodes tasks until it is closed. `head_name` names the head that answers now."""
+    """Decodes tasks until it is closed."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class Engine:
         self._thread.start()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue tasks; Overloaded if the queue has no room for all, Unavailable while draining."""
+        """Queue all tasks; Overloaded if too many wait, Unavailable while draining."""
         with self._news:
             if self._draining or self._closing:
                 raise Unavailable("the server is stopping")
@@ -131,19 +130,18 @@ class Engine:
             self._news.notify()
 
     def cancel(self, tasks: Sequence[Task]) -> None:
-        """Drop tasks before the next turn; finished ones stay as they are."""
+        """Drop unfinished tasks before the next turn."""
         with self._news:
             for task in tasks:
                 task.cancelled = True
             self._news.notify()
 
     def drain(self) -> None:
-        """Take no new tasks."""
         with self._news:
             self._draining = True
 
     def close(self) -> None:
-        """End after the current turn; tasks that are left hear Unavailable."""
+        """End after the current turn; other tasks hear Unavailable."""
         with self._news:
             self._closing = True
             self._news.notify()
@@ -162,7 +160,7 @@ class Engine:
             self.turn()
 
     def turn(self) -> None:
-        """Read one slice of a prompt, and add one token to each sequence that has read its own."""
+        """Read a slice of a prompt, and add a token to each sequence that has read its own."""
         self._before_turn()
         self._drop()
         self._admit()
@@ -208,7 +206,7 @@ class Engine:
                 self.waiting.remove(task)
 
     def _read(self, task: Task) -> None:
-        """Decode the next slice of a prompt, and score it if that was asked for."""
+        """Decode the next slice of a prompt, and score it if asked."""
         start = task.read
         part = task.prompt[start : start + SLICE]
         rows = self.context.read(part, task.number, every=task.scores_prompt)
@@ -235,7 +233,7 @@ class Engine:
                 task.ahead = Ahead(self.context, task.made, self._drafter())
 
     def _step(self, tasks: list[Task]) -> None:
-        """Choose the next token of every task, decoding the one before where it is due."""
+        """Choose the next token of every task, after decoding those before."""
         for task in tasks:
             if task.rows is None and task.ahead is not None:
                 self._look_ahead(task, task.ahead)
@@ -280,7 +278,7 @@ class Engine:
         task.tell(Piece([one], text, finish))
 
     def _scored(self, tasks: list[Task], rows: Float32, ids: Sequence[int]) -> list[Scored]:
-        """Score a token of each row, for tasks that ask for equally many best ids."""
+        """Score a token of each row, for tasks with equal `logprobs`."""
         most = min(tasks[0].logprobs or 0, self.context.gguf.vocab_size)
         scores = self._head.scores(rows, ids, most)
         costs = zip(scores.scanned.tolist(), scores.exact.tolist(), strict=True)
@@ -297,7 +295,7 @@ class Engine:
 
 
 class _Failing:
-    """Tells tasks of an error, which ends them and no others."""
+    """Ends these tasks by an error."""
 
     def __init__(self, engine: Engine, tasks: list[Task]) -> None:
         self._engine, self._tasks = engine, tasks
@@ -332,10 +330,10 @@ def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
 
 
 def steady_sequences(context: LlamaContext) -> dict[bool, int]:
-    """Return how many sequences can share a step such that each has the bits that it has alone.
+    """Return how many sequences can share a step and have the bits of single ones, by `headless`.
 
-    By `headless`: llama.cpp multiplies more rows at once by other kernels, for some types of
-    tensors, and its own output matrix may have one. Empties the cache.
+    llama.cpp has other kernels for more rows of some types of tensors, perhaps its output matrix.
+    Empties the cache.
     """
     headless, counts = context.headless, {}
     for context.headless in (False, True):

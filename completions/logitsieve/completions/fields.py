@@ -1,7 +1,4 @@
-"""Fields of the requests: each is checked by a line of a table, and an unknown one is refused.
-
-null is as good as an absent field.
-"""
+"""Fields of requests, each checked by a line of a table; null counts as absent."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def text(field: str, value: Any) -> str:
 
 
 def only(allowed: Any) -> Checker:
-    """Accept a field that is not supported with its neutral value alone."""
+    """Accept an unsupported field with its neutral value."""
 
     def checked(field: str, value: Any) -> Any:
         if value != allowed or type(value) is not type(allowed):
@@ -112,7 +109,7 @@ def messages(field: str, value: Any) -> list[dict[str, str]]:
         if type(one) is not dict or one.keys() - {"role", "content", "name"}:
             raise InvalidRequest(at, f"{one!r:.80}", allowed)
         content = one.get("content")
-        if type(content) is list:  # parts; only texts are supported
+        if type(content) is list:
             content = "".join(_part(f"{at}.content[{n}]", part) for n, part in enumerate(content))
         role = text(f"{at}.role", one.get("role"))
         made.append({"role": role, "content": text(f"{at}.content", content)})
@@ -172,7 +169,7 @@ DETOKENIZE: dict[str, Checker] = {"model": text, "tokens": anything}
 
 
 def checked(body: Mapping[str, Any], table: Mapping[str, Checker]) -> dict[str, Any]:
-    """Return the given fields, converted; InvalidRequest names one that is unknown or wrong."""
+    """Return the given fields, converted; InvalidRequest names an unknown or wrong one."""
     for field in body:
         if field not in table:
             allowed = ", ".join(table)
@@ -197,7 +194,7 @@ class Asked:
 
 
 def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
-    """Read the body of /v1/completions; tokenizes its prompts."""
+    """Read the body of /v1/completions."""
     given = checked(body, COMPLETION)
     _require_model(given, name)
     if "prompt" not in given:
@@ -212,7 +209,7 @@ def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Ask
 
 
 def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
-    """Read the body of /v1/chat/completions; applies the file's template."""
+    """Read the body of /v1/chat/completions."""
     given = checked(body, CHAT)
     _require_model(given, name)
     if "messages" not in given:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoints:
-    """One process's port over one context; `start` binds it."""
+    """A port over a context; `start` binds it."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Endpoints:
         self.address = ""
 
     async def start(self) -> None:
-        """Listen; InvalidRequest names a port that cannot be bound, or bad files of TLS."""
+        """Listen; InvalidRequest names a bad port or files of TLS."""
         config = self.config
         tls = http_tls(config.tls_cert, config.tls_key)
         try:
@@ -70,7 +70,7 @@ class Endpoints:
         self._renewing = asyncio.create_task(keep_renewing(self._tokens, tls))
 
     async def stop(self) -> None:
-        """Take no new requests, give current ones `drain_s` seconds."""
+        """Take no new requests; give current ones `drain_s` seconds."""
         self.engine.drain()
         loop = asyncio.get_running_loop()
         until = loop.time() + self.config.drain_s

@@ -1,7 +1,6 @@
-"""The guard of the console: sign-ins by a token of scope `console`, and the site they come from.
+"""The guard of the console: sign-ins by a token of scope `console`, and the asking site.
 
-The cookie names a session of this process, not the token: other servers of this machine get it,
-too, as cookies ignore ports.
+The cookie names a session, not the token: as cookies ignore ports, other servers get it too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from logitsieve.api.errors import PermissionDenied, ServiceError
 from logitsieve.server.security.secrets import CONSOLE, HEADER, Tokens
 
 COOKIE = "logitsieve_console"
-MOST_FORM = 4 << 10  # bytes of the sign-in form
+MOST_FORM = 4 << 10  # bytes
 MOST_SESSIONS = 1000  # then the oldest ends
 
 
@@ -27,7 +26,7 @@ class ConsoleAccess:
     def __init__(self, tokens: Tokens | None, secure: bool) -> None:
         self._tokens = tokens
         self._sessions: dict[str, str] = {}  # the header of each, the oldest first
-        # Browsers take this prefix from nobody else on the host, and over TLS alone.
+        # Browsers take this prefix only over TLS, from this host.
         self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
         self._about: Any = {"httponly": True, "samesite": "strict", "secure": secure}
 
@@ -36,12 +35,12 @@ class ConsoleAccess:
         return self._tokens is not None
 
     def check(self, request: HTTPConnection) -> None:
-        """Unauthenticated or PermissionDenied unless the request may see the console."""
+        """Raise Unauthenticated or PermissionDenied."""
         headers = request.headers
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
         foreign = foreign or site not in ("same-origin", "none")
-        # Links from elsewhere lead to pages, but no other site lets a browser compute.
+        # Other sites may link to pages, not compute.
         if foreign and request.scope["path"].startswith("/api/"):
             raise PermissionDenied("origin: the page of another site asks", "origin")
         if self._tokens is not None:
@@ -49,7 +48,7 @@ class ConsoleAccess:
             self._tokens.check(headers.get(HEADER) or session, CONSOLE)
 
     def sign_in(self, form: bytes) -> Response | str:
-        """Answer a form with a token: a redirect with a cookie, or the complaint."""
+        """Answer a form: a redirect with a cookie, or the complaint."""
         fields = parse_qs(form.decode("latin-1"))
         token = fields.get("token", [""])[0].strip()
         try:

@@ -1,4 +1,4 @@
-"""The playground: the best words of a context by a head, and draws from it."""
+"""The playground: a context's best words by a head, and draws."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
 
 
 def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
-    """Return the k best words of a context [1, D], with intervals of their probabilities."""
+    """Return the k best words of a context [1, D], with intervals of probabilities."""
     k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
     target, constraints = read_target(question), read_constraints(decoder.index, question, config)
     times = [
@@ -72,7 +72,7 @@ def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: Serv
 
 
 def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
-    """Draw from a context [1, D]; the most frequent words come first."""
+    """Draw from a context [1, D]; frequent words come first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
     seed = question.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 1 << 64:

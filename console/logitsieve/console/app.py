@@ -1,4 +1,4 @@
-"""The console as an ASGI application: pages, files, endpoints and access."""
+"""The console as an ASGI application."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from logitsieve.server.http.application import PLAIN, ServerView
 from logitsieve.server.http.requests import http_failure, read_body
 
 HERE = Path(__file__).parent
-# No other host, inline script, style or frame that a hostile word could ask for.
+# Against hostile words: no other host, inline script, style or frame
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -57,7 +57,7 @@ OPEN = ("/sign-in", "/static/")  # seen without a token
 
 
 class Pages:
-    """Checks who asks before anything else, and sets the headers of every reply."""
+    """Checks access before anything else, and sets the headers of every reply."""
 
     def __init__(self, view: ServerView, answer_s: float = ANSWER_S) -> None:
         self._access = ConsoleAccess(view.tokens, view.secure)
@@ -121,7 +121,7 @@ class Pages:
 
 
 def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
-    """JSON for an endpoint, a page for people, the sign-in page without a token."""
+    """Answer by JSON for an endpoint, by a page, or by the sign-in page."""
     field, headers = "", {}
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)

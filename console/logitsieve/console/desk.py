@@ -1,4 +1,4 @@
-"""Computes for the console in two threads of a lower priority."""
+"""Computes for the console in two threads of lower priority."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Admit = Callable[[float | None], object]
 
 
 class Desk:
-    """Runs work on loaded versions; `admit` refuses it like a request."""
+    """Runs work on loaded versions; `admit` may refuse it."""
 
     def __init__(
         self, routes: Callable[[], Routes], admit: Admit, answer_s: float = ANSWER_S
@@ -32,7 +32,7 @@ class Desk:
         self._waiting, self._closed = 0, False
 
     async def run(self, work: Callable[[LocalDecoder], T], model: str) -> T:
-        """Return `work` on the decoder of `model`, named like in a request.
+        """Return `work` on the decoder of `model`.
 
         ModelNotFound or Unavailable if it is not loaded; Overloaded; DeadlineExceeded.
         """

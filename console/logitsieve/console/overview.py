@@ -1,4 +1,4 @@
-"""The overview: served versions, their traffic and precision."""
+"""Served versions, their traffic and precision."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def overview_facts(
 
 
 def unloaded_versions(models: Path, routes: Routes) -> list[str]:
-    """Return the labels of versions that have a folder and were not loaded."""
+    """Return the labels of versions with a folder that are not loaded."""
     found = [f"{path.parent.name}@{path.name}" for path in sorted(models.glob("[a-z0-9]*/[1-9]*"))]
     loaded = {version.label for version in routes.by_key.values()}
     return [label for label in found if label not in loaded and is_version(label.split("@")[1])]
@@ -121,7 +121,7 @@ def live_facts(registry: CollectorRegistry) -> Facts:
 
 
 def _buckets(samples: list[tuple[Mapping[str, str], float]]) -> list[list[Any]]:
-    """Return [upper bound in seconds or None, calls up to it], over all methods and models."""
+    """Return [upper bound in seconds or None, calls up to it], of all methods and models."""
     counts: defaultdict[str, float] = defaultdict(float)
     for labels, count in samples:
         counts[labels["le"]] += count

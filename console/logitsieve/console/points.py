@@ -1,4 +1,4 @@
-"""Operating points of an index: measurements, the frontier, and the choices of AUTO."""
+"""An index's operating points: measurements, the frontier, AUTO's choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logitsieve.heads._base.head import checked_k
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:
-    """Return every measured point; none if the index was not calibrated."""
+    """Return every measured point."""
     index, auto = decoder.index, decoder.auto
     measured = index.measured
     return {
@@ -48,7 +48,7 @@ def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Fact
 
 
 def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
-    """Return the places of points unbeaten in time and lower bound of P@k, fastest first."""
+    """Return the places of points unbeaten in time and lower bound of P@k; fastest first."""
     timed = [place for place, point in enumerate(points) if batch in point.us_per_row]
     timed.sort(key=lambda place: (points[place].us_per_row[batch], -_low(points[place], k)))
     best: list[int] = []

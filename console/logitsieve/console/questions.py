@@ -1,4 +1,4 @@
-"""Readers of a question: its context, head, words and numbers; InvalidRequest names the field."""
+"""Readers of a question's fields; InvalidRequest names one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Question = Mapping[str, Any]
 
 
 def kept_contexts(index: Index) -> Float32:
-    """Return the contexts [N, D] that the index keeps; N may be 0."""
+    """Return the contexts [N, D] in the index; N may be 0."""
     contexts = unpack_contexts(index.measured or {}, index.dim)
     return np.empty((0, index.dim), np.float32) if contexts is None else contexts
 
@@ -104,7 +104,7 @@ def read_constraints(index: Index, question: Question, config: ServeConfig) -> C
 
 
 def read_word(index: Index, value: object) -> int:
-    """Return the id of a word, or the id itself."""
+    """Return the id of a word or an id."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < index.vocab_size:
             return value

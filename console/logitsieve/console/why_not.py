@@ -1,4 +1,4 @@
-"""The reasons why a word is, or is not, among the answers of a head for a context."""
+"""Why a word is, or is not, among a head's answers for a context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from logitsieve.server.config import ServeConfig
 def why_not(
     decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig
 ) -> Facts:
-    """Return the exact logit and rank of a word, and the stages that it passed or failed."""
+    """Return a word's exact logit and rank, and the stages that it passed or failed."""
     index = decoder.index
     word = read_word(index, question.get("word"))
     k = read_whole(question, "k", 10, min(config.max_k, index.vocab_size))
@@ -48,7 +48,6 @@ def why_not(
         lists = head.with_knobs(prescreen=0) if prescreened else head
         in_list = computed or escalated or _looked_at(lists, hidden, k, word)
         stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
-    # With bounds, every row that none rules out is computed.
     bounded = head.name in ("certified", *GRADES) or prescreened or escalated
     looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])
@@ -85,7 +84,7 @@ def _constraint_stage(constraints: Constraints | None, word: int) -> list[Facts]
 
 
 def _lists(index: Index, word: int) -> Facts | None:
-    """Count the screen's lists with the word; InvalidRequest if the files were replaced."""
+    """Count the screen's lists with the word; InvalidRequest for replaced files."""
     if "screen" not in index.heads:
         return None
     contents = read_contents(index.path)

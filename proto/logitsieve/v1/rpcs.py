@@ -1,7 +1,4 @@
-"""The RPCs that answer one request by one reply, listed here alone, and the names of their metadata.
-
-The client, the server, the Decode stream, KServe and the fuzzers take names and messages from here.
-"""
+"""The one list of the RPCs that answer a request by a reply, and the names of their metadata."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from logitsieve.api.results import BeamStepReply, SampleReply, ScoreReply, TopKR
 from logitsieve.v1 import decoder_pb2 as pb
 
 TRAILER = "logitsieve-error-bin"  # an Error, of a call that failed
-# Metadata: a call's whole time in ms. With its deadline, a server sees how long it has waited.
-TIMEOUT = "logitsieve-timeout-ms"
+TIMEOUT = "logitsieve-timeout-ms"  # a call's time in all; the rest of its deadline tells its wait
 
 Reply = TopKReply | BeamStepReply | SampleReply | ScoreReply
 R_co = TypeVar("R_co", bound=Reply, covariant=True)
@@ -21,11 +17,11 @@ R_co = TypeVar("R_co", bound=Reply, covariant=True)
 class Rpc(NamedTuple, Generic[R_co]):
     """An RPC of the Decoder service and its method of a `Decoder`."""
 
-    name: str  # of the RPC
+    name: str
     field: str  # of a stream's DecodeRequest and DecodeResponse
-    method: str  # of a `Decoder`
+    method: str
     request: type[Any]
-    response: type[Any]  # field 1 is its Answer, others are named like the arrays of `reply`
+    response: type[Any]  # field 1 is its Answer, the others are named like `reply`'s arrays
     reply: type[R_co]
 
 

@@ -1,4 +1,4 @@
-"""Builds and captures with their blocks as tasks of Ray."""
+"""Builds and captures by tasks of Ray."""
 
 from __future__ import annotations
 

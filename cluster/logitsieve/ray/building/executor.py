@@ -1,4 +1,4 @@
-"""An executor that makes calls as tasks of Ray, and the connection to its cluster."""
+"""An executor of calls as tasks of Ray, and the connection to its cluster."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from ray.exceptions import RayError, RayTaskError
 
 R = TypeVar("R")
 
-RETRIES = 5  # of a task after its worker was killed
+RETRIES = 5  # of a task with a killed worker
 ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node"
-REACHED_S = 5.0  # Ray itself would wait for minutes and end the process
+REACHED_S = 5.0  # Ray would wait for minutes and end the process
 
 
 class RayFailed(BuildFailed, BrokenExecutor):
-    """Ray lost a task: its workers were killed repeatedly, or the cluster is gone."""
+    """Ray lost a task: its workers were killed, or the cluster is gone."""
 
 
 class RayExecutor(SharingExecutor):
-    """Makes calls as tasks on the connected cluster, each with `cpus` of a node.
-
-    A task with a lost worker starts again on another.
-    """
+    """Makes calls as tasks on the connected cluster, each with `cpus` of a node."""
 
     def __init__(self, cpus: float = 1.0) -> None:
         if not ray.is_initialized():
@@ -49,7 +46,7 @@ class RayExecutor(SharingExecutor):
         return ray.put(array)
 
     def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
-        """Return the future of a call; RayFailed if Ray could not make it."""
+        """Return the future of a call; it may hold RayFailed."""
         reference = self._task.remote(__version__, call, *args, **options)
         future: Future[R] = Future()
 
@@ -85,9 +82,9 @@ def _run(version: str, call: Callable[..., R], /, *args: Any, **options: Any) ->
 
 @contextmanager
 def connected(address: str) -> Iterator[RayExecutor]:
-    """Connect to the cluster at `address` and yield an executor on it; InvalidRequest without one.
+    """Yield an executor on the cluster at `address`; InvalidRequest.
 
-    "local" starts a cluster here, which ends with the block.
+    "local" starts a cluster, which ends with the block.
     """
     connect("ray", address, f"{ADDRESSES}, or local (a new one)", known=("auto", "local"))
     try:

@@ -1,1 +1,1 @@
-"""Serving on Ray: replicas of shards, and an ingress that merges their answers."""
+"""Replicas of shards on Ray, and an ingress that merges their answers."""

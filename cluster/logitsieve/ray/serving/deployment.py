@@ -1,4 +1,4 @@
-"""Deploys a folder of models: an ingress on each chosen node, shards by Ray Serve."""
+"""Deploys a folder of models: an ingress on each chosen node, and shards."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "logitsieve"
 INGRESS = "ingress"  # and its number
-STATE_S = 10.0  # seconds for an ingress to return its state
+STATE_S = 10.0  # for an ingress to return its state
 
 
-Status = dict[str, IngressState | None]  # by name; None if it does not answer
+Status = dict[str, IngressState | None]  # None if it does not answer
 
 
 def connect(address: str) -> None:
@@ -37,11 +37,11 @@ def connect(address: str) -> None:
 
 
 def deploy(server: ServeConfig, options: RayOptions) -> Status:
-    """Serve the versions of `server.models` (<name>/<version>) on the connected cluster.
+    """Serve the versions in `server.models` on the connected cluster; again, follow the folder.
 
-    Called again, it follows the folder. An ingress, a server with the options `server`, answers
-    versions in one piece itself; its ports must not be 0. InvalidRequest names an option,
-    Unavailable the versions that could not be run; others are served.
+    An ingress is a server with the options `server`, except for ports of 0, and answers versions in
+    one piece itself. InvalidRequest names an option, Unavailable the versions that cannot be run;
+    others are served.
     """
     config = replace(server, models=server.models.resolve())
     _require_ports(config)
@@ -60,7 +60,7 @@ def deploy(server: ServeConfig, options: RayOptions) -> Status:
 
 
 def status_of() -> Status:
-    """Return the ingresses on the connected cluster and their versions."""
+    """Return the ingresses and their versions."""
     status = Status()
     for name in _names():
         try:
@@ -72,7 +72,7 @@ def status_of() -> Status:
 
 
 def remove() -> None:
-    """End the ingresses, after their current requests, and the shards."""
+    """End the ingresses, after current requests, and the shards."""
     for name in _names():
         actor = ray.get_actor(name, NAMESPACE)
         try:
@@ -101,7 +101,7 @@ def _nodes(resource: str) -> int:
 
 
 def _require_same(config: ServeConfig, options: RayOptions, names: list[str]) -> None:
-    """InvalidRequest if ingresses run with other options, except for their shards."""
+    """InvalidRequest if ingresses run with other options, except for shards."""
     for name in names[:1]:
         with _named(name):
             running, before = ray.get(ray.get_actor(name, NAMESPACE).options.remote())
@@ -152,7 +152,7 @@ def _named(what: str) -> Iterator[None]:
 
 
 def _delete_unused(status: Status) -> None:
-    """End shards that no ingress answers from; a restarting ingress may need any."""
+    """End unused shards, unless an ingress restarts: it may need any."""
     states = [state for state in status.values() if state is not None]
     used = {app for state in states for version in state.versions for app in version.apps}
     if len(states) == len(status):
@@ -160,7 +160,7 @@ def _delete_unused(status: Status) -> None:
 
 
 def _delete(apps: list[str]) -> None:
-    """End applications in parallel: Serve takes seconds for each."""
+    """End applications in parallel: each takes seconds."""
     if apps:
         with ThreadPoolExecutor(len(apps)) as pool:
             list(pool.map(serve.delete, apps))

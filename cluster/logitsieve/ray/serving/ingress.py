@@ -1,4 +1,4 @@
-"""An ingress: our server in an actor of Ray, over decoders with shards in other processes."""
+"""An ingress: our server in an actor of Ray, over shards in other processes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from logitsieve.utils.options import Progress
 
 T = TypeVar("T")
 
-WAITING = 16  # requests that wait for shards, per thread of the server
+WAITING = 16  # requests that wait for shards, per thread
 
 
 class VersionState(NamedTuple):
     name: str
     number: int
     state: str
-    digest: str  # empty unless it is available
+    digest: str  # if available
     error: str
-    apps: tuple[str, ...] = ()  # the applications of its shards
+    apps: tuple[str, ...] = ()  # of its shards
 
 
 class IngressState(NamedTuple):
@@ -57,9 +57,9 @@ class IngressState(NamedTuple):
 
 
 class Ingress:
-    """The actor. When it dies, Ray restarts it on the same ports.
+    """The actor, which Ray restarts on the same ports.
 
-    It has no coroutines: with any, Ray would run `update` and `stop` in an event loop.
+    It has no coroutines, or Ray would run `update` and `stop` in an event loop.
     """
 
     def __init__(self, config: ServeConfig, options: RayOptions) -> None:
@@ -84,8 +84,7 @@ class Ingress:
     def update(self, options: RayOptions) -> list[str]:
         """Follow the folder, with other `replicas` and `cpus`; return errors.
 
-        New versions answer once all their shards do; versions without a folder are closed after
-        their last requests.
+        Versions answer once all shards do, and without a folder close after their last requests.
         """
         before, self._options = self._options, options
         repository, errors = self._server.repository, list[str]()
@@ -106,7 +105,7 @@ class Ingress:
         self._run(self._server.stop())
 
     def _open(self, path: Path, config: ServeConfig, progress: Progress) -> Index | ShardedModel:
-        """Open a version, starting shards that do not run; one in one piece is opened here."""
+        """Open a version, and start its shards unless they run."""
         if not is_sharded(path):
             return open_configured(path, self._config, progress)
         manifests, options = read_manifests(path), self._options
@@ -120,7 +119,7 @@ class Ingress:
         return ShardedModel(path, manifests, decoder)
 
     def _load(self, name: str, number: int, renew: bool) -> None:
-        """Load a version unless it is loaded; `renew` gives its shards new options."""
+        """Load a version unless loaded; `renew` gives its shards new options."""
         repository = self._server.repository
         path = self._config.models / name / str(number)
         version = repository.routes.by_key.get((name, number))

@@ -11,7 +11,7 @@ from logitsieve.utils.options import check_ranges, option
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """Options of `logitsieve ray up`; InvalidRequest names a bad one."""
+    """Options of `logitsieve ray up`; InvalidRequest."""
 
     replicas: int = option(1, "Processes that answer for each shard.", 1)
     cpus: float = option(1.0, "Processors that Ray reserves for each of them.", 0, 1024)

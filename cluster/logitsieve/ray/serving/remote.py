@@ -14,14 +14,14 @@ from logitsieve.utils.deadline import time_left
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 0.02  # before another replica is asked, while Ray notices a dead one
-START_S = 300.0  # for replicas to start before a version counts as failed
+AGAIN_S = 0.02  # before another replica is asked
+START_S = 300.0  # for replicas to start
 
 
 class RayShardDecoder:
     """Answers by the Serve handle of the index with this digest; thread-safe.
 
-    Unavailable if no replica answers within `patience_s`, or the computation's time left.
+    Unavailable if no replica answers within `patience_s`, or the time left.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RayShardDecoder:
         return reply
 
     def warm(self) -> None:
-        """Wait for the first answer. IndexUnreadable if the replicas have another index."""
+        """Wait for the first answer; IndexUnreadable for another index."""
         digest = self._until(START_S, lambda left: self._handle.digest.remote())
         if digest != self._digest:
             reason = f"its replicas have opened an index with digest {digest[:12]}"
@@ -66,7 +66,7 @@ class RayShardDecoder:
         return reply
 
     def _until(self, seconds: float, send: Callable[[float], Any]) -> Any:
-        """Return the first answer within that time; Unavailable without one."""
+        """Return the first answer; Unavailable without one in time."""
         deadline = self._clock() + seconds
         while (left := deadline - self._clock()) > 0:
             response = send(left)
@@ -76,7 +76,7 @@ class RayShardDecoder:
                 with suppress(Exception):  # it may have ended meanwhile
                     response.cancel()
                 break
-            except Exception as error:  # whatever Ray says: this replica did not answer
+            except Exception as error:  # of any kind: this replica did not answer
                 log.warning("shard %s: another replica: %r", self._digest[:12], error)
                 self._pause(max(0.0, min(AGAIN_S, deadline - self._clock())))
         raise Unavailable(f"shard {self._digest[:12]}: no replica answered in {seconds:.3g} s")

@@ -1,6 +1,6 @@
-"""The shards of a version on Ray Serve: an application for each, named by its digest.
+"""Shards on Ray Serve: an application for each, named by its digest.
 
-So another version of the same number runs next to the first until the first is not used.
+So versions of one number run next to each other until the old one is unused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "logitsieve-shard"
 DEPLOYMENT = "shard"
-ONGOING = 2  # calls of a replica per thread, on the way or computed
+ONGOING = 2  # calls of a replica per thread
 
 # The server limits requests. Calls are computed in threads, without another event loop.
 ENVIRONMENT = {
@@ -42,7 +42,7 @@ TOO_LATE = "the time of a call was over before its replica could compute it"
 
 
 class ShardReplica:
-    """One process with one warm shard; `threads` calls compute at a time."""
+    """A process with a warm shard; `threads` calls compute at a time."""
 
     def __init__(
         self, path: str, threads: int, verify: Literal["full", "sizes"], kernel_cache: Path | None
@@ -57,7 +57,7 @@ class ShardReplica:
     async def ask(
         self, method: str, args: tuple[Any, ...], options: Mapping[str, Any], left_s: float
     ) -> Any:
-        """Return the reply of a method, or its error as a value, within `left_s` seconds."""
+        """Return a method's reply or error within `left_s` seconds."""
         deadline = monotonic() + left_s
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._answer, method, args, options, deadline)
@@ -89,9 +89,9 @@ def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
 def run_shards(
     version: Path, names: Sequence[str], config: ServeConfig, options: RayOptions
 ) -> None:
-    """Run the shards of a version, and return when all are ready.
+    """Run the shards of a version until all are ready; Unavailable if Ray Serve cannot.
 
-    Running shards get these options. Unavailable says why Ray Serve cannot run them.
+    Running shards get these options.
     """
     targets = [
         serve.RunTarget(target=_application(folder, config, options), name=name, route_prefix=None)
@@ -112,7 +112,7 @@ def running(names: Sequence[str]) -> bool:
 
 
 def handle_of(name: str) -> Any:
-    """Return the handle of a shard's replicas, by gRPC: Ray's object store takes twice the time."""
+    """Return a shard's handle, by gRPC: Ray's object store takes twice the time."""
     handle = serve.get_deployment_handle(DEPLOYMENT, app_name=name)
     return handle.options(
         _by_reference=False, request_serialization="pickle", response_serialization="pickle"
