@@ -11,9 +11,10 @@ from functools import partial
 
 import grpc
 
-from logitsieve.api.errors import InvalidRequest, Overloaded, Unavailable
+from logitsieve.api.errors import InvalidRequest, Overloaded, ServiceError, Unavailable
 from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.rpc.access import CHECK
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, told
 from logitsieve.server.rpc.intake import HELD, INTAKE, RETRY_S
@@ -22,13 +23,22 @@ from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
 IN_FLIGHT = 16  # messages of a stream at a time: some are computed while others travel
+RECHECK_S = 1.0  # between checks of a silent stream's token
 
 Answer = Callable[[Method, object, Call], Awaitable[bytes]]  # -> the serialized response
 
 
 class DecodeStreams:
-    def __init__(self, answer: Answer, metrics: Metrics, most: int) -> None:
+    """The open streams, at most `most`.
+
+    One ends with the next message, or within `recheck_s`, once its token is no longer good.
+    """
+
+    def __init__(
+        self, answer: Answer, metrics: Metrics, most: int, recheck_s: float = RECHECK_S
+    ) -> None:
         self._answer, self._metrics, self._most = answer, metrics, most
+        self._recheck_s = recheck_s
         self._open: set[_Stream] = set()
         self._draining = False
 
@@ -49,7 +59,10 @@ class DecodeStreams:
         self._open.add(stream)
         try:
             if not self._draining:
-                await stream.run()
+                await stream.run(self._recheck_s)
+        except ServiceError as error:  # its token is no longer good
+            call = Call("Decode", request_id=of_stream)
+            await abort(failed(error, call, self._metrics), context, of_stream)
         finally:
             self._open.discard(stream)
         if self._draining:
@@ -84,20 +97,32 @@ class DecodeStreams:
 
 class _Stream:
     def __init__(self, context: Context, reply: Callable[[bytes, Context], Awaitable[bytes]]):
-        self._context, self._reply = context, reply
+        self._context, self._reply, self._check = context, reply, CHECK.get()
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._handler: asyncio.Task[None] | None = None
         self._ended = False
 
-    async def run(self) -> None:
-        """Return when the last reply is written; CancelledError if the client goes away before."""
+    async def run(self, recheck_s: float) -> None:
+        """Return when the last reply is written.
+
+        CancelledError if the client goes away before, ServiceError for its token.
+        """
         self._handler = asyncio.current_task()
         # An abort sends it again after a first reply that was cancelled, and then loses its status.
         await asyncio.gather(self._context.send_initial_metadata(()), return_exceptions=True)
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(IN_FLIGHT):
-                workers.create_task(self._work())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch(recheck_s))
+                await asyncio.wait([tasks.create_task(self._work()) for _ in range(IN_FLIGHT)])
+                watching.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _watch(self, recheck_s: float) -> None:
+        while True:
+            await asyncio.sleep(recheck_s)
+            self._check()
 
     def end(self) -> None:
         self._ended = True
@@ -132,6 +157,7 @@ class _Stream:
                 return None
             finally:
                 self._reader = None
+            self._check()
             if message is grpc.aio.EOF:
                 self._ended = True
                 return None
