@@ -23,11 +23,11 @@ HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versio
 
 
 class Texts(NamedTuple):
-    """Paragraphs that the model was trained on, and two halves of those that it was not."""
+    """Paragraphs of the training text, and two halves of unseen ones."""
 
     fit: list[str]
     choose: list[str]  # decides how many candidates meet the target precision
-    judge: list[str]  # decides nothing, so that it can tell how precise the index is
+    judge: list[str]  # only judges
 
 
 def three_texts(paragraphs: list[str]) -> Texts:

@@ -18,7 +18,7 @@ from logitsieve.training.trainer.language_model import State
 
 HEADS = ("exact", "certified", "screen")
 
-# Spacing around punctuation for readers, applied in order to text with spaces between all tokens.
+# Spacing around punctuation, applied in order to text with spaces between all tokens.
 JOINS = (
     (re.compile(r" ?<eos> ?"), "\n"),
     (re.compile(r"(?<=\bN) \. (?=N\b)"), "."),
@@ -42,7 +42,7 @@ def readable(words: Iterable[str]) -> str:
 
 
 class Reader:
-    """The language model's state after some words, one row for each text that it reads."""
+    """The language model's state after some words, a row for each text."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -94,7 +94,7 @@ class Writer:
                 yield Completion(shown, search, by_head)
 
     def _greedy(self, prompt: Sequence[int], head: str) -> Sequence[int]:
-        """Return the best word, then the best after it, up to the end of the paragraph."""
+        """Return the best words, one after the other, up to the end of the paragraph."""
         reader, ids = Reader(self.model), list[int]()
         hidden_BD = reader.read([prompt])
         while len(ids) < self.words and self._end not in ids:

@@ -1,8 +1,7 @@
 """Writes the bundled excerpt of a larger text: `python -m demo.excerpt FILE.gz`.
 
-Runs of consecutive paragraphs, evenly spread over the text, so that sentences keep their
-neighbours and all its documents have their share. One run in ten goes to the end of the excerpt,
-so that its last tenth, which the model is never trained on, is spread over the text as well.
+Runs of consecutive paragraphs, evenly spread over the text. One in ten goes to the end of the
+excerpt: its last tenth is held out.
 """
 
 import gzip
@@ -13,8 +12,8 @@ import typer
 
 EXCERPT = Path(__file__).parent / "text" / "docs.txt.gz"
 
-RUN = 20  # paragraphs in a row: some 750 words, many times what the LSTM remembers
-PERIOD = 7 * RUN  # a run begins each so many paragraphs: a seventh of the text
+RUN = 20  # paragraphs: about 750 words, far more than the LSTM remembers
+PERIOD = 7 * RUN  # a seventh of the text
 HELD_OUT_EVERY = 10
 
 
@@ -45,7 +44,7 @@ def split(paragraphs: list[str]) -> tuple[list[str], list[str]]:
 
 
 def write_training(folder: Path, paragraphs: list[str], held_out: list[str]) -> None:
-    """Write valid.txt.gz, which is held out of an excerpt, and train.txt.gz, all other text."""
+    """Write valid.txt.gz, held out of an excerpt, and train.txt.gz, all other text."""
     unseen = set(held_out)
     seen = [paragraph for paragraph in paragraphs if paragraph not in unseen]
     folder.mkdir(parents=True, exist_ok=True)

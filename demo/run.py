@@ -166,7 +166,7 @@ class Demo:
         return index
 
     def measure(self, index: Index, decoder: Decoder, label: str) -> None:
-        """Judge and time the heads on text that the index was not made from."""
+        """Judge and time the heads on unseen text."""
         hidden_ND = np.load(self.options.folder / HELD_OUT).astype(np.float32)
         with self.stages.bars() as bars:
             numbers = measure(index, decoder, label, hidden_ND, bars)

@@ -1,7 +1,6 @@
 """Compile the kernels that the builder and the server use: `python -m demo.warm FOLDER`.
 
-On a fresh machine that takes half a minute of one core: a process of its own does it while the
-model reads, and the machine code goes to the common cache.
+A process of its own does it, into the common cache, while the model reads.
 """
 
 import logging

@@ -23,7 +23,7 @@ from llvmlite import binding
 class Kind(NamedTuple):
     """Processors with the same kernels: LLVM's name and features of the least of them.
 
-    They lack the features `without`, for which kernels have faster code.
+    They lack the features `without`: with these, kernels have faster code.
     """
 
     name: str

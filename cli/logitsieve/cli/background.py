@@ -77,8 +77,8 @@ def warm_decoder(index: Path, threads: int) -> LocalDecoder:
 class BackgroundIndex:
     """The index `out` of the model `gguf`, made by a process of low priority.
 
-    `decoder` is None until it can answer, `error` is the reason if it never can. The end of `with`
-    ends the process; the cache then has a complete index or none.
+    `decoder` comes once it can answer, `error` if it never can. The end of `with` ends the process;
+    the cache then has a complete index or no index.
     """
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:

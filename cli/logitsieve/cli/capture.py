@@ -121,9 +121,9 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
 
     --module, --huggingface with --text, or --gguf with or without. It downloads no file.
 
-    FUNCTION is yours: it loads the model (torch.load only with weights_only=True), and returns it
-    with an iterable of batches: the model's argument, a tuple of its arguments, or a dict of
-    keyword arguments. A model is refused unless its logits are W h + b.
+    FUNCTION loads the model (torch.load only with weights_only=True), and returns it with an
+    iterable of batches: the model's argument, a tuple of arguments, or a dict of keyword arguments.
+    A model is refused unless its logits are W h + b.
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """

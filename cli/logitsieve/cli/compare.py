@@ -52,17 +52,17 @@ class CompareOptions:
 def command(first: First, second: Second, options: CompareOptions, as_json: AsJson = False) -> None:
     """Measure the KL divergence of a model's next tokens from another's, exactly.
 
-    For a model and its quantisation, say: the divergence at each position, in nats, how often the
-    best tokens are the same, and perplexities. All logits of both count, in float64; memory does
-    not grow with the text. Means have a standard error, over contiguous stretches of the text.
+    Shows the divergence in nats, how often the best tokens are the same, and perplexities, from all
+    logits in float64. Standard errors are over contiguous stretches of the text. Memory does not
+    grow with it.
 
     Example: logitsieve compare model-f16.gguf model-q4.gguf --text wiki.txt
     """
     options.check()
-    found = _compared(first, second, options)
+    divergence = _compared(first, second, options)
     if options.csv is not None:
-        _write(options.csv, found)
-    facts = summary(found)
+        _write(options.csv, divergence)
+    facts = summary(divergence)
     if as_json:
         print_json({"first": str(first), "second": str(second), **facts})
         return
@@ -104,13 +104,13 @@ def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
         )
 
 
-def summary(found: Divergence) -> dict[str, Any]:
-    later = -found.log_probs
+def summary(divergence: Divergence) -> dict[str, Any]:
+    later = -divergence.log_probs
     return {
-        "positions": len(found.kl),
-        "kl": _mean(found.kl)
-        | {name: float(np.quantile(found.kl, share)) for name, share in QUANTILES.items()},
-        "same_best": _mean(found.agree),
+        "positions": len(divergence.kl),
+        "kl": _mean(divergence.kl)
+        | {name: float(np.quantile(divergence.kl, share)) for name, share in QUANTILES.items()},
+        "same_best": _mean(divergence.agree),
         "perplexity": [math.exp(min(one.mean(), 700.0)) for one in later],
         "log_perplexity_ratio": _mean(later[1] - later[0]),
     }
@@ -123,9 +123,9 @@ def _mean(values: Float64) -> dict[str, float]:
     return {"mean": float(values.mean()), "error": error}
 
 
-def _write(path: Path, found: Divergence) -> None:
+def _write(path: Path, divergence: Divergence) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        columns = found.tokens, found.kl, *found.best, *found.log_probs
+        columns = divergence.tokens, divergence.kl, *divergence.best, *divergence.log_probs
         writer.writerows(zip(*(column.tolist() for column in columns), strict=True))

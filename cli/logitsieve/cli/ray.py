@@ -31,10 +31,9 @@ def command(
 ) -> None:
     """Serve indexes in shards on Ray, show ingresses and versions, or end all.
 
-    `up` runs every shard of --models and an ingress, a server with the options of `serve`, on each
-    node with the resource --serve-on. Again, it follows the folder and returns when new versions
-    answer; those without a folder are closed. The folder has the same path on every node. --threads
-    is for each replica.
+    `up` runs every shard of --models and, on each node with the resource --serve-on, an ingress: a
+    server with the options of `serve`. Again, it follows the folder, which has the same path on
+    every node, until new versions answer and old ones are closed. --threads is for each replica.
 
     Example: logitsieve ray up --models models-4 --replicas 2 --serve-on ingress
     """

@@ -70,8 +70,8 @@ def command(
             handover = Handover(attached, making, head, options.head, threads)
 
             def index_hash() -> str:
-                found = decoder or handover.decoder
-                return "" if found is None else found.index.digest
+                answering = decoder or handover.decoder
+                return "" if answering is None else answering.index.digest
 
             serve(
                 Endpoints(

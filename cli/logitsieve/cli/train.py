@@ -132,8 +132,8 @@ def command(
 ) -> None:
     """Train an LSTM language model on a text file.
 
-    The text is encoded once, into --out, and read from disk. Ctrl-C saves and stops;
-    the same command with --resume goes on, after that or after any other end.
+    The text is encoded once, into --out. Ctrl-C saves and stops; the same command with --resume
+    goes on, also after any other end.
 
     Example: logitsieve train --text corpus.txt.gz --loss lsh --out runs/lsh --capture 200000
     """

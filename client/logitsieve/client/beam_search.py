@@ -54,7 +54,7 @@ class SearchResult(NamedTuple):
     """Hypotheses of each sentence."""
 
     hypotheses: list[list[Hypothesis]]  # [S] up to n_best, best first
-    exact: Bool  # [S] every step proven equal to the full softmax's
+    exact: Bool  # [S] every step proven
     steps: int  # calls of beam_step
 
 

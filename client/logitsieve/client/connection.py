@@ -47,7 +47,7 @@ class Tls:
 
 
 class Closing(ABC):
-    """Closed at the end of its `with` block."""
+    """Closed by its `with` block."""
 
     @abstractmethod
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """Closed at the end of its `async with` block."""
+    """Closed by its `async with` block."""
 
     @abstractmethod
     async def close(self) -> None:

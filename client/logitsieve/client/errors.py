@@ -11,7 +11,7 @@ from logitsieve.api import errors
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TRAILER
 
-# gRPC's words for a failed connection, and their meaning without and with TLS.
+# gRPC's words for a failed connection -> hints without and with TLS
 NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")
 HINTS: dict[str, tuple[str, str]] = {
     "Connection refused": ("nothing answers at {}: is `logitsieve serve` running there?",) * 2,
@@ -78,7 +78,7 @@ def _invalid(error: pb.Error) -> errors.LogitsieveError:
 
 
 def _exhausted(error: pb.Error) -> errors.LogitsieveError:
-    # gRPC itself refuses a large message, without our trailer.
+    # gRPC refuses a large message without our trailer.
     if "larger than max" in error.message:
         return errors.RequestTooLarge("request", error.message, "the limits that models() shows")
     return errors.Overloaded(error.message, error.retry_after_ms / 1000)

@@ -74,7 +74,7 @@ class DecoderHead(nn.Module):
             self._log_z = self._target.get("normalizer") or "exact"
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Map [..., D] to float32 [..., V], in `generate` only the last position of [B, T, D]."""
+        """Map [..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
         if torch.is_grad_enabled() and hidden.requires_grad:
             raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
         if self._last_only and hidden.dim() == 3:
@@ -158,7 +158,7 @@ class DecoderHead(nn.Module):
         return full if more is None else full.scatter_(1, *more)
 
     def complete(self, scores: Sequence[Tensor]) -> None:
-        """Spread the remaining probability over the other ids, so rows of `scores` sum to one."""
+        """Spread the remaining probability over the other ids of each row of `scores`."""
         for step in scores:
             drawn = step.amax(1, keepdim=True)
             rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))

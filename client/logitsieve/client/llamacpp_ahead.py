@@ -55,7 +55,7 @@ class Ahead:
         self.drafted = self.accepted = 0  # tokens
 
     def row(self) -> Float32 | None:
-        """Return the row [1, .] behind the newest token; None if no draft has read it."""
+        """Return the row [1, .] behind the newest token; None without drafts."""
         token, headless = self._one.made[-1], self._context.headless
         self._text.append(token)
         if self._drafts and (token, headless) == (self._drafts[0], self._headless):

@@ -21,13 +21,13 @@ from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Rpc
 
-OUTBOX = 64  # requests that wait to be sent; further callers block
+OUTBOX = 64  # requests to send; further callers block
 
 M = TypeVar("M")  # a mailbox for one reply
 
 
 class StreamOptions(NamedTuple):
-    """Options of a stream from its client."""
+    """A client's options of a stream."""
 
     timeout_s: float  # of each call
     metadata: tuple[tuple[str, str | bytes], ...]

@@ -127,8 +127,8 @@ class Endpoint:
 
     def _described(self) -> dict[str, Any]:
         facts = {"id": self.facts.name, "object": "model", "created": self.facts.created}
-        room = self._context.positions // self._context.sequences
-        return facts | {"owned_by": "logitsieve", "max_model_len": room}
+        longest = self._context.positions // self._context.sequences
+        return facts | {"owned_by": "logitsieve", "max_model_len": longest}
 
     async def _tokenize(self, request: Request) -> Response:
         given = fields.checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
@@ -145,8 +145,8 @@ class Endpoint:
             )
 
         tokens = await asyncio.to_thread(work)
-        room = self._described()["max_model_len"]
-        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": room})
+        longest = self._described()["max_model_len"]
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": longest})
 
     async def _detokenize(self, request: Request) -> Response:
         given = fields.checked(await read_json(request, MOST_JSON), fields.DETOKENIZE)

@@ -252,8 +252,8 @@ class Engine:
         for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
             asked = [place for place, task in enumerate(tasks) if task.logprobs == count]
             of = [tasks[place] for place in asked]
-            found = self._scored(of, rows[asked], [ids[place] for place in asked])
-            for place, one in zip(asked, found, strict=True):
+            scored = self._scored(of, rows[asked], [ids[place] for place in asked])
+            for place, one in zip(asked, scored, strict=True):
                 scored[place] = one
         costs = zip(chosen.scanned.tolist(), chosen.exact.tolist(), strict=True)
         for task, (scanned, exact) in zip(tasks, costs, strict=True):
@@ -324,8 +324,8 @@ def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
     log_z = zip(scores.low.tolist(), scores.high.tolist(), strict=True)
     best = zip(scores.ids.tolist(), scores.best.tolist(), strict=True)
     rows = zip(ids, scores.targets.tolist(), best, log_z, strict=True)
-    for token, log_prob, (found, log_probs), (low, high) in rows:
-        pairs = tuple(zip(found, log_probs, strict=True))
+    for token, log_prob, (best_ids, log_probs), (low, high) in rows:
+        pairs = tuple(zip(best_ids, log_probs, strict=True))
         yield Scored(token, log_prob, pairs, (low, high) if low <= high else None)
 
 

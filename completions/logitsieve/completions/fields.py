@@ -70,15 +70,15 @@ def only(allowed: Any) -> Checker:
 
 
 def stops(field: str, value: Any) -> tuple[str, ...]:
-    listed = [value] if type(value) is str else value
+    texts = [value] if type(value) is str else value
     allowed = f"a text or up to {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters"
-    if type(listed) is not list or len(listed) > MOST_STOPS:
-        many = f"{len(listed)} texts" if type(listed) is list else f"{value!r:.80}"
+    if type(texts) is not list or len(texts) > MOST_STOPS:
+        many = f"{len(texts)} texts" if type(texts) is list else f"{value!r:.80}"
         raise InvalidRequest(field, many, allowed)
-    for one in listed:
+    for one in texts:
         if type(one) is not str or not 0 < len(one) <= LONGEST_STOP:
             raise InvalidRequest(field, f"{one!r:.80}", allowed)
-    return tuple(dict.fromkeys(listed))
+    return tuple(dict.fromkeys(texts))
 
 
 def biases(field: str, value: Any) -> dict[int, float]:
@@ -201,9 +201,9 @@ def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Ask
         raise InvalidRequest("prompt", "nothing", "a text, a list of token ids, or several of them")
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
         raise InvalidRequest("best_of", given["best_of"], "n: it is not supported")
-    listed = _prompts(given["prompt"])
-    prompts = [_tokens(context, one) for one in listed]
-    texts = [one if isinstance(one, str) else None for one in listed]
+    asked = _prompts(given["prompt"])
+    prompts = [_tokens(context, one) for one in asked]
+    texts = [one if isinstance(one, str) else None for one in asked]
     echo, logprobs = given.get("echo", False), given.get("logprobs")
     return _asked(given, context, prompts, texts, echo, logprobs, DEFAULT_TOKENS)
 
@@ -232,16 +232,16 @@ def _asked(
     logprobs: int | None,
     default_tokens: int | None,
 ) -> Asked:
-    vocab_size, room = context.gguf.vocab_size, context.positions // context.sequences
+    vocab_size, most = context.gguf.vocab_size, context.positions // context.sequences
     for token in given.get("logit_bias", {}):
         whole("logit_bias", token, 0, vocab_size - 1)
     longest = max(map(len, prompts))
     tokens = given.get("max_tokens", default_tokens)
     if tokens is None:
-        tokens = max(0, room - longest)
-    if longest + max(tokens, 0 if echo else 1) > room:
+        tokens = max(0, most - longest)
+    if longest + max(tokens, 0 if echo else 1) > most:
         got = f"{longest} tokens and {tokens} to follow"
-        allowed = f"at most {room} together, the context of a sequence"
+        allowed = f"at most {most} together, the context of a sequence"
         raise InvalidRequest("messages" if echo is None else "prompt", got, allowed)
     if not tokens and not echo:
         raise InvalidRequest("max_tokens", 0, "1 or more without echo")

@@ -35,9 +35,9 @@ def overview_facts(
 
 def unloaded_versions(models: Path, routes: Routes) -> list[str]:
     """Return the labels of versions with a folder that are not loaded."""
-    found = [f"{path.parent.name}@{path.name}" for path in sorted(models.glob("[a-z0-9]*/[1-9]*"))]
+    labels = [f"{path.parent.name}@{path.name}" for path in sorted(models.glob("[a-z0-9]*/[1-9]*"))]
     loaded = {version.label for version in routes.by_key.values()}
-    return [label for label in found if label not in loaded and is_version(label.split("@")[1])]
+    return [label for label in labels if label not in loaded and is_version(label.split("@")[1])]
 
 
 def model_facts(index: Index) -> Facts:

@@ -1,4 +1,4 @@
-"""The server process: load, listen, answer, drain."""
+"""The server process."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Server:
         self._shadow.start()
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, take no new requests, give current ones `drain_s` seconds."""
+        """Say NOT_SERVING, take no new requests; current ones get `drain_s` seconds."""
         self._ready, self._stopping = False, True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -142,7 +142,7 @@ class Server:
 
     async def _listen_http(self, tokens: Tokens | None) -> int:
         config = self.config
-        # Scrapers and probes expect plain HTTP, unless the console is open to other machines.
+        # Scrapers and probes expect plain HTTP, except with a public console.
         public = config.serves_console and not is_loopback(config.host)
         tls = http_tls(config.tls_cert, config.tls_key) if public else None
         self.http_scheme = "http" if tls is None else "https"
@@ -228,7 +228,7 @@ async def _serve(
     def stop() -> None:
         for name in SIGNALS:
             loop.remove_signal_handler(name)
-            signal.signal(name, signal.SIG_DFL)  # a second one ends the process
+            signal.signal(name, signal.SIG_DFL)
         stopping.set()
 
     for name in SIGNALS:

@@ -13,16 +13,15 @@ from logitsieve.utils.options import check_ranges, option
 
 ANSWER_BYTES = 8  # an id and a number, of each answer or draw
 MESSAGE_OVERHEAD = 64 << 10  # bytes of a request without its arrays
-# Bytes of a row without hidden and targets: a seed, or score, length and flag, and four offsets.
-ROW_OVERHEAD = 32
-MAX_BATCH_DELAY_US = 200  # more than a hop to a thread, little against a call over the network
+ROW_OVERHEAD = 32  # bytes of a seed, or of a score, length and flag, and four offsets
+MAX_BATCH_DELAY_US = 200  # little against a call over the network
 MAX_CONNECTION_S = 7 * 86_400
 MAX_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """Options of `logitsieve serve`; InvalidRequest names the one that makes no sense."""
+    """Options of `logitsieve serve`; InvalidRequest names a bad one."""
 
     models: Path = option(Path("models"), "Folder of models/<name>/<version>/ indexes.")
     host: str = option("127.0.0.1", "Address both ports bind; loopback unless you say otherwise.")

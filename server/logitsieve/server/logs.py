@@ -14,7 +14,7 @@ from typing import Any, Literal, TextIO
 REQUEST_ID = "x-request-id"
 
 FAILED, INCIDENT = "request_failed", "incident"
-PER_SECOND = 10  # lines about failed requests, and about incidents
+PER_SECOND = 10  # lines about failed requests, and incidents
 
 
 def event(
@@ -46,7 +46,7 @@ def configure(
 
 
 class Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the current sys.stderr, which progress bars replace."""
+    """Writes to sys.stderr, which progress bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

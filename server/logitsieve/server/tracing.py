@@ -32,7 +32,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, call: Call) -> None:
-        shift = time_ns() - perf_counter_ns()  # of the wall clock over that of calls
+        shift = time_ns() - perf_counter_ns()
         ended = call.arrived_ns + call.elapsed_ns
         span = self._tracer.start_span(
             call.rpc,

@@ -34,6 +34,7 @@ class FakeContext:
     def __init__(self) -> None:
         self.messages: asyncio.Queue[object] = asyncio.Queue()
         self.written: asyncio.Queue[bytes] = asyncio.Queue()
+        self.read, self.write = self.messages.get, self.written.put
         self.code: grpc.StatusCode | None = None
 
     def invocation_metadata(self) -> tuple[()]:
@@ -47,12 +48,6 @@ class FakeContext:
 
     def send(self, request_id: int) -> None:
         self.messages.put_nowait(asked("TopK", request_id).SerializeToString())
-
-    async def read(self) -> object:
-        return await self.messages.get()
-
-    async def write(self, message: bytes) -> None:
-        self.written.put_nowait(message)
 
     async def abort(self, code: grpc.StatusCode, *more: Any) -> None:
         assert self.code is None, "aborted twice"
@@ -92,9 +87,7 @@ class Streams:
             return grpc.stream_stream_rpc_method_handler(self._streams.decode)
 
         access = Access(self._tokens, READ, self.metrics)
-        details = SimpleNamespace(
-            method="/logitsieve.v1.Decoder/Decode", invocation_metadata=HEADER
-        )
+        details = SimpleNamespace(method=DECODE, invocation_metadata=HEADER)
         handler: Any = await access.intercept_service(continuation, details)
         call = asyncio.ensure_future(handler.stream_stream(None, context))
         context.send(1)

@@ -23,7 +23,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
 class Listener:
-    """`reply_s`: seconds for a request with its reply, if they are more than `patience_s`."""
+    """A port; `reply_s`: for a request with its reply, if more than `patience_s`."""
 
     def __init__(
         self, application: Application, patience_s: float = PATIENCE_S, reply_s: float = 0.0

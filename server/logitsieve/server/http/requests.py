@@ -1,4 +1,4 @@
-"""Bodies of HTTP requests within limits, and the HTTP status of an error."""
+"""Bodies of HTTP requests within limits, and statuses of errors."""
 
 from __future__ import annotations
 

@@ -108,9 +108,9 @@ class Parameters:
 
 
 def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, float, Write]:
-    """Translate a ModelInferRequest for `model`; InvalidRequest names the field at fault.
+    """Translate a ModelInferRequest for `model`; InvalidRequest names the field.
 
-    Must cost little, as nothing has been admitted. Returns the method, its request, its timeout in
+    Runs before admission, so it must cost little. Returns the method, its request, its timeout in
     seconds or 0, and the writer of the response.
     """
     parameters = Parameters(message.parameters)

@@ -1,1 +1,1 @@
-"""Model versions: found, loaded, named and released."""
+"""Model versions."""

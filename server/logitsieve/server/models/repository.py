@@ -77,7 +77,7 @@ class Repository:
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
-        """Return (name, version) of every index folder; InvalidRequest if there is none."""
+        """Return (name, version) of every index folder; InvalidRequest without any."""
         root = self._config.models
         models = [folder for folder in _folders(root) if is_name(folder.name)]
         indexes = sorted((model.name, number) for model in models for number in _versions(model))
@@ -164,7 +164,7 @@ class Repository:
     def set_alias(self, name: str, alias: str, number: int | None) -> Version:
         """Let an alias name a loaded version, or none; return that version or the last.
 
-        ModelNotFound, InvalidRequest naming `alias` or `version`, and Unavailable change nothing.
+        ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable, without a change.
         """
         self._require_model(name)
         if not alias:
@@ -198,7 +198,7 @@ class Repository:
     def _opened(self, name: str, number: int, progress: Progress) -> Served:
         folder = self._config.models / name
         if name not in self.routes.aliases:
-            # Read once: later changes by other processes may name versions not loaded here.
+            # Read once: other processes may name versions not loaded here.
             aliases = read_aliases(folder)
             with self._changing:
                 self._put(self.routes.with_aliases(name, aliases))

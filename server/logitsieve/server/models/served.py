@@ -29,7 +29,7 @@ AnyIndex = Index | ShardedIndex
 
 BYTES_PER_US = 10_000  # that a core streams: the guess for a pass over W
 WINDOW = 100  # judged rows
-US_PER_RANDOM = 0.02  # at most one for each id of a draw
+US_PER_RANDOM = 0.02  # a draw needs one for each id, at most
 
 
 class EngineChoice(NamedTuple):

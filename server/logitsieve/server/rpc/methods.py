@@ -91,8 +91,8 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
         how = checked()
         return point.sample(ready, how._replace(seeds=how.seeds[rows]), sets)
 
-    listed = len(hidden) * min(request.top_k, index.vocab_size)
-    return PreparedRequest(len(hidden), 1, edited + listed, len(hidden) * samples, compute)
+    filtered = len(hidden) * min(request.top_k, index.vocab_size)
+    return PreparedRequest(len(hidden), 1, edited + filtered, len(hidden) * samples, compute)
 
 
 def read_beam_step(

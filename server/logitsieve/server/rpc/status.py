@@ -99,7 +99,7 @@ def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, An
     @wraps(handler)
     async def safe(*called: P.args, **named: P.kwargs) -> T:
         reply, context = handler(*called, **named), called[-1]
-        del called  # gRPC's error holds this frame, and the frame the error, until a collection
+        del called  # gRPC's error holds this frame until a collection
         try:
             return await reply
         except grpc.aio.BaseError:  # an abort, or the client has gone away

@@ -109,7 +109,7 @@ class _Stream:
         CancelledError if the client goes away before, ServiceError for its token.
         """
         self._handler = asyncio.current_task()
-        # An abort sends it again after a first reply that was cancelled, and then loses its status.
+        # Or an abort after a cancelled first reply would send it, and lose its status.
         await asyncio.gather(self._context.send_initial_metadata(()), return_exceptions=True)
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -163,7 +163,7 @@ class Executor:
         outcomes, timings = list[Outcome](), Timings()
         if batch.requests:
             deadlines = [queued.deadline for queued in batch.requests]
-            # Each is judged by its own; no request fails by the shorter one of another.
+            # No request fails by another's shorter deadline.
             latest = [deadline for deadline in deadlines if deadline is not None]
             end = max(latest) if len(latest) == len(deadlines) else None
             with ending_by(end), noting(timings):
@@ -198,7 +198,7 @@ class Executor:
 
 def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
     if len(requests) > 1:
-        # After a failure, each request gets the message of its own mistake.
+        # After a failure, each gets the message of its own mistake.
         with suppress(Exception):
             return list(_together(requests))
     return [_alone(queued) for queued in requests]
