@@ -138,7 +138,7 @@ def test_two_biases_of_one_id() -> None:
         Constraints(biased=[[3, 4], [3, 4, 3]], bias=[[1, 2], [1, 2, 3]]).for_rows(2)
 
 
-@pytest.mark.parametrize("penalty", [0, -1, np.nan, np.inf, 1e7, 1e-7, "2", None, True])
+@pytest.mark.parametrize("penalty", [0, -1, np.nan, np.inf, 10**400, 1e7, 1e-7, "2", None, True])
 def test_wrong_penalties(penalty: Any) -> None:
     with refused("constraints.repetition_penalty"):
         Constraints(repeated=[1], repetition_penalty=penalty).for_rows(1)

@@ -73,7 +73,7 @@ def test_one_seed_is_spread_over_the_rows(seed: Any) -> None:
             for value in ([1], [1, 2, 3], [1.0, 2.0], [-1, 1], [1, 2**64], ["1", 2])
         ],
         *[("step", value) for value in (-1, 2**64, 0.0, True)],
-        *[("temperature", value) for value in (-1, np.nan, np.inf, 1e5, "1", None, True)],
+        *[("temperature", value) for value in (-1, np.nan, np.inf, 10**400, 1e5, "1", None, True)],
         *[("top_k", value) for value in (-1, 1.5, 2**31, False)],
         *[("top_p", value) for value in (0, -0.5, 1.1, np.nan, "1")],
         *[("min_p", value) for value in (-0.1, 1.1, np.nan, None)],

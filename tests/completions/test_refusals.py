@@ -37,6 +37,7 @@ BAD: dict[str, dict[str, Any]] = {
     "temperature": {"prompt": P, "temperature": -1},
     "temperature ": {"prompt": P, "temperature": 1e-9},
     "temperature  ": {"prompt": P, "temperature": True},
+    "temperature   ": {"prompt": P, "temperature": 10**400},
     "top_p": {"prompt": P, "top_p": 1.1},
     "top_k": {"prompt": P, "top_k": 0.5},
     "min_p": {"prompt": P, "min_p": "0"},

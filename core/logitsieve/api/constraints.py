@@ -6,7 +6,6 @@ in `banned` or outside `allowed` are never answered.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple, Self
 
@@ -169,7 +168,7 @@ def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | 
 
 def _penalty(penalty: Any) -> float:
     number = isinstance(penalty, Real) and not isinstance(penalty, bool)
-    if not number or not isfinite(penalty) or not 1 / WIDEST_PENALTY <= penalty <= WIDEST_PENALTY:
+    if not number or not 1 / WIDEST_PENALTY <= penalty <= WIDEST_PENALTY:
         allowed = f"a number from {1 / WIDEST_PENALTY:g} to {WIDEST_PENALTY:g}; 1 changes nothing"
         raise InvalidRequest("constraints.repetition_penalty", repr(penalty), allowed)
     return float(penalty)

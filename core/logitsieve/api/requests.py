@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Sequence
-from math import isfinite
 from numbers import Real
 from operator import index
 from typing import Any, NamedTuple
@@ -133,7 +132,7 @@ def _number(field: str, value: Any, low: float, high: float) -> float:
     if type(value) is float and low <= value <= high:
         return value
     number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    if not number or not isfinite(value) or not low <= value <= high:
+    if not number or not low <= value <= high:
         raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
     return float(value)
 
