@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import h11
@@ -28,7 +29,7 @@ class Listener:
     def __init__(
         self, application: Application, patience_s: float = PATIENCE_S, reply_s: float = 0.0
     ) -> None:
-        self._config = Config(
+        config = Config(
             application,
             ws="none",
             lifespan="off",
@@ -41,9 +42,9 @@ class Listener:
             date_header=False,
             h11_max_incomplete_event_size=MAX_HEAD,
         )
-        self._patience_s, self._reply_s = patience_s, max(reply_s, patience_s)
-        self._state = ServerState()
-        self._resting: dict[PatientProtocol, None] = {}  # the oldest first
+        self._patience_s, self._state = patience_s, ServerState()
+        seconds = patience_s, max(reply_s, patience_s)
+        self._protocol = partial(PatientProtocol, config, self._state, {}, *seconds)
         self._server: asyncio.Server | None = None
 
     @property
@@ -69,15 +70,11 @@ class Listener:
             await asyncio.gather(*self._state.tasks, return_exceptions=True)
             await self._server.wait_closed()
 
-    def _protocol(self) -> PatientProtocol:
-        seconds = self._patience_s, self._reply_s
-        return PatientProtocol(self._config, self._state, self._resting, *seconds)
-
 
 class PatientProtocol(H11Protocol):
     """uvicorn's protocol with limits in seconds, for each rest, and for a request with its reply.
 
-    `resting`: connections without a complete head since their last reply.
+    `resting`: connections without a complete head since their last reply, the oldest first.
     """
 
     def __init__(
