@@ -102,14 +102,14 @@ class Series(defaultdict[tuple[str, ...], T]):
 
     def __init__(self, zero: Callable[[], T], name: str, help_text: str, *labels: str) -> None:
         super().__init__(zero)
-        self._about = (f"logitsieve_{name}", help_text, labels)
+        name = f"logitsieve_{name}"
+        self._about: Any = {"name": name, "documentation": help_text, "labels": labels}
 
     def keep(self, versions: Iterable[Version]) -> None:
         """Drop the values of other versions."""
         known = {(v.name, number) for v in versions for number in ("", str(v.number))}
-        labels = self._about[2]
         for values in list(self):
-            of = dict(zip(labels, values, strict=True))
+            of = dict(zip(self._about["labels"], values, strict=True))
             model = of.get("model", UNKNOWN)
             if model != UNKNOWN and (model, of.get("version", "")) not in known:
                 del self[values]
@@ -120,8 +120,7 @@ class Counters(Series[float]):
         super().__init__(int, name, help_text, *labels)
 
     def metric(self) -> Metric:
-        name, help_text, labels = self._about
-        family = CounterMetricFamily(name, help_text, labels=labels)
+        family = CounterMetricFamily(**self._about)
         for values, count in self.items():
             family.add_metric(values, count)
         return family
@@ -139,8 +138,7 @@ class Histograms(Series[list[int]]):
         counts[-1] += ns
 
     def metric(self) -> Metric:
-        name, help_text, labels = self._about
-        family = HistogramMetricFamily(name, help_text, labels=labels)
+        family = HistogramMetricFamily(**self._about)
         for values, (*counts, total_ns) in self.items():
             buckets = list(zip(UPPER_BOUNDS, accumulate(counts), strict=True))
             family.add_metric(values, buckets, total_ns * 1e-9)
