@@ -120,7 +120,7 @@ class Repository:
             numbers = ", ".join(map(str, versions[-LISTED:])) or "none"
             allowed = f"a version that has a folder: {numbers}"
             raise InvalidRequest("version", f"{name}@{number}, which has none", allowed)
-        self._mark_loading(name, number)
+        self._mark(name, number)
         try:
             served = self._opened(name, number, no_progress)
             try:
@@ -129,7 +129,7 @@ class Repository:
                 served.close()
                 raise
         except Exception as error:
-            self._mark_failed(name, number, _log_failure(name, number, error))
+            self._mark(name, number, _log_failure(name, number, error))
             if isinstance(error, DeviceLost):
                 self.lost(error)
             if isinstance(error, NOT_AN_INDEX):
@@ -254,16 +254,12 @@ class Repository:
         self.routes = routes
         self.changed()
 
-    def _mark_loading(self, name: str, number: int) -> None:
+    def _mark(self, name: str, number: int, error: str = "") -> None:
+        """Note that a version loads, unless an old one answers, or its error."""
         with self._changing:
-            old = self.routes.by_key.get((name, number))
-            if old is None or old.served is None:
-                self._put(self.routes.with_version(Version(name, number)))
-
-    def _mark_failed(self, name: str, number: int, error: str) -> None:
-        with self._changing:
-            old = self.routes.by_key.get((name, number), Version(name, number))
-            self._put(self.routes.with_version(Version(name, number, old.served, error)))
+            served = self.routes.by_key.get((name, number), Version(name, number)).served
+            if error or served is None:
+                self._put(self.routes.with_version(Version(name, number, served, error)))
 
     def _version(self, name: str, number: int) -> Version:
         version = self.routes.by_key.get((name, number))
