@@ -166,13 +166,7 @@ def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContex
     if cert is None or key is None:
         return None
 
-    def read() -> ssl.SSLContext:
-        read_pems(cert, key, None)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key, password="")
-        return context
-
-    pems = ReloadingFile("tls_cert", read, PEMS, key, cert)
+    pems = ReloadingFile("tls_cert", lambda: tls_context(cert, key), PEMS, key, cert)
 
     def present(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         connection.context = pems.value
@@ -181,8 +175,8 @@ def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContex
     return pems
 
 
-def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
-    """Read the files for gRPC; InvalidRequest names the option."""
+def tls_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """Read the files; InvalidRequest names the option."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key, password="")  # or OpenSSL asks at the terminal
@@ -193,6 +187,11 @@ def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCerti
             context.load_verify_locations(client_ca)
     except OSError as error:
         raise InvalidRequest("tls_client_ca", f"{client_ca} ({error})", PEMS) from error
+    return context
+
+
+def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
+    tls_context(cert, key, client_ca)  # gRPC would not name the option
     pair = key.read_bytes(), cert.read_bytes()
     authorities = None if client_ca is None else client_ca.read_bytes()
     return grpc.ssl_server_certificate_configuration([pair], authorities)
