@@ -40,9 +40,8 @@ def with_options(command: Callable[..., None], variables: str = "") -> Callable[
     """Return the command with an option for each field of its dataclass parameters.
 
     A field's metadata is from `flag`, or holds "help" and, for numbers, "low" and "high". Fields of
-    tuple[X, ...] become repeatable. A parameter's default overrides the fields'. `variables`, such
-    as LOGITSIEVE_SERVE_, is the prefix of variables of the environment, and adds --config, a TOML
-    file of fields. The command line wins, then the environment.
+    tuple[X, ...] become repeatable. A parameter's default overrides the fields'. `variables`, the
+    prefix of the environment's, adds --config, a TOML file. The command line wins, then variables.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}

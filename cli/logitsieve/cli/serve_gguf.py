@@ -38,7 +38,7 @@ def command(
     """Score and continue texts by a GGUF model over HTTP, in OpenAI's interface.
 
     Prompt log-probabilities (echo with logprobs) are exact, and the same in any batch; draws depend
-    on their seed alone. llama.cpp's own output layer answers until an index is there.
+    only on their seed. llama.cpp's own output layer answers until an index is made.
 
     Example: logitsieve serve-gguf model.gguf --port 8080
     """

@@ -18,7 +18,7 @@ MAX_DRAIN_S = 3600.0
 
 
 def drain_seconds(value: float) -> float:
-    """Check `drain_s`; InvalidRequest."""
+    """Check `drain_s`."""
     if not 0 <= value <= MAX_DRAIN_S:
         raise InvalidRequest("drain_s", value, f"seconds in 0..{MAX_DRAIN_S:.0f}")
     return value
@@ -45,10 +45,7 @@ class AdminConnection(Connection):
 
 
 class AdminClient(AdminConnection, BlockingConnection):
-    """The Admin service at `address`, the admin port, without retries.
-
-    A server finishes begun work, even after a DeadlineExceeded.
-    """
+    """The Admin service at `address`. A server finishes begun work after a DeadlineExceeded too."""
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
         """Open a version, and point `alias` at it once it answers.
@@ -80,7 +77,7 @@ class AdminClient(AdminConnection, BlockingConnection):
 
 
 class AsyncAdminClient(AdminConnection, AsyncConnection):
-    """An `AdminClient`, with its arguments, for one event loop."""
+    """An `AdminClient` for one event loop."""
 
     load = awaited(AdminClient.load)
     unload = awaited(AdminClient.unload)

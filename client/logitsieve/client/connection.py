@@ -127,7 +127,7 @@ class Connection:
     def _sending(self, timeout_s: float) -> Iterator[list[Any]]:
         """Hold a call back while servers are crowded; raise our exceptions.
 
-        The list is for the response, which tells how long the call waited.
+        The list is for the response, with the call's wait.
         """
         self._throttle.enter()
         responses, crowded = list[Any](), False
@@ -178,7 +178,7 @@ class AsyncConnection(Connection, AsyncClosing):
 
 
 def seconds(value: float) -> float:
-    """Check `timeout_s`; InvalidRequest."""
+    """Check `timeout_s`."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)

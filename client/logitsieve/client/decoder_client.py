@@ -164,7 +164,7 @@ class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder)
     model = awaited(DecoderClient.model)
 
     async def wait_until_ready(self, timeout_s: float | None = None) -> None:
-        """Wait like `DecoderClient.wait_until_ready`."""
+        """Wait like a `DecoderClient`."""
         ready = self._readiness(timeout_s)
         while True:
             try:
@@ -176,7 +176,7 @@ class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder)
             await asyncio.sleep(POLL_S)
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
-        """Open a stream like `DecoderClient.stream`."""
+        """Open a stream like a `DecoderClient`."""
         return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     async def models(self) -> list[ModelInfo]:

@@ -107,7 +107,7 @@ class DecoderHead(nn.Module):
     def sample(
         self, constraints: Constraints | None, options: SampleOptions
     ) -> tuple[Tensor, Tensor]:
-        """Draw ids and log-probabilities [B, 1] for the last rows, seeded by torch's generator."""
+        """Draw ids and log-probabilities [B, 1] for the last rows, by torch's generator."""
         assert self.hidden is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
         target = self._target_with(self._normalizer if self._scored else None)

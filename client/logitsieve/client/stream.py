@@ -103,8 +103,8 @@ class PendingReplies(Generic[M]):
 class DecodeStream(Closing, RemoteDecoder):
     """A decoder over one stream of a `DecoderClient`; thread-safe.
 
-    A call takes at most `timeout_s` seconds, without retries. When the stream breaks, current calls
-    raise the reason, usually Unavailable, later ones Unavailable.
+    A call takes at most `timeout_s` seconds, without retries. When the stream breaks, calls raise
+    the reason, usually Unavailable.
     """
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:

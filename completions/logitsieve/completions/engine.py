@@ -332,8 +332,7 @@ def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
 def steady_sequences(context: LlamaContext) -> dict[bool, int]:
     """Return how many sequences can share a step and have the bits of single ones, by `headless`.
 
-    llama.cpp has other kernels for more rows of some types of tensors, perhaps its output matrix.
-    Empties the cache.
+    llama.cpp has other kernels for more rows of some types of tensors. Empties the cache.
     """
     headless, counts = context.headless, {}
     for context.headless in (False, True):

@@ -1,1 +1,1 @@
-"""The HTTP port: metrics, probes, and a console if one is installed."""
+"""The HTTP port."""

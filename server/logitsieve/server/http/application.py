@@ -1,4 +1,4 @@
-"""The HTTP port's application: /metrics, the probes, and a console under /."""
+"""/metrics, the probes, and a console under /."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN = ("/metrics", "/healthz", "/readyz")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerView:
-    """The parts of a server that a console shows and computes with."""
+    """A server's parts for a console."""
 
     config: ServeConfig
     routes: Callable[[], Routes]

@@ -101,7 +101,7 @@ class Routes:
             raise self._missing(model) from None
 
     def served(self, model: str) -> Served:
-        """Return the loaded version for `model`; ModelNotFound or Unavailable."""
+        """Return a loaded version; ModelNotFound or Unavailable."""
         served = self._served.get(model)
         if served is None:
             version = self.get(model)

@@ -1,4 +1,4 @@
-"""The token check of every call, before its request is read."""
+"""The check of a call's token, before its request is read."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _head(number: int, size: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode 7 bits a byte, lowest first; all but the last byte have their high bit set."""
+    """Encode 7 bits a byte, lowest first; the high bit says that more follow."""
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)

@@ -14,10 +14,7 @@ from logitsieve.server.rpc.status import guarded
 
 
 class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
-    """NOT_SERVING until `publish`; `drain` ends watches.
-
-    The library's servicer removes no service, and its watches hold up the exit.
-    """
+    """NOT_SERVING until `publish`; `drain` ends watches, which the library's would not."""
 
     def __init__(self) -> None:
         self._states: dict[str, int] = {"": HealthCheckResponse.NOT_SERVING}

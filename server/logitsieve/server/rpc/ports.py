@@ -38,7 +38,7 @@ class Ports:
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
-        """Make an unbound server; calls need a token of this scope, if there are tokens."""
+        """Make an unbound server; with tokens, calls need one of this scope."""
         config = self._config
         reply = config.max_reply_bytes if scope == READ else 0
         intake = Intake(config.request_memory_mb << 20, max_message_bytes, reply)

@@ -72,7 +72,7 @@ class Executor:
             thread.start()
 
     def admit(self, time_left_s: float | None, waited_s: float = 0.0) -> None:
-        """Refuse a request before it is read, like `Batcher.admit`."""
+        """Refuse like `Batcher.admit`."""
         self.batcher.admit(time_left_s, waited_s, self.batcher.in_flight > self._threads)
 
     async def run(

@@ -1,4 +1,4 @@
-"""Requests, read, then queued with their estimated cost."""
+"""Requests: read, then queued with an estimated cost."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, its scopes)
 
 
 class ReloadingFile(Generic[T]):
-    """The value of `read()` when the files were last good; the first is the secret.
+    """The last good value of `read()`; the first file is the secret.
 
-    InvalidRequest names the option if they cannot be used at the start.
+    InvalidRequest names the option if the files cannot be used at the start.
     """
 
     def __init__(self, option: str, read: Callable[[], T], allowed: str, *files: Path) -> None:
