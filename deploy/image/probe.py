@@ -1,7 +1,7 @@
 """Exit with 0 if a page of the HTTP port answers 200: probe.py http://127.0.0.1:9090/healthz.
 
-The image has no curl. HTTPS is tried, too, as with a public console. The variable
-LOGITSIEVE_SERVE_METRICS_PORT overrides the port; no proxy is asked.
+HTTPS is tried, too: a public console has it. LOGITSIEVE_SERVE_METRICS_PORT overrides the port; no
+proxy is asked.
 """
 
 from __future__ import annotations

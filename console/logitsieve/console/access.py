@@ -1,6 +1,6 @@
 """The guard of the console: sign-ins by a token of scope `console`, and the asking site.
 
-The cookie names a session, not the token: as cookies ignore ports, other servers get it too.
+The cookie names a session, not the token: other ports get it too.
 """
 
 from __future__ import annotations

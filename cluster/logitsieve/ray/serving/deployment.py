@@ -39,9 +39,8 @@ def connect(address: str) -> None:
 def deploy(server: ServeConfig, options: RayOptions) -> Status:
     """Serve the versions in `server.models` on the connected cluster; again, follow the folder.
 
-    An ingress is a server with the options `server`, except for ports of 0, and answers versions in
-    one piece itself. InvalidRequest names an option, Unavailable the versions that cannot be run;
-    others are served.
+    Ingresses are servers with the options `server`, which also answer versions in one piece.
+    InvalidRequest names an option, Unavailable the versions that cannot be run; others are served.
     """
     config = replace(server, models=server.models.resolve())
     _require_ports(config)
@@ -152,7 +151,7 @@ def _named(what: str) -> Iterator[None]:
 
 
 def _delete_unused(status: Status) -> None:
-    """End unused shards, unless an ingress restarts: it may need any."""
+    """End unused shards, unless an ingress restarts."""
     states = [state for state in status.values() if state is not None]
     used = {app for state in states for version in state.versions for app in version.apps}
     if len(states) == len(status):

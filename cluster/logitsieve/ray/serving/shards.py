@@ -1,7 +1,4 @@
-"""Shards on Ray Serve: an application for each, named by its digest.
-
-So versions of one number run next to each other until the old one is unused.
-"""
+"""Shards on Ray Serve: an application for each, named by its digest, so that old ones run on."""
 
 from __future__ import annotations
 
