@@ -89,7 +89,7 @@ class Streams:
         access = Access(self._tokens, READ, self.metrics)
         details = SimpleNamespace(method=DECODE, invocation_metadata=HEADER)
         handler: Any = await access.intercept_service(continuation, details)
-        call = asyncio.ensure_future(handler.stream_stream(None, context))
+        call: asyncio.Task[None] = asyncio.ensure_future(handler.stream_stream(None, context))
         context.send(1)
         assert pb.DecodeResponse.FromString(await context.written.get()).id == 1
         return call
