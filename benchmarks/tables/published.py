@@ -13,20 +13,16 @@ from demo.published import MODELS
 
 OWN = "llama.cpp Q8_0"
 ENOUGH = 0.998  # P@1 that counts as an answer
-BEST = (  # of README.md
-    *("numpy", "faiss IndexFlatIP", OWN, "int8 scan, rescored", "faiss RaBitQ 4 bits, refined"),
-    *("hnswlib l2", "ScaNN", "logitsieve exact", "logitsieve certified", "logitsieve screen"),
-)
 
 
-def race(name: str, methods: tuple[str, ...] = ()) -> str:
+def race(name: str) -> str:
     """A row for each method, the fastest setting with enough precision, or the most precise."""
     if not present(f"race/{name}"):
         return UNMEASURED
     results = load(f"race/{name}")
     raced = dict.fromkeys(point["method"] for point in results["points"])
-    points = {method: chosen(results, method) for method in methods or raced if method in raced}
-    own = points[OWN] if OWN in points else chosen(results, OWN)
+    points = {method: chosen(results, method) for method in raced}
+    own = points[OWN]
     rows = []
     for method, point in points.items():
         ours = method.startswith("logitsieve ")
@@ -66,7 +62,4 @@ def times(point: dict[str, Any], own: dict[str, Any], mode: str) -> str:
     return f"{digits(us)} ({ratio(peer / us)})"
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    **{f"race, {name}": partial(race, name) for name in MODELS},
-    **{f"race, {name}, first": partial(race, name, BEST) for name in MODELS},
-}
+TABLES: dict[str, Callable[[], str]] = {f"race, {name}": partial(race, name) for name in MODELS}
