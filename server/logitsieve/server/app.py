@@ -58,10 +58,8 @@ class Server:
         self.config = config
         self.repository = repository
         self.metrics = Metrics(repository.versions)
-        self.port = 0
-        self.metrics_port = 0
+        self.port = self.metrics_port = self.admin_port = 0
         self.http_scheme = "http"
-        self.admin_port = 0
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU's failure: the process must end
         self.losing = asyncio.Event()  # set with `lost`

@@ -104,9 +104,8 @@ def application(
             return PlainTextResponse("ready\n")
         return PlainTextResponse("draining\n" if stopping() else "not ready\n", 503)
 
-    routes: list[Route | Mount] = [
-        *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True))
-    ]
+    answers = zip(PLAIN, (scrape, alive, is_ready), strict=True)
+    routes: list[Route | Mount] = [Route(path, answer) for path, answer in answers]
     if console is not None:
         routes.append(Mount("/", console))
     guard = [Middleware(LocalNames)] if local else []

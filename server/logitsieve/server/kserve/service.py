@@ -76,18 +76,13 @@ class KserveService:
 
     async def RepositoryIndex(self, request: Any, call: Call) -> Any:
         _refuse_repository(request)
-        return kserve.RepositoryIndexResponse(
-            models=[
-                kserve.RepositoryIndexResponse.ModelIndex(
-                    name=version.name,
-                    version=str(version.number),
-                    state=STATES[version.state],
-                    reason=version.error,
-                )
-                for version in self._repository.versions()
-                if version.served is not None or not request.ready
-            ]
-        )
+        entry = kserve.RepositoryIndexResponse.ModelIndex
+        models = [
+            entry(name=v.name, version=str(v.number), state=STATES[v.state], reason=v.error)
+            for v in self._repository.versions()
+            if v.served is not None or not request.ready
+        ]
+        return kserve.RepositoryIndexResponse(models=models)
 
     async def RepositoryModelLoad(self, request: Any, call: Call) -> Any:
         raise PermissionDenied("models are loaded and unloaded on the admin port")

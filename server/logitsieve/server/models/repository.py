@@ -41,6 +41,7 @@ from logitsieve.utils.options import Progress, no_progress
 log = logging.getLogger(__name__)
 
 NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)
+OPENING = ("threads", "device", "verify", "kernel_cache")  # options of `open_index`
 
 Opened = Index | ShardedModel
 Opener = Callable[[Path, ServeConfig, Progress], Opened]
@@ -48,13 +49,7 @@ WriteAlias = Callable[[Path, str, int | None], None]
 
 
 def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Opened:
-    options: dict[str, Any] = {
-        "threads": config.threads,
-        "device": config.device,
-        "verify": config.verify,
-        "kernel_cache": config.kernel_cache,
-        "progress": progress,
-    }
+    options: Any = {name: getattr(config, name) for name in OPENING} | {"progress": progress}
     if is_sharded(path):
         decoder = open_sharded(path, **options)
         indexes = [cast(LocalDecoder, shard.decoder).index for shard in decoder.shards]

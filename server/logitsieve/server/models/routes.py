@@ -69,11 +69,7 @@ class Routes:
         self.aliases = dict(aliases or {})
         self.names = sorted({name for name, _ in self.by_key})
         self._routes = self._resolve()
-        self._served = {
-            name: version.served
-            for name, version in self._routes.items()
-            if version.served is not None
-        }
+        self._served = {n: v.served for n, v in self._routes.items() if v.served is not None}
 
     def with_version(self, version: Version) -> Routes:
         key = version.name, version.number

@@ -115,10 +115,8 @@ class Shadow:
 
     def start(self) -> None:
         if self._on:
-            loop = asyncio.get_running_loop()
-            self._thread = Thread(
-                target=self._run, args=(loop,), name="logitsieve-shadow", daemon=True
-            )
+            loop = (asyncio.get_running_loop(),)
+            self._thread = Thread(None, self._run, "logitsieve-shadow", loop, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:

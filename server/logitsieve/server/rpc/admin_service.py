@@ -53,9 +53,8 @@ class AdminService:
 
     async def SetAlias(self, request: pb.SetAliasRequest, call: Call) -> pb.Model:
         number = to_number(request.version) if request.version else None
-        version = await asyncio.to_thread(
-            self._repository.set_alias, request.name, request.alias, number
-        )
+        change = self._repository.set_alias
+        version = await asyncio.to_thread(change, request.name, request.alias, number)
         return self._describe(version)
 
     def close(self) -> None:
@@ -64,11 +63,9 @@ class AdminService:
             task.cancel()
 
     async def _load(self, name: str, number: int, alias: str) -> None:
-        loop, repository = asyncio.get_running_loop(), self._repository
+        loop, replace = asyncio.get_running_loop(), self._repository.replace
         try:
-            replaced = await loop.run_in_executor(
-                self._loader, repository.replace, name, number, alias
-            )
+            replaced = await loop.run_in_executor(self._loader, replace, name, number, alias)
         except Exception:
             self._metrics.reloads[self._label(name), "failed"] += 1
             raise

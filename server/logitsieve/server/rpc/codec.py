@@ -78,11 +78,8 @@ def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
     """Convert constraints, unchecked against rows. InvalidRequest names the field."""
-    sets = {
-        name: _to_sets(getattr(message, name), f"constraints.{name}")
-        for name in SETS
-        if message.HasField(name)
-    }
+    given = [name for name in SETS if message.HasField(name)]
+    sets = {name: _to_sets(getattr(message, name), f"constraints.{name}") for name in given}
     ids = sum(len(one.ids) for one in sets.values())
     if ids > most_ids:
         raise InvalidRequest("constraints", f"{ids} ids", f"at most {most_ids} in all")

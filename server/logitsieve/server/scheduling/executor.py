@@ -64,10 +64,8 @@ class Executor:
             max_rows=config.max_queue_rows,
             delay_s=config.batch_delay_us * 1e-6,
         )
-        self._pool = [
-            Thread(target=self._work, name=f"logitsieve-{number}", daemon=True)
-            for number in range(config.threads)
-        ]
+        names = [f"logitsieve-{number}" for number in range(config.threads)]
+        self._pool = [Thread(target=self._work, name=name, daemon=True) for name in names]
         for thread in self._pool:
             thread.start()
 
