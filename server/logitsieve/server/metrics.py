@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from platform import python_version
 from time import perf_counter_ns
@@ -158,24 +159,16 @@ class Metrics(Collector):
         for reason in SHED_REASONS:  # `rate` misses the first event of a new series
             self.shed[reason,] = 0
         self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
-        ProcessCollector(registry=self.registry)
-        Info("logitsieve_build", "Versions of the software", registry=self.registry).info(
-            {"version": __version__, "python": python_version(), "grpc": grpc.__version__}
-        )
-        self.batch_rows = Histogram(
-            "logitsieve_batch_rows",
-            "Rows of each batch that the pool computed",
-            buckets=BATCH_ROWS,
-            registry=self.registry,
-        )
-        self.queue_rows = Gauge(
-            "logitsieve_queue_rows", "Rows that wait for the pool", registry=self.registry
-        )
-        self.in_flight = Gauge(
-            "logitsieve_in_flight", "Requests that wait or compute", registry=self.registry
-        )
+        registry = self.registry = CollectorRegistry()
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        info = Info("logitsieve_build", "Versions of the software", registry=registry)
+        info.info({"version": __version__, "python": python_version(), "grpc": grpc.__version__})
+        name, about = "logitsieve_batch_rows", "Rows of each batch that the pool computed"
+        self.batch_rows = Histogram(name, about, buckets=BATCH_ROWS, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self.queue_rows = gauge("logitsieve_queue_rows", "Rows that wait for the pool")
+        self.in_flight = gauge("logitsieve_in_flight", "Requests that wait or compute")
 
     def collect(self) -> Iterator[Metric]:
         self._count_finished()
@@ -243,13 +236,9 @@ class Devices(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        labels = ("device",)
-        used = GaugeMetricFamily(
-            "logitsieve_device_memory_used_bytes", "Memory of a GPU in use", labels=labels
-        )
-        total = GaugeMetricFamily(
-            "logitsieve_device_memory_bytes", "Memory of a GPU", labels=labels
-        )
+        family = partial(GaugeMetricFamily, labels=("device",))
+        used = family("logitsieve_device_memory_used_bytes", "Memory of a GPU in use")
+        total = family("logitsieve_device_memory_bytes", "Memory of a GPU")
         if self._device != "cpu":
             device, memory = self._memory_of(self._device)  # named cuda:0, not cuda
             if memory is not None:

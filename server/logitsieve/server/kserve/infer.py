@@ -203,9 +203,8 @@ def _inputs(message: Any, kind: str, max_rows: int) -> dict[str, pb.Tensor]:
 def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None, max_rows: int) -> pb.Tensor:
     field = kind.name
     if tensor.datatype not in kind.datatypes:
-        raise InvalidRequest(
-            f"{field}.datatype", repr(tensor.datatype[:100]), ", ".join(kind.datatypes)
-        )
+        allowed = ", ".join(kind.datatypes)
+        raise InvalidRequest(f"{field}.datatype", repr(tensor.datatype[:100]), allowed)
     if len(tensor.shape) != len(kind.shape):
         raise InvalidRequest(f"{field}.shape", f"{len(tensor.shape)} dimensions", f"[{kind.shape}]")
     rows, cols = (_within(f"{field}.shape", size, MOST) for size in (*tensor.shape, 1)[:2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -46,14 +47,11 @@ class PrecisionMetrics(Collector):
                 series.keep(versions)
                 yield series.metric()
         names = "model", "version"
-        level = GaugeMetricFamily(
-            "logitsieve_guard_level", "Points that AUTO has left by live precision", labels=names
-        )
+        family = partial(GaugeMetricFamily, labels=names)
+        level = family("logitsieve_guard_level", "Points that AUTO has left by live precision")
+        failed = family("logitsieve_version_failed", "1 where the last load of a version failed")
         target = GaugeMetricFamily(
             "logitsieve_target_precision", "What an index was built for", labels=(*names, "k")
-        )
-        failed = GaugeMetricFamily(
-            "logitsieve_version_failed", "1 where the last load of a version failed", labels=names
         )
         for version in versions:
             labels = version.name, str(version.number)

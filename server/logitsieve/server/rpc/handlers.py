@@ -66,10 +66,8 @@ def parse(kind: type[M], message: bytes) -> M:
     try:
         return kind.FromString(message)
     except DecodeError as error:
-        name = kind.DESCRIPTOR.name
-        raise InvalidRequest(
-            "request", f"{len(message)} bytes that are none", f"a serialized {name}"
-        ) from error
+        got, allowed = f"{len(message)} bytes that are none", f"a serialized {kind.DESCRIPTOR.name}"
+        raise InvalidRequest("request", got, allowed) from error
 
 
 def unary(
