@@ -13,10 +13,9 @@ from logitsieve.server.kserve import kserve_services
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.shadow import Shadow
-from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
-from logitsieve.server.rpc.models_service import ModelsService
+from logitsieve.server.rpc.models_service import AdminService, ModelsService
 from logitsieve.server.rpc.status import MAX_TEXT
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.utils.options import no_progress
@@ -105,7 +104,7 @@ class Services:
         nothing = Shadow(0.0, 0.0, judged=lambda judgement: None, lost=lambda *why: None)
         decoder = DecoderService(config, repository, self._work, metrics, nothing)
         describing = ModelsService(config, repository, 1 << 20)
-        self._admin = AdminService(repository, metrics, describing.describe)
+        self._admin = AdminService(describing, metrics)
         public = (decoder.handler(), service(describing, metrics))
         kserve = kserve_services()
         self._handlers = {

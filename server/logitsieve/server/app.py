@@ -29,11 +29,10 @@ from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.shadow import Shadow
-from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.health import Health
-from logitsieve.server.rpc.models_service import ModelsService
+from logitsieve.server.rpc.models_service import AdminService, ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security.secrets import ADMIN, READ, Tokens, http_tls, keep_renewing
@@ -188,7 +187,7 @@ class Server:
         add_HealthServicer_to_server(self._health, server)
         self.port = ports.bind(server, "port", config.host, config.port)
         if config.admin:
-            self._admin = AdminService(self.repository, self.metrics, models.describe)
+            self._admin = AdminService(models, self.metrics)
             handlers = [service(self._admin, self.metrics)]
             if kserve is not None:
                 handlers.append(service(kserve.KserveAdmin(self._admin), self.metrics))

@@ -11,8 +11,8 @@ from logitsieve.server.kserve.infer import TENSORS, to_request
 from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
-from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.models_service import AdminService
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.version import __version__
 

@@ -1,16 +1,29 @@
-"""The Models service: versions, their states and limits."""
+"""The Models service: versions, their states and limits; and Admin, on its own port.
+
+Admin loads, unloads and names versions while others serve, and finishes begun work, even if the
+client goes away.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic
+from typing import Any, TypeVar
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
+from logitsieve.index.manifest import is_version
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.metrics import Call
-from logitsieve.server.models.repository import Repository
+from logitsieve.server.metrics import UNKNOWN, Call, Metrics
+from logitsieve.server.models.repository import Repository, log_time
 from logitsieve.server.models.routes import Version
+from logitsieve.server.models.served import Served
 from logitsieve.v1 import decoder_pb2 as pb
+
+T = TypeVar("T")
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
@@ -71,3 +84,101 @@ class ModelsService:
         limits.max_constraint_ids = config.max_constraint_ids
         limits.max_request_bytes = min(config.max_message_bytes(index.dim), self.most_bytes)
         return model
+
+
+class AdminService:
+    SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
+
+    def __init__(self, models: ModelsService, metrics: Metrics) -> None:
+        self._repository, self._describe = models.repository, models.describe
+        self._metrics = metrics
+        self._loader = ThreadPoolExecutor(1, "logitsieve-load")
+        self._loads: dict[tuple[str, int, str], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def Load(self, request: pb.LoadRequest, call: Call) -> pb.Model:
+        """Return once the version answers. Equal requests share one load."""
+        key = request.name, to_number(request.version), request.alias
+        task = self._loads.get(key)
+        if task is None:
+            task = self._loads[key] = self._begin(self._load(*key))
+            task.add_done_callback(lambda _: self._loads.pop(key))
+        await asyncio.shield(task)
+        call.route("", request.name, request.version)
+        return self._model(*key[:2])
+
+    async def Unload(self, request: pb.UnloadRequest, call: Call) -> pb.Model:
+        """Return the version, UNLOADING unless it is gone within `drain_ms`."""
+        key = request.name, to_number(request.version)
+        unloading = self._begin(self._unload(*key))
+        if (retiring := await asyncio.shield(unloading)) is not None:
+            await asyncio.wait((retiring,), timeout=request.drain_ms / 1000)
+        return self._model(*key)
+
+    async def SetAlias(self, request: pb.SetAliasRequest, call: Call) -> pb.Model:
+        number = to_number(request.version) if request.version else None
+        change = self._repository.set_alias
+        version = await asyncio.to_thread(change, request.name, request.alias, number)
+        return self._describe(version)
+
+    def close(self) -> None:
+        self._loader.shutdown(wait=False, cancel_futures=True)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _load(self, name: str, number: int, alias: str) -> None:
+        loop, replace = asyncio.get_running_loop(), self._repository.replace
+        try:
+            replaced = await loop.run_in_executor(self._loader, replace, name, number, alias)
+        except Exception:
+            self._metrics.reloads[self._label(name), "failed"] += 1
+            raise
+        self._metrics.reloads[self._label(name), "ok"] += 1
+        if replaced is not None:
+            self._begin(_retire(replaced))
+
+    async def _unload(self, name: str, number: int) -> asyncio.Task[None] | None:
+        served = await asyncio.to_thread(self._repository.unload, name, number)
+        if served is None:
+            return None
+
+        async def leave() -> None:
+            await _retire(served)
+            self._repository.forget(name, number)
+
+        return self._begin(leave())
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as seen
+
+    def _model(self, name: str, number: int) -> pb.Model:
+        if (version := self._repository.routes.by_key.get((name, number))) is None:
+            return pb.Model(name=name, version=str(number))
+        return self._describe(version)
+
+    def _label(self, name: str) -> str:
+        loaded = {v.name for v in self._repository.versions() if v.served is not None}
+        return name if name in loaded else UNKNOWN
+
+
+async def _retire(served: Served) -> None:
+    began, name, version = monotonic(), served.decoder.name, served.decoder.version
+    digest = served.decoder.index.digest
+    served.leases.end()
+    await asyncio.wrap_future(served.leases.idle)
+    await asyncio.to_thread(served.close)
+    log_time("drain", name, version, "drained and closed", began, digest=digest)
+
+
+def to_number(version: str) -> int:
+    if not is_version(version):
+        raise InvalidRequest("version", repr(version[:100]), "a positive integer, like 3")
+    return int(version)
