@@ -19,7 +19,7 @@ from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.corpus import WINDOWS_AT_ONCE
 from logitsieve.utils.options import Progress
 
-HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versions of the index
+HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files in the folder of the versions
 
 
 class Texts(NamedTuple):

@@ -33,7 +33,7 @@ from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.capture.llamacpp import gguf_primer
 
 ALONE = "llama.cpp alone"
-GRADES: Mapping[str, Target] = {  # those that the index has are shown
+GRADES: Mapping[str, Target] = {  # shown if the index has them
     "exact": {"head": "certified"},
     "assured": {"head": "assured"},
     "estimated": {"head": "estimated"},
@@ -60,7 +60,7 @@ class Run:
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
-    rows: float = 0.0  # of W whose exact logit was computed for a token
+    rows: float = 0.0  # exact logits computed for a token
     proven: int = 0
     speeds: list[float] = field(default_factory=list)
 

@@ -1,7 +1,7 @@
 """The whole way in under a minute: `python -m demo.run`.
 
-A small language model reads text (`capture`), an index is built from what it met (`build`), a
-server answers from it (`logitsieve serve`), and the model completes prompts through gRPC.
+A small language model reads text (`capture`), its contexts make an index (`build`), a server
+answers from it (`logitsieve serve`), and the model completes prompts through gRPC.
 
 Shape letters: N contexts, D hidden size.
 """
@@ -88,7 +88,7 @@ class Options:
 
 
 class Demo:
-    """The stages, in the order in which `run` calls them."""
+    """The stages, in their order."""
 
     def __init__(self, options: Options, console: Console) -> None:
         self.options = options

@@ -21,7 +21,7 @@ def main(arrays: Path, out: Path, config: BuildConfig | None = None) -> None:
     weight, contexts = softmax["W"], softmax["contexts"]
     bias = softmax.get("b", np.zeros(len(weight), np.float32))
 
-    target = {"p1": 0.99}  # share of contexts whose best id `screen` must find
+    target = {"p1": 0.99}  # share of contexts with the best id found by `screen`
     index = build(
         weight, bias, contexts, out, target_precision=target, best_effort=True, config=config
     )

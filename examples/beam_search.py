@@ -35,7 +35,7 @@ def main(path: str) -> None:
     model = Model(index.vocab_size, index.dim, sentences=2)
     result = beam_search(
         LocalDecoder(index),
-        model.state,  # hidden [2, D], from which the first tokens are predicted
+        model.state,  # hidden [2, D] of the first tokens
         model.step,
         beams=4,
         eos_ids=[1],

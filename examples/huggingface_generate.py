@@ -1,4 +1,4 @@
-"""A Hugging Face model whose output layer is an index.
+"""A Hugging Face model with an index as its output layer.
 
 logitsieve capture --huggingface ./model --text corpus.txt.gz --out captured
 logitsieve build --weight captured/weight.npy --contexts captured --out models/lm/1

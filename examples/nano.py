@@ -75,7 +75,7 @@ def k_means(contexts_ND: Array, clusters: int) -> Array:
     centroids_CD = unit_ND[np.random.default_rng(0).choice(len(unit_ND), clusters, replace=False)]
     for _ in range(8):
         nearest_N = (unit_ND @ centroids_CD.T).argmax(axis=1)
-        sums_CD = 1e-6 * centroids_CD  # one without contexts stays where it is
+        sums_CD = 1e-6 * centroids_CD  # one without contexts stays
         np.add.at(sums_CD, nearest_N, unit_ND)
         centroids_CD = sums_CD / np.linalg.norm(sums_CD, axis=1, keepdims=True)
     return centroids_CD
@@ -106,7 +106,7 @@ def fill_lists(cluster_N: Array, labels_NK: Array, clusters: int, budget: float)
 def screen_topk(softmax: Softmax, screen: Screen, h_D: Array, k: int) -> Answer:
     """Return the k best ids of the list of h's cluster, and the rows of the list."""
     rows_R = screen.lists[(screen.centroids @ h_D).argmax()]
-    if len(rows_R) < k:  # nothing was learned here
+    if len(rows_R) < k:  # the list is too short
         rows_R = np.arange(len(softmax.bias))
     return best_of(rows_R, logits_of(softmax, h_D, rows_R), k), [len(rows_R)]
 
@@ -164,7 +164,7 @@ def moments(rows_ND: Array) -> Array:
 
 
 def balance(X_DD: Array, Y_DD: Array) -> Array:
-    """A [D, D] by which rows w A^-1 and contexts A h get one covariance, its largest axes first.
+    """A [D, D] that gives rows w A^-1 and contexts A h one covariance, its largest axes first.
 
     X and Y are the moments of rows and contexts, T^2 the geometric mean of X and Y^-1: T Y T and
     T^-1 X T^-1 are equal. Of all A this one leaves least outside of the first coordinates.
@@ -213,7 +213,7 @@ def reach_of(chance: float, dim: int) -> float:
 
 
 class Sieve:
-    """The rows still in question, and what the bits read so far say of their logits."""
+    """The rows still in question, and their logits by the bits read until now."""
 
     def __init__(self, sketch: Sketch, h_D: Array, reach: float = 1.0) -> None:
         c_D = sketch.turning @ h_D
@@ -251,9 +251,9 @@ class Sieve:
 def sketch_topk(softmax: Softmax, sketch: Sketch, h_D: Array, k: int, chance: float) -> Answer:
     """Return the k best ids, wrong with at most such a chance, and the rows left by each level.
 
-    The threshold is the k-th best logit of some rows, so at most the k-th best of all: a row whose
-    bound is below it is not among the k best. The answer is right if the bounds of these k rows
-    hold at all levels, so each may fail with a chance of chance / (3 k).
+    The threshold is the k-th best logit of some rows, so at most the k-th best of all: a row with a
+    bound below it is not among the k best. The answer is right if the bounds of these k rows hold
+    at all levels, so each may fail with a chance of chance / (3 k).
     """
     reach = reach_of(chance / (len(LEVELS) * k), len(h_D) - FIRST)
     sieve, threshold, left = Sieve(sketch, h_D, reach), -np.inf, []
