@@ -58,12 +58,12 @@ def main() -> None:
     size = Options(
         options.words, options.seeds, options.seconds, options.data, options.shared, options.cache
     )
-    start = time.monotonic()
+    start = time.process_time()
     rows = runs[name](size)
     results = {
         "machine": describe(),
         "command": command(options, parser, name),
-        "minutes": round((time.monotonic() - start) / 60, 1),
+        "cpu_minutes": round((time.process_time() - start) / 60, 1),
         "rows": rows,
     }
     raw.write(options.out / f"{options.paper}-{name.replace(' ', '-')}.json.gz", results)
@@ -73,8 +73,11 @@ def main() -> None:
 
 def command(options: argparse.Namespace, defaults: argparse.ArgumentParser, name: str) -> str:
     """The command, with the options that are not as usual."""
-    sizes = ((size, getattr(options, size)) for size in ("words", "seeds", "seconds", "data"))
-    said = [f" --{size} {value}" for size, value in sizes if value != defaults.get_default(size)]
+    said = []
+    for size in ("words", "seeds", "seconds", "data"):
+        value = getattr(options, size)
+        if value != defaults.get_default(size):
+            said.append(f" --{size} {value:g}" if size == "seconds" else f" --{size} {value}")
     return f"python -m benchmarks.papers {options.paper} --{name}{''.join(said)}"
 
 

@@ -61,6 +61,7 @@ COLUMNS = {
     "head": "head",
     "beams": "beams",
     "bleu": "BLEU",
+    "words": "words",
     "clusters": "clusters",
     "rounds": "rounds of training",
     "rows": "B",
@@ -133,10 +134,14 @@ def table(results: dict[str, Any]) -> str:
     text = markdown(
         [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in rows]
     )
-    return f"{text}\n`{results['command']}`, {results['minutes']:g} minutes.\n"
+    return f"{text}\n`{results['command']}`\n"
 
 
-def cell(key: str, value: float | str) -> str:
+def cell(key: str, value: float | str | list[str]) -> str:
+    if isinstance(value, list):
+        return " ".join(value)
+    if key in ("data", "rule"):
+        return str(value)
     if isinstance(value, str):
         return f"`{value}`"
     if value == math.inf:

@@ -73,13 +73,13 @@ def test_bleu_is_of_four_grams_with_a_penalty_for_short_lines() -> None:
 
 def test_a_raw_file_fills_its_table() -> None:
     rows = [{"method": "exp", "vocab_size": 10_000, "ms": 1.234}]
-    text = papers.table({"command": "measure", "minutes": 0.5, "rows": rows})
+    text = papers.table({"command": "measure", "rows": rows})
     assert text.splitlines() == [
         "| loss | V | CPU ms a step |",
         "|---|---|---|",
         "| `exp` | 10,000 | 1.23 |",
         "",
-        "`measure`, 0.5 minutes.",
+        "`measure`",
     ]
     assert papers.measured("002", "never") == UNMEASURED
 
