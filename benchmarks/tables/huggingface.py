@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 from benchmarks.tables.figures import UNMEASURED, digits, markdown
@@ -9,29 +10,25 @@ from benchmarks.tables.results import load, present
 
 
 def adapter() -> str:
-    """A row for each model, way of generating and head."""
+    """A row for each model and way of generating: whole steps, and the output layer alone."""
     if not present("huggingface"):
         return UNMEASURED
-    rows = []
+    rows, heads = [], []
     for name, found in load("huggingface").items():
-        for way, heads in found["ways"].items():
-            for head, one in heads.items():
-                full, ours = one["full_us"]["median"], one["attached_us"]["median"]
-                layer, found_us = one["layer_us"]["median"], one["head_us"]["median"]
-                rows.append(
-                    [
-                        name,
-                        way,
-                        f"`{head}`",
-                        f"{digits(full)}, {digits(ours)}",
-                        f"{full / ours:.2f}x",
-                        f"{digits(layer)}, {digits(found_us)}",
-                        f"{layer / found_us:.1f}x",
-                        f"{one['same']:.1%}",
-                    ]
-                )
-    head = ["model", "way", "head", "µs a step: full, attached", ""]
-    return markdown([*head, "of it the output layer", "", "same ids"], rows)
+        for way, by_head in found["ways"].items():
+            heads = [f"`{head}`" for head in by_head]
+            times = {
+                key: [one[key]["median"] for one in by_head.values()]
+                for key in ("full_us", "layer_us", "attached_us", "head_us")
+            }
+            full, layer = (digits(statistics.median(times[key])) for key in ("full_us", "layer_us"))
+            cells = (
+                f"{full / ours:.2f}x ({layer / head:.1f}x)"
+                for full, layer, ours, head in zip(*times.values(), strict=True)
+            )
+            same = min(one["same"] for one in by_head.values())
+            rows.append([name, way, f"{full} ({layer})", *cells, f"{same:.0%}"])
+    return markdown(["model", "way", "µs a step (the layer)", *heads, "same ids"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {"huggingface": adapter}
