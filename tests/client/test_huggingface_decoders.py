@@ -172,6 +172,5 @@ def test_the_examples_of_the_page_run(
     assert all(f"\n{name} = " in loading for name in names)
     for number, code in enumerate(examples):
         exec(compile(code, f"{PAGE.name}, example {number + 2}", "exec"), names)
-    assert names["best"].shape[0] == names["drawn"].shape[0] == names["text"].shape[0] == 3
+    assert names["best"].shape[0] == names["drawn"].shape[0] == 3
     assert names["log_probs"].shape == (3, names["made"].sequences.shape[1] - 6)
-    assert names["text"].shape[1] == prompts()["input_ids"].shape[1] + 10

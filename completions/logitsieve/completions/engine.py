@@ -252,8 +252,8 @@ class Engine:
         for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
             asked = [place for place, task in enumerate(tasks) if task.logprobs == count]
             of = [tasks[place] for place in asked]
-            scored = self._scored(of, rows[asked], [ids[place] for place in asked])
-            for place, one in zip(asked, scored, strict=True):
+            answers = self._scored(of, rows[asked], [ids[place] for place in asked])
+            for place, one in zip(asked, answers, strict=True):
                 scored[place] = one
         costs = zip(chosen.scanned.tolist(), chosen.exact.tolist(), strict=True)
         for task, (scanned, exact) in zip(tasks, costs, strict=True):
