@@ -173,4 +173,3 @@ def test_the_examples_of_the_page_run(
     for number, code in enumerate(examples):
         exec(compile(code, f"{PAGE.name}, example {number + 2}", "exec"), names)
     assert names["best"].shape[0] == names["drawn"].shape[0] == 3
-    assert names["log_probs"].shape == (3, names["made"].sequences.shape[1] - 6)
