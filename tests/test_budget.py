@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 330,
-    "lines of source": 42_876,
-    "lines of core/": 18_256,
+    "lines of source": 42_700,
+    "lines of core/": 18_200,
     "lines of tests/": 47_690,
     "lines of benchmarks/": 8_520,
 }
