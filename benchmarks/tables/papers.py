@@ -148,6 +148,8 @@ def cell(key: str, value: float | str | list[str]) -> str:
         return "diverged"
     if key in ("p1", "p5", "rate"):
         return f"{value:.4g}"
+    if key == "perplexity":
+        return f"{value:.1f}"
     if key == "mse":
         return f"{value:.1e}"
     return f"{value:,}" if isinstance(value, int) else digits(value)
