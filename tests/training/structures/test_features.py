@@ -39,19 +39,14 @@ def test_errors_of_features_fall_with_their_number() -> None:
     assert 11 < ratio < 23  # 16
     structured, fourier = (errors(name, 16, dim=16) for name in ("structured", "fourier"))
     assert (structured**2).mean() < 0.9 * (fourier**2).mean()
-    found = errors("fourier", 64)
-    standard_error = found.std(0) / np.sqrt(len(found))
-    assert (np.abs(found.mean(0)) < 4.5 * standard_error).all()
+    for name in ("fourier", "positive"):
+        found = errors(name, 64)
+        standard_error = found.std(0) / np.sqrt(len(found))
+        assert (np.abs(found.mean(0)) < 4.5 * standard_error).all()
+    assert (FEATURES["positive"](8, 16, 9.0, 0)(unit_vectors(50, 8, 3)) >= 0).all()
     small, large = (np.abs(errors("structured", 256, dim).mean(0)).max() for dim in (8, 128))
     assert large < 0.01
     assert large < small / 4
-
-
-def test_positive_features_estimate_the_kernel_and_are_never_negative() -> None:
-    found = errors("positive", 64)
-    standard_error = found.std(0) / np.sqrt(len(found))
-    assert (np.abs(found.mean(0)) < 4.5 * standard_error).all()
-    assert (FEATURES["positive"](8, 16, 9.0, 0)(unit_vectors(50, 8, 3)) >= 0).all()
 
 
 @pytest.mark.parametrize("directions", [1, 8, 11, 40])

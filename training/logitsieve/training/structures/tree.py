@@ -53,8 +53,11 @@ class RandomFourier(Features):
         self.size, self.floor, self.nu = 2 * directions, exp(-2 * nu), nu
 
     def __call__(self, vectors: Float32) -> Float32:
-        angles = torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
-        return _waves(angles.numpy())  # by torch: with the threads that the user chose
+        return _waves(self._angles(vectors).numpy())
+
+    def _angles(self, vectors: Float32) -> Tensor:
+        """Omega u by torch, which uses the threads that the user chose."""
+        return torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
 
 
 class StructuredFourier(Features):
@@ -85,7 +88,7 @@ class PositiveFeatures(RandomFourier):
     """
 
     def __call__(self, vectors: Float32) -> Float32:
-        angles = torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
+        angles = self._angles(vectors)
         phi = torch.cat([angles, -angles], 1).sub_(self.nu).exp_()
         return phi.mul_(self.size**-0.5).numpy()
 
