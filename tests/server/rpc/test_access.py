@@ -94,6 +94,12 @@ class Streams:
         assert pb.DecodeResponse.FromString(await context.written.get()).id == 1
         return call
 
+    async def hang(self, context: FakeContext) -> None:
+        """Send a second message, which is never answered; return when it is being computed."""
+        context.send(2)
+        while self.asked < 2:
+            await asyncio.sleep(0)
+
 
 def test_a_message_after_the_token_was_revoked_is_not_read(tmp_path: Path) -> None:
     async def scene() -> None:
@@ -114,9 +120,7 @@ def test_a_silent_stream_is_asked_too(tmp_path: Path) -> None:
     async def scene() -> None:
         streams, context = Streams(tmp_path / "tokens", AT_ONCE_S), FakeContext()
         call = await streams.open(context)
-        context.send(2)
-        while streams.asked < 2:
-            await asyncio.sleep(0)
+        await streams.hang(context)
         streams.revoke()
         with pytest.raises(Aborted):
             await call
@@ -143,9 +147,7 @@ def test_a_client_that_leaves_takes_its_stream_along(tmp_path: Path) -> None:
     async def scene() -> None:
         streams, context = Streams(tmp_path / "tokens", NEVER_S), FakeContext()
         call = await streams.open(context)
-        context.send(2)
-        while streams.asked < 2:
-            await asyncio.sleep(0)
+        await streams.hang(context)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
