@@ -23,11 +23,11 @@ from benchmarks.papers.runs import IGNORED, Options, Rows, classes_scored, make
 
 DIM, FACTORS, NOISE = 128, 64, 0.7
 UNSEEN = 2000
-RIGHT = (1, 5)  # precision at so many labels
+RIGHT = (1, 5)  # k of P@k
 FIELD = re.compile(r"^(Package|Source|Section|Description|Depends): (.*)$", re.M)
 WORD = re.compile(r"[a-z]+")
 BUCKETS, WORDS, LABELS, RAREST = 1 << 14, 24, 32, 3
-HELD_OUT = 10  # one source package of so many is not trained on
+HELD_OUT = 10  # one source package in ten is held out
 
 
 class Task(Protocol):
@@ -74,7 +74,7 @@ class Packages:
     name = "Debian's dependencies"
 
     def __init__(self) -> None:
-        found = [package for package in available() if package[2]]
+        found = [package for package in packages(available()) if package[2]]
         count = Counter(label for *_, labels in found for label in labels)
         common = sorted(label for label, times in count.items() if times >= RAREST)
         number = {label: place for place, label in enumerate(common)}
@@ -101,23 +101,27 @@ class Packages:
         return self._inputs[chosen], self._target[chosen]
 
 
-def available() -> list[tuple[str, list[str], list[str]]]:
-    """Source, words and dependencies of each package in apt's lists; SystemExit without apt."""
+def available() -> str:
+    """Return apt's lists as text; SystemExit without apt."""
     try:
         run = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SystemExit(f"apt-cache dumpavail: {error}; this needs Debian and its lists") from None
+    return run.stdout
+
+
+def packages(lists: str) -> list[tuple[str, list[str], list[str]]]:
+    """Return the source, words and dependencies of each package; of alternatives the first."""
     found = []
-    for paragraph in run.stdout.split("\n\n"):
+    for paragraph in lists.split("\n\n"):
         fields: dict[str, str] = dict(FIELD.findall(paragraph))
         if "Package" not in fields:
             continue
         name = fields["Package"]
         text = " ".join((name, fields.get("Section", ""), fields.get("Description", "")))
-        parts = (
-            re.split(r"[ (|:]", part.strip())[0] for part in fields.get("Depends", "").split(",")
-        )
-        labels = list(dict.fromkeys(filter(None, parts)))
+        parts = fields.get("Depends", "").split(",")
+        names = (re.split(r"[ (|:]", part.strip())[0] for part in parts)
+        labels = list(dict.fromkeys(filter(None, names)))
         source = fields.get("Source", name).split()[0]
         found.append((source, WORD.findall(text.lower()), labels))
     return found

@@ -178,8 +178,8 @@ def table_6(options: Options) -> Rows:
         decoder = LocalDecoder(fitted(data, Path(scratch), heads, svd_width=RANK))
         for head, normalizer in SCORED:
             ways[head] = partial(scored, decoder, {"head": head, "normalizer": normalizer})
-        labels = label(data.softmax, data.fit)
-        ways["adaptive softmax"] = adaptive(data.softmax, lambda: labels, FIRST).log_probs
+        labelled = partial(label, data.softmax, data.fit)
+        ways["adaptive softmax"] = adaptive(data.softmax, labelled, FIRST).log_probs
         found: list[dict[str, Any]] = []
         for head, way in ways.items():
             parts = zip(*(np.array_split(x, 40) for x in (data.test, targets)), strict=True)

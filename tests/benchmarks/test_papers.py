@@ -9,7 +9,7 @@ import torch
 from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.papers.classification import Prototypes, classifiers
+from benchmarks.papers.classification import Prototypes, classifiers, packages
 from benchmarks.papers.runs import Options, classes_scored, make, steps
 from benchmarks.tables import documents, papers
 from benchmarks.tables.figures import UNMEASURED
@@ -61,6 +61,13 @@ def test_steps_and_classifiers_are_timed() -> None:
     [row] = classifiers(Prototypes(50), ["lsh:k=5"], 8, SMALL)
     assert 0 <= row["p1"] <= 1
     assert row["steps"] >= 1
+
+
+def test_packages_have_sources_words_and_first_alternatives() -> None:
+    first = "Package: a-lib2\nSource: a (1.0)\nSection: libs\nDescription: Real-time library\n"
+    lists = f"{first}Depends: libc6 (>= 2.34), x11:any | wayland, libc6\n\nPackage: b\n\n"
+    words = ["a", "lib", "libs", "real", "time", "library"]
+    assert packages(lists) == [("a", words, ["libc6", "x11"]), ("b", ["b"], [])]
 
 
 def test_bleu_is_of_four_grams_with_a_penalty_for_short_lines() -> None:
