@@ -14,34 +14,14 @@ from benchmarks.tables.results import LOW, Race, load, present, race
 # Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
 # for each method here, the first that took part.
 TABLE_2: dict[tuple[str, ...], tuple[str, str, str]] = {
-    ("logitsieve screen",): (
-        "L2S 10.6x 0.998 / 0.990",
-        "45.3x 0.996 / 0.982",
-        "20.4x 0.989 / 0.993",
-    ),
-    ("FGD", "hnswlib l2"): ("FGD 1.3x 0.980 / 0.989", "6.9x 0.975 / 0.979", "6.7x 0.987 / 0.981"),
-    ("logitsieve svd",): (
-        "SVD-softmax 0.8x 0.987 / 0.99",
-        "2.3x 0.988 / 0.981",
-        "3.4x 0.98 / 0.985",
-    ),
-    ("adaptive softmax",): (
-        "Adaptive-softmax 1.9x 0.972 / 0.981",
-        "4.2x 0.974 / 0.937",
-        "3.2x 0.982 / 0.984",
-    ),
-    ("greedy-MIPS",): (
-        "Greedy-MIPS 0.5x 0.998 / 0.972",
-        "1.8x 0.945 / 0.903",
-        "2.6x 0.911 / 0.887",
-    ),
-    ("PCA-tree MIPS",): (
-        "PCA-MIPS 0.14x 0.322 / 0.341",
-        "0.5x 0.361 / 0.326",
-        "1.3x 0.379 / 0.320",
-    ),
+    ("logitsieve screen",): ("10.6x 0.998 / 0.990", "45.3x 0.996 / 0.982", "20.4x 0.989 / 0.993"),
+    ("FGD", "hnswlib l2"): ("1.3x 0.980 / 0.989", "6.9x 0.975 / 0.979", "6.7x 0.987 / 0.981"),
+    ("logitsieve svd",): ("0.8x 0.987 / 0.99", "2.3x 0.988 / 0.981", "3.4x 0.98 / 0.985"),
+    ("adaptive softmax",): ("1.9x 0.972 / 0.981", "4.2x 0.974 / 0.937", "3.2x 0.982 / 0.984"),
+    ("greedy-MIPS",): ("0.5x 0.998 / 0.972", "1.8x 0.945 / 0.903", "2.6x 0.911 / 0.887"),
+    ("PCA-tree MIPS",): ("0.14x 0.322 / 0.341", "0.5x 0.361 / 0.326", "1.3x 0.379 / 0.320"),
     ("LSH-MIPS", "logitsieve lsh"): (
-        "LSH-MIPS 1.3x 0.165 / 0.33",
+        "1.3x 0.165 / 0.33",
         "2.2x 0.353 / 0.31",
         "1.6x 0.131 / 0.137",
     ),
@@ -83,6 +63,14 @@ COLUMNS = {
     "ms": "CPU ms a step",
     "cpu_seconds": "CPU seconds",
 }
+SETTINGS = {
+    "data": "on {}",
+    "words": "{} words",
+    "rows": "B = {}",
+    "vocab_size": "V = {}",
+    "dim": "D = {}",
+    "every": "clustered every {} steps",
+}  # under the table instead, if all rows have the same
 
 
 def table_2() -> str:
@@ -130,11 +118,14 @@ def measured(paper: str, run: str) -> str:
 def table(results: dict[str, Any]) -> str:
     """All that was measured, and how."""
     rows: list[Mapping[str, Any]] = results["rows"]
-    shown = [key for key in COLUMNS if key in rows[0]]
+    first = rows[0]
+    same = [key for key in SETTINGS if key in first and all(row[key] == first[key] for row in rows)]
+    shown = [key for key in COLUMNS if key in first and key not in same]
     text = markdown(
         [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in rows]
     )
-    return f"{text}\n`{results['command']}`\n"
+    settings = ", ".join(SETTINGS[key].format(cell(key, first[key])) for key in same)
+    return f"{text}\n`{results['command']}`{settings and ': '}{settings}\n"
 
 
 def cell(key: str, value: float | str | list[str]) -> str:
