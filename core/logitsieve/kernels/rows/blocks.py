@@ -43,13 +43,14 @@ class Place(NamedTuple):
         return load_at(self.builder, self.start, moved(self.builder, place, first), kind)
 
 
-Emit = Callable[[Place], Any]  # LLVM of sixteen codes, or of a float32
+Emit = Callable[[Place], Any]  # LLVM of sixteen codes
+Number = Callable[[Place, ir.VectorType], Any]  # LLVM of a float32 in every lane of a vector
 
 
 class Reader(NamedTuple):
     codes: Emit
-    scale: Emit
-    low: Emit | None = None
+    scale: Number
+    low: Number | None = None
     span: int = 32
 
 
@@ -99,28 +100,30 @@ def _looked_up(codes: Emit, values: tuple[int, ...]) -> Emit:
     return lambda place: look_up(place.builder, table, codes(place))
 
 
-def _half(first: int) -> Emit:
-    return lambda place: half_at(
-        place.builder, place.start, moved(place.builder, place.begin, first)
-    )
-
-
-def _byte_scale(first: int) -> Emit:
-    def emit(place: Place) -> Any:
-        byte = place.load(first, bits_of(place.builder, place.number, 4, -1), BYTE)
-        return place.builder.sitofp(byte, _FLOAT)
+def _half(first: int) -> Number:
+    def emit(place: Place, floats: ir.VectorType) -> Any:
+        builder = place.builder
+        return half_at(builder, place.start, moved(builder, place.begin, first), floats)
 
     return emit
 
 
-def _six_bits(upper: bool) -> Emit:
+def _byte_scale(first: int) -> Number:
+    def emit(place: Place, floats: ir.VectorType) -> Any:
+        byte = place.load(first, bits_of(place.builder, place.number, 4, -1), BYTE)
+        return spread(place.builder, place.builder.sitofp(byte, _FLOAT), floats)
+
+    return emit
+
+
+def _six_bits(upper: bool) -> Number:
     """Scales (or minima, `upper`) of six bits, one for every 32 numbers, in bytes 4 .. 15.
 
     The first four are in bytes 4 .. 7 (8 .. 11). The others have their lower four bits in a half of
     bytes 12 .. 15, the upper two in the byte of the first.
     """
 
-    def emit(place: Place) -> Any:
+    def emit(place: Place, floats: ir.VectorType) -> Any:
         builder = place.builder
         group = bits_of(builder, place.number, 5, -1)
         within = bits_of(builder, group, 0, 3)
@@ -129,17 +132,17 @@ def _six_bits(upper: bool) -> Emit:
         high = bits_of(builder, byte, 2, 0x30)
         late = builder.icmp_unsigned(">=", group, ir.Constant(group.type, 4))
         bits = builder.select(late, builder.or_(low, high), bits_of(builder, byte, 0, 63))
-        return builder.uitofp(bits, _FLOAT)
+        return spread(builder, builder.uitofp(bits, _FLOAT), floats)
 
     return emit
 
 
-def _times(left: Emit, right: Emit) -> Emit:
-    return lambda place: place.builder.fmul(left(place), right(place))
+def _times(left: Number, right: Number) -> Number:
+    return lambda place, floats: place.builder.fmul(left(place, floats), right(place, floats))
 
 
-def _minus(number: Emit) -> Emit:
-    return lambda place: place.builder.fneg(number(place))
+def _minus(number: Number) -> Number:
+    return lambda place, floats: place.builder.fneg(number(place, floats))
 
 
 _K_SCALE = _times(_half(0), _six_bits(upper=False))
@@ -174,9 +177,9 @@ class Blocks(StoredType):
     def emit_load(self, builder, start, offset):
         place, reader = self.place(builder, start, offset), READERS[self.kind]
         codes = builder.sitofp(reader.codes(place), FLOATS)
-        terms = [builder.fmul(codes, spread(builder, reader.scale(place), FLOATS))]
+        terms = [builder.fmul(codes, reader.scale(place, FLOATS))]
         if reader.low is not None:
-            terms.append(spread(builder, reader.low(place), FLOATS))
+            terms.append(reader.low(place, FLOATS))
         if self.magnitudes:
             absolute = "llvm.fabs.v16f32"
             terms = [intrinsic_call(builder, absolute, FLOATS, [term]) for term in terms]

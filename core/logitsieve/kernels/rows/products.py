@@ -84,13 +84,13 @@ def add_products(typing_context, total, row, offset, words, eighths):
         if reader.span == SPAN:
             sums = [builder.add(*sums)]
         for place, each in zip(both, sums, strict=False):
-            scale = spread(builder, reader.scale(place), _FLOATS)
-            total = _multiply_add(builder, builder.sitofp(each, _FLOATS), scale, total)
+            codes = builder.sitofp(each, _FLOATS)
+            total = _multiply_add(builder, codes, reader.scale(place, _FLOATS), total)
         if reader.low is not None:
             span = builder.lshr(offset, ir.Constant(offset.type, SPAN.bit_length() - 1))
             eighth = builder.load(builder.gep(eighths, [span]))
-            low, eighth = (spread(builder, x, _FLOATS) for x in (reader.low(first), eighth))
-            total = _multiply_add(builder, low, eighth, total)
+            eighth = spread(builder, eighth, _FLOATS)
+            total = _multiply_add(builder, reader.low(first, _FLOATS), eighth, total)
         return total
 
     return EIGHT_SUMS(total, row, types.intp, words, eighths), codegen

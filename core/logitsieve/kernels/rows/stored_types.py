@@ -18,6 +18,7 @@ from logitsieve.kernels.simd.lanes import (
     constant,
     cpu_has,
     masked_load,
+    spread,
     vector_at,
 )
 
@@ -60,11 +61,11 @@ def times(builder, number, factor):
 
 
 def floats_of_halves(builder, halves, native=F16C):
-    vector = isinstance(halves.type, ir.VectorType)
-    floats, integers = (FLOATS, INTEGERS) if vector else (ir.FloatType(), INT32)
+    lanes = halves.type.count
+    floats, integers = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(INT32, lanes)
     if native:
-        kind = ir.VectorType(ir.HalfType(), LANES) if vector else ir.HalfType()
-        return builder.fpext(builder.bitcast(halves, kind), floats)
+        halves = builder.bitcast(halves, ir.VectorType(ir.HalfType(), lanes))
+        return builder.fpext(halves, floats)
     wide = builder.zext(halves, integers)
     absolute = builder.and_(wide, constant(integers, SIGN - 1))
     bits = builder.shl(absolute, constant(integers, 13))
@@ -76,8 +77,13 @@ def floats_of_halves(builder, halves, native=F16C):
     return builder.bitcast(builder.or_(bits, sign), floats)
 
 
-def half_at(builder, start, place):
-    return floats_of_halves(builder, load_at(builder, start, place, INT16))
+def half_at(builder, start, place, floats):
+    """Return a float16 in every lane of `floats`.
+
+    LLVM would load a single one into any register, and wait for that register's last value.
+    """
+    halves = ir.VectorType(INT16, floats.count)
+    return floats_of_halves(builder, spread(builder, load_at(builder, start, place, INT16), halves))
 
 
 class _Halves(StoredType):
