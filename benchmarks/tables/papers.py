@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.tables.figures import UNMEASURED, digits, markdown, ratio
+from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
 from benchmarks.tables.results import LOW, Race, load, present, race
 
 # Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
@@ -121,10 +122,12 @@ def table(results: dict[str, Any]) -> str:
     first = rows[0]
     same = [key for key in SETTINGS if key in first and all(row[key] == first[key] for row in rows)]
     shown = [key for key in COLUMNS if key in first and key not in same]
-    text = markdown(
-        [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in rows]
-    )
+    cells = [[cell(key, row[key]) for key in shown] for row in rows]
+    if shown[0] == "data":
+        for above, row in reversed(list(pairwise(cells))):
+            row[0] = ABSENT if row[0] == above[0] else row[0]
     settings = ", ".join(SETTINGS[key].format(cell(key, first[key])) for key in same)
+    text = markdown([COLUMNS[key] for key in shown], cells)
     return f"{text}\n`{results['command']}`{settings and ': '}{settings}\n"
 
 

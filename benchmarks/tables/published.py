@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.race.table import chosen_by, setting
 from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
+from benchmarks.tables.llamacpp import instructions
 from benchmarks.tables.results import BATCH, ONE, load, present
 from demo.published import MODELS
 
@@ -27,7 +28,7 @@ def race(name: str) -> str:
     for method, point in points.items():
         ours = method.startswith("logitsieve ")
         shown = f"`{method.removeprefix('logitsieve ')}`" if ours else method
-        worst = min(point["p1_by_kind"], key=lambda kind: point["p1_by_kind"][kind])
+        least, worst = min((p1, kind) for kind, p1 in point["p1_by_kind"].items())
         over = {kind: own["us_by_kind"][kind] / us for kind, us in point["us_by_kind"].items()}
         slowest = min(over, key=lambda kind: over[kind], default=None)
         rows.append(
@@ -36,14 +37,14 @@ def race(name: str) -> str:
                 *(times(point, own, mode) for mode in (ONE, BATCH)),
                 f"{ratio(over[slowest])} {slowest}" if slowest else ABSENT,
                 f"{point['p1']:.4f}",
-                f"{point['p1_by_kind'][worst]:.4f} {worst}",
+                f"{least:.4f} {worst}" if least < 1 else ABSENT,
                 f"{point['bytes_beyond_w'] / results['weight_bytes']:.2f}",
                 setting(point),
             ]
         )
     head = ["µs a row (times as fast as llama.cpp's own head)", "B = 1", "B = 64"]
     head += ["slowest kind of text", "P@1", "least P@1 of a kind", "memory over W's", "setting"]
-    return markdown(head, rows) + f"\nllama.cpp: {results['llama.cpp']}.\n"
+    return markdown(head, rows) + f"\nllama.cpp: {instructions(results['llama.cpp'])}.\n"
 
 
 def chosen(results: dict[str, Any], method: str) -> dict[str, Any]:
