@@ -121,14 +121,16 @@ def table(results: dict[str, Any]) -> str:
     rows: list[Mapping[str, Any]] = results["rows"]
     first = rows[0]
     same = [key for key in SETTINGS if key in first and all(row[key] == first[key] for row in rows)]
-    shown = [key for key in COLUMNS if key in first and key not in same]
+    timed = ("cpu_seconds",) if "steps" in first else ()  # as many for each as the command says
+    shown = [key for key in COLUMNS if key in first and key not in (*same, *timed)]
     cells = [[cell(key, row[key]) for key in shown] for row in rows]
     if shown[0] == "data":
         for above, row in reversed(list(pairwise(cells))):
             row[0] = ABSENT if row[0] == above[0] else row[0]
     settings = ", ".join(SETTINGS[key].format(cell(key, first[key])) for key in same)
     text = markdown([COLUMNS[key] for key in shown], cells)
-    return f"{text}\n`{results['command']}`{settings and ': '}{settings}\n"
+    command = results["command"].removeprefix("python -m benchmarks.papers ")
+    return f"{text}\n`{command}`{settings and ': '}{settings}\n"
 
 
 def cell(key: str, value: float | str | list[str]) -> str:
