@@ -71,7 +71,7 @@ def test_links_are_found() -> None:
 
 
 def test_every_relative_link_leads_to_a_file_and_a_place_in_it() -> None:
-    """So docs/request.md and CONTRIBUTING.md name functions that there are."""
+    """So CONTRIBUTING.md names functions that there are."""
     lost = []
     for page in PAGES:
         for target, fragment in fragments(page.read_text(encoding="utf-8")):
