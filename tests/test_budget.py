@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 42_700,
     "lines of core/": 18_200,
     "lines of tests/": 47_690,
-    "lines of benchmarks/": 8_515,
+    "lines of benchmarks/": 8_520,
 }
 LONGEST = 70  # lines of a function of the source
 
