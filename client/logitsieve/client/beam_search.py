@@ -76,7 +76,7 @@ def beam_search(
     """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
     `hidden` [S, D] predicts the first tokens, `step` returns the next contexts. A hypothesis ends
-    by one of `eos_ids` or at `max_tokens`. It ranks by log_prob / length ** length_penalty, for
+    by one of `eos_ids` or at `max_tokens`, and ranks by log_prob / length ** length_penalty, for
     "gnmt" with (5 + length) / 6 for length.
 
     `early_stopping` True leaves a sentence once `beams` hypotheses have finished, False when the

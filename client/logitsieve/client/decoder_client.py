@@ -123,10 +123,10 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     """A decoder at `address`, else LOGITSIEVE_ADDRESS, else localhost:50051; thread-safe.
 
     Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. A call
-    with its retries takes at most `timeout_s` seconds, up to an hour; a server that is silent for
-    `keepalive_s` is pinged meanwhile. Messages over `max_message_bytes` raise RequestTooLarge.
-    `token`, by default LOGITSIEVE_TOKEN, needs `tls` except for this machine. `options` are gRPC's
-    channel arguments.
+    with its retries takes at most `timeout_s` seconds, up to an hour; a server silent for
+    `keepalive_s` is pinged. Messages over `max_message_bytes` raise RequestTooLarge. `token`, by
+    default LOGITSIEVE_TOKEN, needs `tls` except for this machine. `options` are gRPC's channel
+    arguments.
     """
 
     def wait_until_ready(self, timeout_s: float | None = None) -> None:

@@ -54,16 +54,16 @@ def attach(
 ) -> Attachment:
     """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
 
-    Logits are exact at the `k` best ids of each row, or more if `generate` needs them; the other
-    ids share one value, so that log_softmax gives logit - log Z. If `generate` samples without a
-    `top_k`, the decoder draws, seeded by torch's global generator; `generate` sees the drawn ids.
+    Logits are exact at the `k` best ids of each row, or more if `generate` needs them; the others
+    share one value, so that log_softmax gives logit - log Z. If `generate` samples without a
+    `top_k`, the decoder draws, seeded by torch's global generator.
 
-    `target` are the decoder's keywords; without a `normalizer`, log Z is found as in its `score`,
-    for beams by `exact`. `editors` are classes of your own logits processors that read only
-    `input_ids`; they are called twice a step.
+    `target` are the decoder's keywords; the `normalizer` is by default `score`'s, for beams
+    `exact`. `editors` are classes of your own logits processors that read only `input_ids`; they
+    are called twice a step.
 
-    InvalidRequest if the output layer is no nn.Linear or the index is of another matrix; from
-    `generate`, if logits change after the output layer, or a setting would change the draws' law.
+    InvalidRequest if the output layer is no nn.Linear or the index is another matrix's; from
+    `generate`, if logits change after the layer, or a setting would change the draws' law.
     """
     layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(layer, nn.Linear):

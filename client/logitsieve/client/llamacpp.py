@@ -39,8 +39,8 @@ def attach(
 
     `target` are its keywords. Without a decoder, llama.cpp's own layer answers until a `swap`.
 
-    InvalidRequest names `decoder` if its index is of another matrix or bias, by hash in process,
-    else by logits of random contexts; and `context` if one is attached, or it is no LlamaContext.
+    InvalidRequest names `decoder` if its index is another matrix's, by hash in process, else by
+    logits of random contexts; and `context` if one is attached, or it is no LlamaContext.
     """
     if not isinstance(context, LlamaContext):
         kind = f"{type(context).__module__}.{type(context).__name__}"
@@ -100,10 +100,10 @@ def generate(
 ) -> Generation:
     """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
 
-    `prompts` is a text, a list of token ids, or several of either, one for each sequence of the
-    context. `options` are `GenerationOptions`. Iterate over the result for the tokens. A `drafter`,
-    such as PromptLookup(), changes the speed for one prompt, and no byte. InvalidRequest names an
-    argument before anything is decoded.
+    `prompts` is a text, a list of token ids, or several of either, one per sequence. `options` are
+    `GenerationOptions`. Iterate over the result for the tokens. A `drafter`, such as
+    PromptLookup(), changes the speed for one prompt, and no byte. InvalidRequest names the
+    argument.
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")

@@ -2,8 +2,8 @@
 
 In each turn it reads one slice of one prompt, so a long one delays others by a slice, and makes a
 token of every sequence that has read its prompt, by one call of the head. A row's bits depend on
-its own request alone: a slice is of one sequence and begins at a multiple of SLICE, caches are
-separate, and as many sequences share a step as have the bits of single ones (`steady_sequences`).
+its request alone: a slice is of one sequence and begins at a multiple of SLICE, caches are
+separate, and only `steady_sequences` share a step.
 """
 
 from __future__ import annotations

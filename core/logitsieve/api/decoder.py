@@ -28,18 +28,17 @@ class Target(TypedDict, total=False):
 
     `model` is "name", "name@version" or "name:alias" (empty: the only one loaded).
 
-    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows: one that
-    reaches `min_precision` at k, rounded up to 1, 5 or 10; one that proves its answers (`exact`);
-    otherwise one that meets the target of the index's build or, without a target, the faster of the
-    default head and the proving heads. Beyond k = 10 only a proof meets a `min_precision`. `knobs`
-    override a head's stored ones, without a name the default head's.
+    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows that
+    reaches `min_precision` at k, rounded up to 1, 5 or 10 (beyond 10 only by proof); that proves
+    its answers (`exact`); or else that meets the build's target or, without one, is the default
+    head or proves. `knobs` override a head's stored ones, without a name the default head's.
 
     `normalizer` is the method for log Z. None: `topk` computes none; the others choose one, which
     the answer names.
 
     `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
-    it of the true one, before rounding to float32. It needs a `normalizer` that proves an interval;
-    None chooses `certified` if the index has it, else `exact`.
+    it of the true one, before rounding to float32. It needs a proving `normalizer`; None chooses
+    `certified` if the index has it, else `exact`.
     """
 
     model: str
@@ -54,16 +53,16 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: `Target`'s, and how to draw.
 
-    Without a head and a precision the draws are proven: by `certified` if the index has it and it
-    was not measured slower than `exact`, else by `exact`.
+    Without a head and a precision the draws are proven: by `certified`, or by `exact` if that was
+    measured to be faster.
 
     Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
     probability of at least `top_p`, then ids at least `min_p` times as probable as the best.
     Temperature 0 answers the best id.
 
-    A draw depends on its row's seed (uint64 [B]), on `step` and on its number among the row's
-    draws. One number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64.
-    None draws fresh seeds. Equal arguments, version, head and knobs draw equal ids.
+    A draw depends on its row's seed (uint64 [B]), `step` and its number among the row's draws. One
+    number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
+    fresh seeds. Equal arguments, version, head and knobs draw equal ids.
     """
 
     seeds: ArrayLike | None
@@ -210,9 +209,8 @@ class Decoder(Protocol):
         """Return the `beams_out` best continuations of each group: one step of a beam search.
 
         `hidden` has G x `beams_in` rows, group by group, one per hypothesis; `scores` None is 0. A
-        continuation's score adds logit - log Z, with log Z over all V ids whatever the constraints;
-        they may leave fewer than `beams_out` ids. A finished hypothesis continues as itself with
-        the first of `eos_ids`: its log Z is NaN.
+        continuation's score adds logit - log Z, log Z over all V ids whatever the constraints. A
+        finished hypothesis continues as itself with the first of `eos_ids`: its log Z is NaN.
 
         Ranked by score / ((5 + length) / 6)^length_alpha, ties by parent, then logit, then id. If a
         proven interval of log Z leaves an order open, a narrower one settles it.

@@ -3,8 +3,8 @@
 Edits are the ids of a row with replaced logits, and the new values. Sets of (row, id) are vectors
 of keys, row x V + id, to avoid loops over rows.
 
-A head answers for a few more than k, and for twice as many while fewer than k of them are unedited.
-That number depends on the row alone, so an answer does not depend on its batch.
+A head answers for a few more than k, and for twice as many while fewer than k of them are unedited:
+a number that depends on the row alone, not on its batch.
 """
 
 from __future__ import annotations

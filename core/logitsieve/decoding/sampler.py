@@ -1,9 +1,9 @@
 """Draw from the softmax, at sub-linear cost if a head allows it.
 
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
-trick. Otherwise an id is drawn from all of V: by Gumbel's trick over all logits that filters leave
-(`exact`), by the same noise over proven bounds (`certified`), or lazily (other heads: not exact;
-with filters `certified` or `exact` draws instead).
+trick. Otherwise it draws from all of V: over all logits that filters leave (`exact`), with the same
+noise over proven bounds (`certified`), or lazily (other heads: not exact; with filters `certified`
+or `exact` draws instead).
 """
 
 from __future__ import annotations

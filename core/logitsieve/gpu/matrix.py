@@ -1,11 +1,10 @@
 """W and its bias on a device, with two kinds of logits: float32 to choose, float64 to decide.
 
-A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of the
-products' magnitudes, gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1); that sum is at most ||w|| ||h||. `slack` takes
-gamma_{D+1}, which leaves u for the float64 rounding of an exact logit, plus the loss of subnormal
-numbers, which a GPU may flush to 0. Adding the bias is monotonic. TF32 and bfloat16 products have
-no such bound and are refused.
+A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of their
+magnitudes, at most ||w|| ||h||, with gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed., section 3.1). `slack` takes gamma_{D+1}, which leaves u
+for the float64 rounding of an exact logit, plus the loss of subnormal numbers, which a GPU may
+flush to 0. Adding the bias is monotonic. TF32 and bfloat16 products are refused.
 
 Exact logits are float64 sums in the order of kernels/simd/dots.py, then the bias. The product of
 two float32 is exact in float64, so neither fused multiply-add nor the device changes a bit.

@@ -1,8 +1,7 @@
 """Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
 
-docs/certified.md proves the bound, from int8 codes of some coordinates of a row. Rows with a bound
-below k exact logits are dropped, all others computed. Time O(P D + V F), the V F on bytes; memory
-F + T + 16 bytes a row.
+docs/certified.md proves the bound, from int8 codes of some coordinates. Rows with a bound below k
+exact logits are dropped. Time O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
 """
 
 from functools import cached_property, partial

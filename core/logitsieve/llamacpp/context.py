@@ -45,9 +45,9 @@ TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
 class LlamaContext(LlamaModel):
     """A model in a GGUF file, open for decoding on the CPU by one thread at a time.
 
-    All `sequences` together have `positions` tokens in the cache, rounded up to a multiple of 256.
-    If `separate`, each has an equal part, and the tokens of other sequences change no bit of its
-    outputs; on one thread by flash attention, which lets `look_ahead` read several tokens at once.
+    All `sequences` share a cache of `positions` tokens, rounded up to a multiple of 256. If
+    `separate`, each has an equal part, and other sequences change no bit of its outputs; on one
+    thread by flash attention, which lets `look_ahead` read several tokens at once.
 
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
     before the output layer, times the architecture's scale of logits. `llama` replaces the

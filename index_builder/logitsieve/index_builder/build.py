@@ -52,21 +52,20 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `weight` is an array, a file (see arrays.py), a GGUF file with its bias and vocabulary, or a
-    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise.
-    `out` is <name>/<version> and must not exist.
+    StoredMatrix; half types and blocks are stored unchanged unless `config.dtype` says otherwise.
+    `out` is a new <name>/<version>.
 
     `heads` default to exact, screen and certified; the screen is left out, with a warning, if the
-    head estimated is cheaper. Without `contexts` only exact and certified are possible, unmeasured
-    and with wider bounds. `heldout` are contexts of one or several unseen texts; the worst
-    decides. Without them the last tenth of `contexts` judges, and its misses count twice.
+    head estimated is cheaper. Without `contexts` exact and certified are built, unmeasured and with
+    wider bounds. `heldout` are contexts of unseen texts; the worst decides. Without them the last
+    tenth of `contexts` judges, and misses count twice.
 
-    `target_precision`, {"p1": 0.998, "p5": 0.99}, makes the build search the cheapest screen that
-    meets it. Unless `best_effort`, InvalidRequest if the held-out contexts are too few to show
-    that, and TargetNotReached if no screen does.
+    `target_precision`, {"p1": 0.998, "p5": 0.99}, searches the cheapest screen that meets it.
+    Unless `best_effort`, InvalidRequest if the held-out contexts cannot show that, TargetNotReached
+    if no screen does.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
-    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument; then no index
-    is written.
+    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.index import new_path

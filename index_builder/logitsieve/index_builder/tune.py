@@ -33,9 +33,9 @@ def tune(
     """Measure the heads of `index` at many settings, write the index `out`, and open it.
 
     Use other `contexts` than the fit did: precisions are measured on them. Each head's grid is the
-    product of its knobs' `tried` values. Only calibration.json differs, which gets the undominated
-    points and those stored in the index. One thread; `progress` as in `build`. InvalidRequest names
-    the argument, IndexUnreadable the file; then no index is written.
+    product of its knobs' `tried` values. Only calibration.json differs: it gets the undominated
+    points and the stored ones. One thread; `progress` as in `build`. InvalidRequest names the
+    argument, IndexUnreadable the file.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index

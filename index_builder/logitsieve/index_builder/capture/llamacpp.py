@@ -56,14 +56,12 @@ def capture_gguf(
     """Write `out`: `00000.npy` ... (contexts) and `capture.json`; return the latter's contents.
 
     The model reads the text once, in windows of `window` tokens that begin with the tokenizer's
-    first token. W h + b are the model's logits before a softcap. With `chat` each line is a user's
-    message in the file's chat template, and the contexts come from the model's greedy answer, at
-    most `window` tokens with its prompt. `text` None reads the primer, enough for `exact` and
-    `certified`.
+    first token. W h + b are the logits before a softcap. With `chat` each line is a user's message,
+    and the contexts come from the model's greedy answer, at most `window` tokens with its prompt.
+    `text` None reads the primer, enough for `exact` and `certified`.
 
     `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; other
-    processes open `gguf`, each with `threads` threads. InvalidRequest names the argument; then no
-    file is written.
+    processes open `gguf`, each with `threads` threads. InvalidRequest names the argument.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), None if text is None else Path(text)

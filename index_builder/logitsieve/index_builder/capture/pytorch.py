@@ -48,7 +48,7 @@ def capture(
 
     `executor` runs the batches in parallel; other processes run, on one thread, the model that
     `load`, a function of a module, makes. InvalidRequest if `out` exists or the model's output is
-    not W h + b; then no file is written.
+    not W h + b.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, iterator = Path(out), iter(batches)

@@ -3,7 +3,7 @@
 Zhang et al. 2018 (FGD), section 3.2: rows [w; b] are extended to equal norms. If norms differ much,
 a walk by the angle to [w; b] meets more of the best rows: the cheaper of both graphs is stored.
 
-The most frequent words come first: their links reach far, and a walk ends sooner (docs/heads.md).
+The most frequent words come first: their links reach far, and a walk ends sooner.
 """
 
 from __future__ import annotations
