@@ -2,8 +2,8 @@
 
     python -m proofs [--quick] [NAME ...]
 
---quick skips the search for the slack; NAMEs select theorems with these words in their names.
-Without Gappa this explains how to install it and fails.
+--quick skips the search for the slack; NAMEs select theorems with these words in their names. Fails
+without Gappa.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 kernels/intervals: the exponent of a row is y inverse - top, for y its estimate or a bound of its
 logit, in float32. `LEAST` is taken off for exponentials below e^-87.
 
-kernels/sampling/gumbel.py passes ids over. An id wins a draw if its scaled logit s and its noise
-G = -log E, E = l or l + e, reach M as computed, with l a sixteenth of -log u of its block and e its
-own -log u; and -log u >= 1 - u. The largest s is 0, with noise of at least -3.7, and G is at most
-39.6, as u is from 2^-53 to 1 - 2^-53. So s is at least -44, and neither e^s nor e^-M underflows in
-float32. The 1 - u of the tests is truncated to a multiple of 2^-31, then rounded.
+kernels/sampling/gumbel.py passes ids over. An id wins a draw if its scaled logit s and its noise G
+= -log E, E = l or l + e, reach M as computed, with l a sixteenth of its block's -log u and e its
+own; and -log u >= 1 - u. The largest s is 0, with noise of at least -3.7, and G <= 39.6, as u is
+from 2^-53 to 1 - 2^-53. So s >= -44, and neither e^s nor e^-M underflows in float32. The 1 - u of
+the tests is truncated to a multiple of 2^-31, then rounded.
 """
 
 from __future__ import annotations

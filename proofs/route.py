@@ -6,8 +6,8 @@ shares of
 
     reach = (n + e) (||h|| + ||t||),
 
-with e at least ||r|| and n at least ||v||. It is at least ||s q|| ||g z||. Above LARGEST_LOGIT
-there is no approximation. Below it, only s g may overflow, with S = 0: NaN rules no centroid out.
+with e >= ||r|| and n >= ||v||, at least ||s q|| ||g z||. Above LARGEST_LOGIT there is no
+approximation. Below it, only s g may overflow, with S = 0: NaN rules no centroid out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A theorem about one constant of the kernels, checked by Gappa and by exact arithmetic.
 
 Gappa (Daumas, Melquiond 2010, Certification of bounds on expressions involving rounded operators)
-proves bounds of expressions with every rounding written out. It ignores overflow, so values are
-bounded, too. Counts, such as the roundings of a sum, are compared as fractions.
+proves bounds of expressions with every rounding. It ignores overflow, so values are bounded too.
+Counts, such as the roundings of a sum, are compared as fractions.
 """
 
 from __future__ import annotations

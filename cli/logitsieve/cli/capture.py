@@ -119,11 +119,11 @@ class CaptureOptions:
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
     """Run a model over data; keep the inputs of its output layer.
 
-    --module, --huggingface with --text, or --gguf with or without. It downloads no file.
+    --module, --huggingface with --text, or --gguf with or without. No downloads.
 
-    FUNCTION loads the model (torch.load only with weights_only=True), and returns it with an
-    iterable of batches: the model's argument, a tuple of arguments, or a dict of keyword arguments.
-    A model is refused unless its logits are W h + b.
+    FUNCTION returns the model (torch.load only with weights_only=True) and an iterable of batches:
+    the model's argument, a tuple of arguments, or a dict of keyword arguments. A model is refused
+    unless its logits are W h + b.
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """

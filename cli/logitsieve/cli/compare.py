@@ -53,8 +53,7 @@ def command(first: First, second: Second, options: CompareOptions, as_json: AsJs
     """Measure the KL divergence of a model's next tokens from another's, exactly.
 
     Shows the divergence in nats, how often the best tokens are the same, and perplexities, from all
-    logits in float64. Standard errors are over contiguous stretches of the text. Memory does not
-    grow with it.
+    logits in float64. Standard errors are over contiguous stretches of the text.
 
     Example: logitsieve compare model-f16.gguf model-q4.gguf --text wiki.txt
     """

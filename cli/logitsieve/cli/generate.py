@@ -130,9 +130,9 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
 
     llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
-    an index llama.cpp computes all logits until one is made in the background; with --head dense
-    throughout, and its rounding may change a token. Greedy unless --sample names a setting. The
-    last line, on stderr, has the speeds, exact logits a token, and proven tokens.
+    an index llama.cpp computes all logits until one is made in the background, with --head dense
+    throughout. Greedy unless --sample names a setting. The last line, on stderr, has the speeds,
+    exact logits a token, and proven tokens.
 
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
     """

@@ -32,8 +32,8 @@ def command(
     """Serve indexes in shards on Ray, show ingresses and versions, or end all.
 
     `up` runs every shard of --models and, on each node with the resource --serve-on, an ingress: a
-    server with the options of `serve`. Again, it follows the folder, which has the same path on
-    every node, until new versions answer and old ones are closed. --threads is for each replica.
+    server with the options of `serve`. Run again, it follows the folder: new versions answer,
+    missing ones close. --threads is for each replica.
 
     Example: logitsieve ray up --models models-4 --replicas 2 --serve-on ingress
     """

@@ -75,11 +75,7 @@ class AsyncClosing(ABC):
 
 
 class Connection:
-    """A channel of `grpc` or `grpc.aio`, which connects at the first call.
-
-    A call with its retries takes at most `timeout_s` seconds, up to an hour. `token` None is
-    LOGITSIEVE_TOKEN of the environment. `options` are gRPC's channel arguments.
-    """
+    """A channel of `grpc` or `grpc.aio`, which connects at the first call."""
 
     other_port = "admin"  # perhaps meant instead
     api: Any = grpc

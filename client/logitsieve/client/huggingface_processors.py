@@ -1,8 +1,8 @@
 """Logits processors before `generate`'s own, or instead of them if it samples.
 
 Processors that edit single ids read only `input_ids`, so a row of ones shows which: KnownLogits
-finds their logits, DecoderDraws makes constraints of the edits. Warpers read a row: if the first
-leaves the K best ids, K exact logits are enough; otherwise the decoder draws.
+finds their logits, DecoderDraws turns edits into constraints. Warpers read a row: if the first
+leaves K ids, K exact logits suffice; otherwise the decoder draws.
 
 Shape letters: B rows, V vocabulary, K ids with known logits.
 """

@@ -21,11 +21,11 @@ class GenerationOptions:
     """Options of a generation; InvalidRequest for a value out of range.
 
     Greedy at temperature 0; filters and `seeds` work as in `Decoder.sample`. Penalties apply to the
-    last `penalized` tokens, of the prompt too if `penalize_prompt`: a positive logit is divided by
-    the `repetition_penalty`, a negative one multiplied, and each falls by `presence_penalty`, and
-    by `frequency_penalty` for each occurrence. `allowed` lists the ids to choose from, or is a
-    function (a grammar) from a sequence's tokens, without its prompt, to that list. A sequence ends
-    before any text in `stop`. `logprobs` are of the full softmax, before edits.
+    last `penalized` tokens, the prompt's too if `penalize_prompt`: a positive logit is divided by
+    `repetition_penalty`, a negative one multiplied, and each falls by `presence_penalty`, and by
+    `frequency_penalty` for each occurrence. `allowed` lists ids, or is a function (a grammar) from
+    a sequence's tokens, without its prompt, to that list. A sequence ends before any text in
+    `stop`. `logprobs` are of the full softmax, before edits.
     """
 
     max_tokens: int = 128

@@ -119,9 +119,8 @@ class RemoteDecoder(ABC):
         """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
 
         A hypothesis is a row of `hidden` with a score, a length in tokens (None: 0) and perhaps
-        `finished` (None: not); such a one continues as itself, with the first of `eos_ids`.
-        Continuations rank by score / ((5 + length) / 6)^length_alpha. Other keywords are like
-        `topk`'s.
+        `finished`; then it continues as itself, with the first of `eos_ids`. Continuations rank by
+        score / ((5 + length) / 6)^length_alpha. Other keywords are like `topk`'s.
         """
         request = pb.BeamStepRequest()
         rows = fill(request, hidden, constraints, options)

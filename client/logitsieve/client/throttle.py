@@ -1,8 +1,8 @@
 """Calls held back in the client while servers are crowded.
 
 Refusing a call costs a server nearly as much as answering it. So a client limits its calls in
-flight, like TCP by its window: the limit grows while calls are answered, and shrinks when one is
-refused or waits long. Jacobson (1988), Congestion avoidance; RFC 3168.
+flight, like TCP's window: the limit grows with answers, and shrinks when a call is refused or waits
+long. Jacobson (1988), Congestion avoidance; RFC 3168.
 """
 
 from __future__ import annotations

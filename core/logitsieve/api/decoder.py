@@ -53,8 +53,8 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: `Target`'s, and how to draw.
 
-    Without a head and a precision the draws are proven: by `certified`, or by `exact` if that was
-    measured to be faster.
+    Without a head and a precision the draws are proven: by `certified`, or by `exact` if the index
+    lacks it or measured it to be slower.
 
     Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
     probability of at least `top_p`, then ids at least `min_p` times as probable as the best.

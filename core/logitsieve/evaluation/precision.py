@@ -67,9 +67,9 @@ def block_means(share_N: Float64) -> Float64:
 def lower_bound(share_N: Float64) -> float:
     """Return the one-sided lower 95 % confidence bound of the mean of N rows.
 
-    Student's t over the means of contiguous blocks (batch means; Law and Kelton, "Simulation
-    Modeling and Analysis"), never above Wilson's interval for independent rows (JASA 22, 1927):
-    blocks without a single miss have no variance.
+    Student's t over the means of contiguous blocks (Law and Kelton, "Simulation Modeling and
+    Analysis"), never above Wilson's interval for independent rows (JASA 22, 1927): blocks without a
+    miss have no variance.
     """
     mean, blocks = float(share_N.mean()), block_means(share_N)
     low = wilson(mean, len(share_N))

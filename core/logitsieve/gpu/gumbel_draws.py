@@ -1,7 +1,7 @@
 """Draws from the softmax of exact logits, and log Z in float64 with its interval.
 
-Draws equal head `exact`'s on the host (kernels/sampling/gumbel.py), seed for seed, unless
-differently rounded float64 sums or logarithms decide.
+Draws equal head `exact`'s on the host (kernels/sampling/gumbel.py), seed for seed, unless float64's
+rounding decides.
 
 log Z as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE. PyTorch's exp and log1p are
 assumed to be within two units in the last place (CUDA's manual: one).

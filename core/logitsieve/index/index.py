@@ -136,9 +136,9 @@ def open_index(
 ) -> Index:
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
-    `verify="full"` hashes every file, reads every number and compares a sample of the sketch's rows
-    with the matrix; `kernel_cache` remembers the result by inode, size and times. "sizes" trusts
-    the numbers. `device` "cuda" or "cuda:1" copies W and the arrays of heads that run there.
+    `verify="full"` hashes every file, reads every number and compares a sample of the sketch with
+    the matrix; `kernel_cache` remembers the result. "sizes" trusts the numbers. `device` "cuda" or
+    "cuda:1" copies W and the arrays of heads that run there.
 
     IndexUnreadable names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or
     DeviceLost.

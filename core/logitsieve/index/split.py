@@ -31,9 +31,9 @@ def split_index(
 ) -> Path:
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
-    `out` is a new folder <name>/<version>. Shards hold consecutive rows, in about equal multiples
-    of 256, their words, and SHARD_HEADS. The source is verified first. InvalidRequest names the
-    argument, IndexUnreadable a file.
+    `out` is a new <name>/<version>. Shards hold consecutive rows, in about equal multiples of 256,
+    their words, and SHARD_HEADS. The source is verified first. InvalidRequest names the argument,
+    IndexUnreadable a file.
     """
     out = new_path(out)
     verify_index(source, progress)

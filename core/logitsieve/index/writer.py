@@ -51,8 +51,8 @@ def write_index(
     """Write the index directory `out` (<name>/<version>, new) and return it.
 
     `parts` maps part names to named arrays, without `softmax`; its matrix is not copied.
-    `checkpoint` gets the name of each finished step. `finite`: the caller has checked the
-    softmax's numbers. `shard` describes the full softmax of a shard.
+    `checkpoint` gets each finished step's name. `finite`: the softmax's numbers are checked.
+    `shard` describes a shard's full softmax.
 
     Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
     also if the written files fail the full check.

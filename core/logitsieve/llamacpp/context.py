@@ -1,7 +1,7 @@
 """A llama.cpp model with its key-value cache and an output layer that a decoder can replace.
 
-Each decode either computes logits or stops before the output layer with the rows of hidden. A batch
-has one sequence, or one token of each of several, so outputs keep the order of the inputs.
+A decode computes logits, or stops before the output layer with the rows of hidden. A batch has one
+sequence, or one token of each of several, so outputs keep the inputs' order.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
 def callback() -> Any:
     """Compile the callback that copies NAME out of the graph, and ends the graph there.
 
-    ggml's scheduler calls it for every node, first to ask if the value is needed, then once it is
+    ggml's scheduler calls it for every node, to ask if the value is needed, and once it is
     computed; false then ends the graph. It is never freed; its last argument addresses the state.
     """
     memmove = ctypes.CDLL(None).memmove

@@ -1,9 +1,9 @@
 """llama.cpp's C API in the wheel of `xllamacpp`, called by ctypes.
 
-Its structures change between builds and no function tells their layout. llama_context_params and
-llama_model_params gain fields often but rarely lose or move any: a build's defaults are read as
+Its structures change between builds, and no function tells their layout. llama_context_params and
+llama_model_params often gain fields but rarely lose or move any: a build's defaults are read as
 letters, one per 32-bit word, and must match one pattern, or the build is refused. The structures
-are passed by value, in a buffer longer than the library's own.
+are passed by value, in a longer buffer.
 """
 
 from __future__ import annotations

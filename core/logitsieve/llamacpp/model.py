@@ -134,7 +134,7 @@ def render_chat(model: LlamaModel, messages: Sequence[Mapping[str, str]]) -> str
     """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
 
     The template runs in Jinja's sandbox with Hugging Face's functions, for RENDER_S at most.
-    InvalidRequest names `chat` if the file has no template or it refuses the messages; MissingExtra
+    InvalidRequest names `chat` without a template, or if it refuses the messages; MissingExtra
     without Jinja.
     """
     require("llamacpp", "jinja2")

@@ -1,7 +1,7 @@
 """The server's metrics for Prometheus, counted in plain integers on the event loop.
 
-prometheus_client would take a lock for each number. Labels are of loaded models, else "unknown" or
-"", never a client's text. Durations are in seconds.
+prometheus_client would take a lock for each. Labels are never a client's text: loaded models,
+"unknown" or "". Durations are in seconds.
 """
 
 from __future__ import annotations

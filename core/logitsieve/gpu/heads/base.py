@@ -53,9 +53,9 @@ def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
 
     With s a row's k-th largest float32 logit, each within `slack` of the exact one before the bias
     was added, k exact logits are at least s - slack. So the float32 logit of each of the k best is
-    at least s - 2 slack, less BIAS_ERROR of s and of slack, since adding the bias rounds twice (u
-    each). If the least of more than k candidates is below that, no other id is among the k best;
-    otherwise, for example with ties, the row stays open.
+    at least s - 2 slack, less BIAS_ERROR of s and of slack, since adding the bias rounds twice. If
+    the least candidate is below that, no other id is among the k best; otherwise, as with ties, the
+    row stays open.
     """
     vocab_size = matrix.vocab_size
     scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)

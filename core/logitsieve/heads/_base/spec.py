@@ -23,8 +23,8 @@ class TensorSpec:
     """One array, which a part may lack if it is `optional`.
 
     `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
-    addresses. Every new head checks them, and that `factors` are finite and positive; verifying an
-    index checks that `reals` are finite.
+    addresses, so every new head checks them, and that `factors` are finite and positive; verifying
+    checks that `reals` are finite.
     """
 
     dtype: str  # numpy's name, or "bfloat16"; several by " or "

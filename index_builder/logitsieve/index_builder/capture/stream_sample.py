@@ -1,7 +1,6 @@
 """An even sample of a stream of rows of unknown length.
 
-The stream is cut into equal cells, with one row drawn from each; at twice the needed rows, cells
-are joined in pairs.
+One row is drawn from each of equal cells, which are joined in pairs at twice the needed rows.
 """
 
 from __future__ import annotations

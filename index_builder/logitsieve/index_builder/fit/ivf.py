@@ -1,8 +1,7 @@
 """Fit inverted lists for `ivf`: the best of several starts of k-means, and its probes.
 
 Auvolat et al. 2015, section 3: with rows [w; b] / M extended to norm 1, the largest logit has the
-smallest angle, and spherical k-means groups rows that are large for the same queries. A centroid's
-coordinate for the bias is its own bias.
+smallest angle, and spherical k-means groups rows that are large for the same queries.
 
 Shape letters: E = D + 2.
 """

@@ -1,7 +1,7 @@
 """Estimate whether a learned screen can beat the head `estimated`, before it is trained.
 
-Plain clusters of some contexts show how many held-out labels their lists lack: a power of the
-number of contexts, extrapolated from a quarter, a half and all of them.
+The held-out labels that lists of plain clusters lack are a power of the number of contexts,
+extrapolated from a quarter, a half and all of a sample.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ class Repository:
         """Open and warm a version, and let it answer instead of the loaded one of its number.
 
         `alias`, unless empty, names it from then on. Returns the replaced version, to be closed
-        when idle. ModelNotFound, InvalidRequest naming `version` or `alias`, and Unavailable for an
-        alias that cannot be written change only the version's error.
+        when idle. ModelNotFound, InvalidRequest and Unavailable (an alias cannot be written) change
+        only the version's error.
         """
         self._require_model(name)
         _require_alias(alias)

@@ -43,8 +43,8 @@ class EngineChoice(NamedTuple):
 class DriftGuard:
     """Tells if a point's live precision is below the one asked for; for the event loop alone.
 
-    AUTO leaves a point, until the version is loaded again, when the lower 95 % bound of its misses
-    exceeds a request's allowance in two windows in a row: one of many may err.
+    AUTO leaves a point, until a reload, when the lower 95 % bound of its misses exceeds a request's
+    allowance in two windows in a row: one of many may err.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """The Models service: versions, their states and limits; and Admin, on its own port.
 
-Admin loads, unloads and names versions while others serve, and finishes begun work, even if the
-client goes away.
+Admin finishes what it began, even if the client goes away.
 """
 
 from __future__ import annotations

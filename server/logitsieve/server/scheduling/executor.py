@@ -89,7 +89,7 @@ class Executor:
         """Return the reply of `point`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
         `offloaded` work, of a GPU or other processes, never runs on the event loop. A cancelled or
-        late request ends with its present batch. `timings` get the calls to shards. Raises like
+        late request ends with its batch. `timings` get the calls to shards. Raises like
         `Batcher.put`.
         """
         estimate_us += extra_us

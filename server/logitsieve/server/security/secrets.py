@@ -1,7 +1,7 @@
 """Certificates and bearer tokens from files, which are read again when they change.
 
-One token a line, `scope:token`; empty lines and `#` are skipped; `admin` includes the other scopes.
-Only hashes are kept; all are compared, in constant time. The last good state of a file stays.
+One token a line, `scope:token`; `admin` includes the other scopes. Only hashes are kept; all are
+compared, in constant time. The last good state of a file stays.
 """
 
 from __future__ import annotations

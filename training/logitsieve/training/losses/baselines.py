@@ -89,8 +89,8 @@ class TopK(SearchProposal):
 class Exp(Proposal):
     """m draws a row from the softmax over the other classes than its targets: O(V) a row.
 
-    The best proposal possible (Rawat et al. 2019, section 2; Bengio and Senecal 2008): the loss is
-    the full softmax's, and so is the expected gradient.
+    The best possible proposal (Rawat et al. 2019, section 2; Bengio and Senecal 2008): loss and
+    expected gradient are the full softmax's.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
@@ -175,9 +175,9 @@ class ImportanceSoftmax(_FrequencyLoss):
 class NCE(_FrequencyLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
-    Noise-contrastive estimation (Gutmann and Hyvarinen 2010), with Z = 1 (Mnih and Teh 2012). The
-    noise, m draws for the batch from class_counts [V] or log-uniform by id, may be the target.
-    Biases start at -log V, so that Z starts near 1.
+    Noise-contrastive estimation (Gutmann and Hyvarinen 2010), with Z = 1 (Mnih and Teh 2012). Noise
+    is m draws for the batch from class_counts [V] or log-uniform by id, targets included. Biases
+    start at -log V, so that Z starts near 1.
     """
 
     default_weights = staticmethod(log_uniform_weights)
@@ -202,8 +202,8 @@ class DSoftmax(FullSoftmax):
     coordinates of the hidden row.
 
     blocks: (n, d) of each, most frequent classes first, together V and D; by default a tenth of the
-    classes has half of the coordinates, the next three tenths a quarter. class_counts [V]: by
-    default they fall with the id.
+    classes has half of the coordinates, the next three tenths a quarter. class_counts [V]: default:
+    falling with the id.
     """
 
     def __init__(

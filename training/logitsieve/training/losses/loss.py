@@ -66,8 +66,7 @@ class SoftmaxLoss(nn.Module, ABC):
     """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
 
     Several targets a row are padded with `ignore_index`; the loss is log Z less the mean of their
-    logits. Rows without a target count 0 with reduction "none", and not at all in a mean. Raises
-    InvalidRequest.
+    logits. Rows without a target count 0, and not in a mean. Raises InvalidRequest.
     """
 
     def __init__(

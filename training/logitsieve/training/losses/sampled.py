@@ -37,8 +37,8 @@ class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
     in_batch: every row's targets are candidates of all rows, with log-weight 0, and the proposal
-    stands for the other classes. The state has the seed and step of the draws, the index, and the
-    rows that moved since its update.
+    stands for the other classes. The state has the draws' seed and step, the index, and the rows
+    that moved since its update.
     """
 
     classes: ClassWeights

@@ -36,9 +36,9 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 class LeafSoftmax:
     """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
 
-    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Z^_b
-    is the importance-sampled sum over some of the drawn leaves, plus the targets' e^x; any that
-    does not depend on the draws within leaves is valid.
+    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Z^_b is
+    the importance-sampled sum over some of the drawn leaves, plus the targets' e^x; any is valid if
+    independent of the draws within leaves.
     """
 
     hidden: Tensor

@@ -1,9 +1,9 @@
 """LNS: negatives are the classes that collide with the target, or with the context, in hash tables.
 
 Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. As published the
-loss is an unweighted softmax over the target and the classes that collide. Corrected, u uniform
+loss is an unweighted softmax over the target and the colliding classes. Corrected, u uniform
 classes are added, and each candidate is weighted by 1 over its expected count, pi_j + u / (V - 1),
-with pi_j the probability that its row, as hashed, collides.
+pi_j the probability that its row, as hashed, collides.
 """
 
 from __future__ import annotations

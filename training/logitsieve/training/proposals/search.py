@@ -1,8 +1,8 @@
 """The classes that a search finds for a context, and a uniform sample of the others.
 
 The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets
-and the classes found, T is uniform outside S (Levy, Chen, Ermon 2018, LSH Softmax, equations 4 to
-6, with V - |S| for its C - k).
+and the classes found, T is uniform outside S (Levy, Chen, Ermon 2018, equations 4 to 6, with V -
+|S| for C - k).
 """
 
 from __future__ import annotations

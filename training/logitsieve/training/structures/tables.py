@@ -1,7 +1,7 @@
 """Hash tables over the rows of W, which follow the rows as they are trained.
 
-Between updates look-ups find classes by their old rows, which `keep` stores for losses that weigh
-by the probability of a collision.
+Between updates look-ups find classes by their old rows; `keep` stores these for losses that weigh
+by the chance of a collision.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A kernel tree over the rows of W, rebuilt and updated with the weights, and its feature maps.
 
 phi(x).phi(y) equals a kernel of x and y, in expectation or exactly (Rawat et al. 2019, section 3;
-Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Random features estimate
-exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1 and so at least e^{-2 nu}.
-kernels/tree_sums.py has the tree's layout.
+Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Random features estimate exp(-nu |x - y|^2 /
+2), for vectors of norm 1 exp(nu (x.y - 1)) >= e^{-2 nu}. kernels/tree_sums.py has the tree's
+layout.
 
 Shape letters: N vectors, R random directions, F features, L leaves, n classes a leaf, M draws.
 """

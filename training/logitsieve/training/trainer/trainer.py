@@ -248,8 +248,8 @@ def train(
 ) -> TrainingStatus:
     """Train the rest of the run in `folder`, from its checkpoint on.
 
-    `stop` is called before every step: once it is True, all is saved and train returns. `show` gets
-    the status, always the same object, after steps and validations. InvalidRequest if the run is
+    Once `stop`, called before every step, is True, all is saved and train returns. `show` gets the
+    status, always the same object, after steps and validations. InvalidRequest if the run is
     `to_be_served` and the loss trains no softmax of h.w + b.
     """
     config = load_config(folder)
