@@ -34,7 +34,6 @@ from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.simd.byte_lanes import WORDS
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
 from logitsieve.kernels.sketch.certified_topk import (
@@ -51,10 +50,9 @@ MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a 
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
 # Products of W and a row of hidden in the time of a draw by bounds, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
-# Rows of a call beyond which their shared product with W takes less time than proofs by levels, but
-# never for the best ids with AVX2. A narrower interval of log Z takes all logits.
+# Rows of a call beyond which their shared product with W takes less time than proofs by levels. A
+# narrower interval of log Z takes all logits.
 MAX_LEVEL_ROWS, NARROW_LOG_Z = 3, 0.1
-MAX_BEST_ROWS = MAX_LEVEL_ROWS if not WORDS else ANY_ROWS
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)
@@ -148,7 +146,7 @@ class CertifiedHead(Head):
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
         self._most = MAX_LEVEL_ROWS if "middle" in self._arrays else ANY_ROWS
-        self.most_rows = max(self._most, MAX_BEST_ROWS) if self.proves else ANY_ROWS
+        self.most_rows = self._most if self.proves else ANY_ROWS
         self._describe(descriptor, self._arrays["coarse"].nbytes)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:

@@ -9,7 +9,13 @@ from numba import types
 from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.functions import CODED_DOTS, CODED_FOURS, addresses, call_dots
+from logitsieve.kernels.rows.functions import (
+    CODED_DOTS,
+    CODED_FOURS,
+    addresses,
+    call_dots,
+    call_fours,
+)
 from logitsieve.kernels.rows.products import code_header, codes_size, encode_words, sums_of_pairs
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.simd.pointers import int64_pointer, pointer, shift
@@ -37,12 +43,10 @@ def dots_of(address, stored, codes, found, dim):
     """Fill found [2, 4, V]: of four queries, one row after another, and each alone."""
     functions, each = int64_pointer(address), codes.shape[1]
     rows, start = stored.shape[0], pointer(codes)
-    for row in range(rows):
-        sums = call_dots(
-            functions[CODED_FOURS], pointer(stored), row * dim, each, 2 * each, 3 * each, start, dim
-        )
-        for q in range(4):
-            found[0, q, row] = sums[q]
+    call_fours(
+        functions[CODED_FOURS], pointer(stored), rows, pointer(np.zeros(rows, np.float32)), start,
+        each, 2 * each, 3 * each, dim, pointer(found), rows,
+    )  # fmt: skip
     for row in range(0, rows, 4):
         i, j, k, m = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
         for q in range(4):

@@ -3,11 +3,13 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from llvmlite import ir
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.stored_types import F16C, BFloat16, Float16
+from logitsieve.kernels.rows.stored_types import F16C, BFloat16, Float16, half_at
 from logitsieve.kernels.simd.lanes import load, load_first, store
 from logitsieve.kernels.simd.pointers import pointer, pointer_cast
+from tests.kernels.assembly import instructions, vector
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 as_portable, as_float16, as_bfloat16 = (
@@ -67,3 +69,16 @@ def test_the_instruction_is_used_where_the_cpu_has_it() -> None:
     from logitsieve.kernels.simd.lanes import cpu_has
 
     assert cpu_has("f16c") == F16C
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "znver4"])
+def test_a_half_is_loaded_without_waiting_for_a_register(cpu: str) -> None:
+    floats = ir.VectorType(ir.FloatType(), 8)
+
+    def build(builder: ir.IRBuilder, code: ir.Value) -> ir.Value:
+        start = builder.bitcast(code.operands[0], ir.IntType(8).as_pointer())
+        return half_at(builder, start, ir.Constant(ir.IntType(64), 6), floats)
+
+    lines = instructions("x86_64-unknown-linux-gnu", cpu, [vector(16, 8)], floats, build)
+    assert any(line.startswith("vpbroadcastw") for line in lines)
+    assert not any(line.startswith("vpinsrw") for line in lines)  # keeps a register's other lanes

@@ -88,7 +88,8 @@ def functions_of(kind: str) -> tuple[CFunction, ...]:
     if kind in READERS:
         [magnitudes] = _pointers(Blocks(kind, magnitudes=True))
         functions.append(CFunction(decode, size(magnitudes, size, floats)))
-        functions += [CFunction(coded_dots, multiplies), CFunction(coded_fours, multiplies)]
+        fours = size(stored, size, floats, floats, *_PLACES, floats, size)
+        functions += [CFunction(coded_dots, multiplies), CFunction(coded_fours, fours)]
     return tuple(functions)
 
 
@@ -123,6 +124,16 @@ def call_dots(builder, address, stored, i, j, k, m, h, dim):
     sums = cgutils.alloca_once(builder, ir.FloatType(), 4)
     _call(builder, address, ir.IntType(64), [stored, i, j, k, m, h, dim, sums])
     return [builder.load(cgutils.gep_inbounds(builder, sums, place)) for place in range(4)]
+
+
+@emits(
+    lambda _, stored, rows, floats, *others: types.int64(
+        types.int64, stored, types.int64, floats, floats, *_PLACES, floats, types.int64
+    )
+)
+def call_fours(builder, address, stored, rows, bias, codes, j, k, m, dim, logits, apart):
+    arguments = [stored, rows, bias, codes, j, k, m, dim, logits, apart]
+    return _call(builder, address, ir.IntType(64), arguments)
 
 
 def decoded(matrix: StoredMatrix) -> Float32:

@@ -19,6 +19,7 @@ from logitsieve.kernels.compile import emits, inline
 from logitsieve.kernels.rows.blocks import READERS
 from logitsieve.kernels.rows.stored_types import WORDS, load_at, moved
 from logitsieve.kernels.simd.lanes import (
+    INT32,
     INTEGERS,
     LANES,
     Vector,
@@ -98,11 +99,24 @@ def add_products(typing_context, total, row, offset, words, eighths):
 
 @emits(lambda start, scale, *sums: types.void(start, types.float32, *sums))
 def store_four(builder, start, scale, s0, s1, s2, s3):
+    four = builder.fmul(_four_sums(builder, s0, s1, s2, s3), spread(builder, scale, _FEW))
+    builder.store(four, builder.bitcast(start, _FEW.as_pointer()), align=4)
+
+
+@emits(lambda start, apart, bias, *_: types.void(start, apart, *[types.float32] * 5, *_[4:]))
+def store_apart(builder, start, apart, bias, c0, c1, c2, c3, s0, s1, s2, s3):
+    """Store four numbers, `apart` from each other: each sum times its scale, plus the bias."""
+    four = _four_sums(builder, s0, s1, s2, s3)
+    for lane, scale in enumerate((c0, c1, c2, c3)):
+        place = builder.gep(start, [builder.mul(apart, ir.Constant(apart.type, lane))])
+        number = builder.fmul(builder.extract_element(four, ir.Constant(INT32, lane)), scale)
+        builder.store(builder.fadd(number, bias), place, align=4)
+
+
+def _four_sums(builder, s0, s1, s2, s3):
     both = (_folded(builder, *each, _SINGLE) for each in ((s0, s1), (s2, s3)))
     four = _folded(builder, *both, _PAIRED)
-    half = [shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)]
-    four = builder.fmul(builder.fadd(*half), spread(builder, scale, _FEW))
-    builder.store(four, builder.bitcast(start, _FEW.as_pointer()), align=4)
+    return builder.fadd(*(shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)))
 
 
 # Lanes of two times eight that are added to those two further on, each within its half register.
@@ -168,21 +182,21 @@ def coded_dots(stored, i, j, k, m, codes, dim, sums):
     return dim
 
 
-def coded_fours(stored, i, j, k, m, codes, dim, sums):
-    header, row = code_header(dim), block_at(stored, i)
+def coded_fours(stored, rows, bias, codes, j, k, m, dim, logits, apart):
+    """Fill logits of `rows` rows and four queries, whose codes begin at 0, j, k and m."""
+    header = code_header(dim)
     c1, c2, c3 = shift(codes, j), shift(codes, k), shift(codes, m)
     w0, w1 = as_uint8(shift(codes, header)), as_uint8(shift(c1, header))
     w2, w3 = as_uint8(shift(c2, header)), as_uint8(shift(c3, header))
     e0, e1, e2, e3 = shift(codes, 1), shift(c1, 1), shift(c2, 1), shift(c3, 1)
-    s0, s1, s2, s3 = zero_eight(), zero_eight(), zero_eight(), zero_eight()
-    for d in range(0, dim, SPAN):
-        s0 = add_products(s0, row, d, w0, e0)
-        s1 = add_products(s1, row, d, w1, e1)
-        s2 = add_products(s2, row, d, w2, e2)
-        s3 = add_products(s3, row, d, w3, e3)
-    store_four(sums, np.float32(1), s0, s1, s2, s3)
-    sums[0] *= codes[0]
-    sums[1] *= c1[0]
-    sums[2] *= c2[0]
-    sums[3] *= c3[0]
-    return dim
+    for r in range(rows):
+        row = block_at(stored, r * dim)
+        s0, s1, s2, s3 = zero_eight(), zero_eight(), zero_eight(), zero_eight()
+        for d in range(0, dim, SPAN):
+            s0 = add_products(s0, row, d, w0, e0)
+            s1 = add_products(s1, row, d, w1, e1)
+            s2 = add_products(s2, row, d, w2, e2)
+            s3 = add_products(s3, row, d, w3, e3)
+        place = shift(logits, r)
+        store_apart(place, apart, bias[r], codes[0], c1[0], c2[0], c3[0], s0, s1, s2, s3)
+    return rows

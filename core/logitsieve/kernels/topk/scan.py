@@ -10,7 +10,15 @@ A chunk's float32 dots come first: a decision would stall those behind it.
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
-from logitsieve.kernels.rows.functions import CODED, CODED_DOTS, CODED_FOURS, DOTS, F32, call_dots
+from logitsieve.kernels.rows.functions import (
+    CODED,
+    CODED_DOTS,
+    CODED_FOURS,
+    DOTS,
+    F32,
+    call_dots,
+    call_fours,
+)
 from logitsieve.kernels.rows.products import codes_size
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, pad_lanes, padded, row_of
 from logitsieve.kernels.simd.lanes import (
@@ -47,11 +55,12 @@ ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, the beginnings of some rows ahead are prefetched: the hardware does the rest.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
+ROWS_A_CALL = 16  # multiplied with four queries' codes
 LEAST_FOURS = 4  # the least number of fours of hidden rows that each prefetch a part
 ALONE = np.int64(1)  # the only four
-# More queries than these share the decoding of rows; fewer multiply codes. With as many units for
-# int16 as for float32 (Zen 3 and later) decoding never pays.
-FEW_CODED = 8 if AVX512 else QUERIES_AT_ONCE if cpu_has("vaes") else 32
+# More queries than these share the decoding of rows; fewer multiply codes. Only CPUs of Intel with
+# AVX-512 multiply more float32 than int16 at once.
+FEW_CODED = 8 if AVX512 and not cpu_has("sse4a") else QUERIES_AT_ONCE
 FEW_COSTLY = 8  # measured on Zen 1
 FEW_BYTES = 128 * 1024  # of rows that they go through together
 MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
@@ -128,12 +137,12 @@ def _stored_dots(matrix, r0, r1, r2, r3, operand):
 
 
 @inline
-def _coded_dots(matrix, row, queries, q0, q1, q2, q3):
-    dim = matrix.dim
-    each = 2 * codes_size(dim)
-    return call_dots(
-        matrix.functions[CODED_FOURS], matrix.stored, row * dim, (q1 - q0) * each, (q2 - q0) * each,
-        (q3 - q0) * each, codes_of(queries, q0, dim), dim,
+def _coded_fours(matrix, first, rows, queries, q0, q1, q2, q3, logits):
+    each = 2 * codes_size(matrix.dim)
+    call_fours(
+        matrix.functions[CODED_FOURS], shift(matrix.stored, first * matrix.row_bytes), rows,
+        shift(matrix.bias, first), codes_of(queries, q0, matrix.dim), (q1 - q0) * each,
+        (q2 - q0) * each, (q3 - q0) * each, matrix.dim, logits, CHUNK,
     )  # fmt: skip
 
 
@@ -191,21 +200,24 @@ def _prefetch_share(matrix, row, part, parts):
 def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
     """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
 
-    With many `fours`, groups of four, each prefetches a part of the next rows.
+    With many `fours`, groups of four, each prefetches a part of the next rows, unless of codes.
     """
     dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
+    if matrix.kind >= CODED:
+        rows = 1 if listed else ROWS_A_CALL
+        for place in range(first, last, rows):
+            row = np.int64(ids[place]) if listed else place
+            _coded_fours(
+                matrix, row, min(rows, last - place), queries, q0, q1, q2, q3,
+                shift(logits, place - first),
+            )  # fmt: skip
+        return
     steps, stride, delta = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
         r0, r1, r2, r3 = _four_rows(listed, ids, first + place, last, delta)
         if many:
             _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
-        if matrix.kind >= CODED:
-            for j in range(4):
-                row = (r0, r1, r2, r3)[j]
-                dots = _coded_dots(matrix, row, queries, q0, q1, q2, q3)
-                _store_four(logits, place + j * delta, dots, matrix.bias[row])
-            continue
         if matrix.kind != F32:
             for j in range(4):
                 operand = operand_of(matrix, queries, (q0, q1, q2, q3)[j])
@@ -236,14 +248,18 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 
 @inline
 def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
+    """Like `scan_one` for four queries; a query may come again, after the others."""
     scratch = queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
         fill_four(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, fours, scratch)
+        previous = np.int64(-1)
         for j in range(4):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
-            pad_lanes(logits, stop - start)
-            decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
+            if q != previous:
+                pad_lanes(logits, stop - start)
+                decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
+            previous = q
 
 
 @inline
@@ -271,11 +287,12 @@ def scan_all(matrix, queries, count, begin, end):
     for first in range(begin, end, tile):
         last = min(end, first + tile)
         floats = matrix if few else as_floats(matrix, first, last, pointer(scratch))
-        for q in range(0, fours, 4):
+        end_fours = count if floats.kind >= CODED and count - fours > 1 else fours
+        for q in range(0, end_fours, 4):
             scan_four(
-                floats, UNLISTED, queries.kept, first, last, queries,
-                q, q + 1, q + 2, q + 3, fours // 4,
+                floats, UNLISTED, queries.kept, first, last, queries, q, min(q + 1, count - 1),
+                min(q + 2, count - 1), min(q + 3, count - 1), fours // 4,
             )  # fmt: skip
-        for q in range(fours, count):
+        for q in range(end_fours, count):
             scan_one(floats, False, queries.kept, first, last, queries, q)
     keep_alive(scratch)
