@@ -30,6 +30,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
     "`--draw`, and with `--judge 20000`; then `smollm2-135m`",
+    "llamacpp-avx512": "the same but for draws and `--judge`, on a CPU with AVX-512",
     "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
@@ -37,13 +38,8 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "race/": "`python -m benchmarks.race {name}{options}`",
     "papers/": "`{command}`",
 }
-SEVERAL = (
-    GROWTH,
-    "draws",
-    "exactness",
-    "llamacpp",
-    "huggingface",
-)  # files of several runs by their names
+# Files of several runs by their names.
+SEVERAL = (GROWTH, "draws", "exactness", "llamacpp", "llamacpp-avx512", "huggingface")
 
 
 def documents() -> Iterator[tuple[str, str]]:

@@ -48,28 +48,33 @@ def instructions(system_info: str) -> str:
     return ", ".join(re.findall(r"(\w+) = 1", system_info))
 
 
-def first() -> str:
+def first(raw: str = "llamacpp", by_threads: bool = False) -> str:
     """A row for each model: one thread, of each kind of text by llama.cpp's fastest build."""
-    fastest: dict[str, dict[str, dict[str, float]]] = {}
-    for name, _, kind, threads, one in runs("greedy"):
-        of_model = fastest.setdefault(name.partition(",")[0].partition(":")[0], {})
+    fastest: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
+    about = ""
+    for name, build, kind, threads, one in runs("greedy", raw):
+        row = (name.partition(",")[0].partition(":")[0], threads)
+        of_row = fastest.setdefault(row, {}) if by_threads or threads == "1" else {}
         per_s = {who: found["tokens_per_s"][0] for who, found in one.items()}
-        if threads == "1" and per_s[PEER] > of_model.get(kind, {PEER: 0.0})[PEER]:
-            of_model[kind] = per_s
+        if per_s[PEER] > of_row.get(kind, {PEER: 0.0})[PEER]:
+            of_row[kind] = per_s
+        about = f"{build['cpu']}; {build['name']}: {instructions(build['system_info'])}."
     if not fastest:
         return UNMEASURED
     names = [*HEADS, BODY]
     rows = []
-    for model, kinds in fastest.items():
+    for (model, threads), kinds in fastest.items():
         speeds = sorted(per_s[PEER] for per_s in kinds.values())
-        cells = [model, f"{digits(speeds[0])} to {digits(speeds[-1])}"]
+        label = f"{model}, {'one thread' if threads == '1' else f'{threads} threads'}"
+        cells = [label if by_threads else model, f"{digits(speeds[0])} to {digits(speeds[-1])}"]
         for name in names:
             times = sorted(one[name] / one[PEER] for one in kinds.values() if name in one)
             cells.append(f"{times[0]:.2f}x to {times[-1]:.2f}x" if times else "")
         rows.append(cells)
     kept = [name for i, name in enumerate(names, 2) if any(row[i] for row in rows)]
     head = ["tokens a second", "llama.cpp", *(f"`{name}`" for name in kept if name != BODY)]
-    return markdown([*head, "no head"], [[cell for cell in row if cell] for row in rows])
+    table = markdown([*head, "no head"], [[cell for cell in row if cell] for row in rows])
+    return f"{table}\n{about}\n" if by_threads else table
 
 
 def judged() -> str:
@@ -113,9 +118,11 @@ def merged(rows: list[list[str]]) -> list[list[str]]:
     return found
 
 
-def runs(way: str) -> Iterator[tuple[str, dict[str, Any], str, str, dict[str, Any]]]:
+def runs(
+    way: str, raw: str = "llamacpp"
+) -> Iterator[tuple[str, dict[str, Any], str, str, dict[str, Any]]]:
     """Each model's label, build, kind of text, number of threads, and results."""
-    for name, found in models():
+    for name, found in models(raw):
         shape = f"{name}: V = {found['index']['vocab_size']:,}, D = {found['index']['dim']:,}"
         for build, of_build in found.get("builds", {}).items():
             label = shape if build == "wheel" else f"{shape}, {build} build"
@@ -124,10 +131,10 @@ def runs(way: str) -> Iterator[tuple[str, dict[str, Any], str, str, dict[str, An
                     yield label, of_build, kind, threads, one
 
 
-def models() -> Iterator[tuple[str, dict[str, Any]]]:
+def models(raw: str = "llamacpp") -> Iterator[tuple[str, dict[str, Any]]]:
     """Those that were measured."""
-    if present("llamacpp"):
-        yield from load("llamacpp").items()
+    if present(raw):
+        yield from load(raw).items()
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -135,4 +142,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "llamacpp": partial(speeds, "greedy"),
     "llamacpp-drawn": partial(speeds, "drawn"),
     "llamacpp-judged": judged,
+    "llamacpp-avx512": partial(first, "llamacpp-avx512", by_threads=True),
 }
