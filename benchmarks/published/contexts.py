@@ -3,8 +3,8 @@
 A folder of a model holds `NAME.gguf`, `<kind>.npy` (float32 [N, D]) for each kind, `primer.npy`,
 and of other chapters of English prose `fit.npy`, which begins with the primer, as a user's contexts
 do, and `heldout.npy`. `sequences.json` has for each text the token ids that were read, and from
-which place on contexts were taken; for the primer the SHA-256 of its text. Chat is by the model
-itself: its answers to `prompts.txt`, drawn from llama.cpp's own logits.
+which place on contexts were taken; for the primer a SHA-256 of length and text. Chat is the
+model's own: answers to `prompts.txt`, drawn from llama.cpp's own logits.
 
 Shape letters: N contexts, D hidden size.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.published.texts import TEXTS
 from demo.published import CACHE, model_file
 from logitsieve.api.results import Float32
+from logitsieve.index_builder.capture import llamacpp as capture
 from logitsieve.index_builder.capture.llamacpp import Stretch, primer, read_primer, read_stretches
 from logitsieve.llamacpp import LlamaContext, chat_prompt
 from logitsieve.utils.options import Progress, no_progress
@@ -37,11 +38,10 @@ PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
 
 def contexts_folder(name: str, cache: Path = CACHE, progress: Progress = no_progress) -> Path:
     """The folder of a model with its contexts, which are read if they are not there."""
-    folder = cache / name
-    path = model_file(name, cache)
+    folder, path = cache / name, model_file(name, cache)
     listed = folder / "sequences.json"
     sequences = json.loads(listed.read_text()) if listed.exists() else {}
-    mark = sha256("".join(primer()).encode()).hexdigest()
+    mark = sha256(f"{capture.LENGTH}{primer()}".encode()).hexdigest()
     old = () if sequences.get("primer") == mark else ("primer", "fit")
     missing = [part for part in PARTS if part in old or not (folder / f"{part}.npy").exists()]
     if not missing and sequences:

@@ -36,7 +36,7 @@ from logitsieve.utils.options import Progress, ProgressOption, no_progress, to_p
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
 TOO_LONG = "a message of %d tokens is left out: with its answer it has to fit into window, %d"
 SEPARATOR = "\n---\n"
-LENGTH = 64  # tokens read of a passage: more hardly improve the basis
+LENGTH = 20  # tokens read of a passage: three times as many save a head 0 to 3 % of its time
 SKIPPED = 4  # too early to tell the kind of text
 logger = logging.getLogger(__name__)
 
