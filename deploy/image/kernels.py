@@ -45,10 +45,10 @@ class Kind(NamedTuple):
 V3 = "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"
 V4 = f"{V3} avx512bw avx512cd avx512dq avx512f avx512vl"
 KINDS = (
-    Kind("x86-64-v3", V3, without="avx512f avxvnni vaes"),  # Haswell to Skylake, Zen 1 and 2
-    Kind("x86-64-v3", f"{V3} vaes", without="avx512f avxvnni"),  # Zen 3
+    Kind("x86-64-v3", V3, without="avx512f avxvnni"),  # Haswell to Skylake, Zen 1 to 3
     Kind("x86-64-v4", V4, without="avx512vnni"),  # Skylake's servers
-    Kind("x86-64-v4", f"{V4} avx512vnni"),  # Cascade Lake and later, Zen 4 and later
+    Kind("x86-64-v4", f"{V4} avx512vnni", without="sse4a"),  # Cascade Lake and later
+    Kind("x86-64-v4", f"{V4} avx512vnni sse4a"),  # Zen 4 and later
 )
 
 
