@@ -3,9 +3,9 @@
 All are grpc.aio servers in a process of their own, asked by one blocking client on loopback. An
 echo parses the same request and returns a reply of the same message and size, prepared beforehand:
 what is left is the price of the transport. One echo runs on asyncio's event loop, which a plain
-server has, and one on uvloop, as ours. Runs alternate; p50 and p99 are medians over the runs.
-The client keeps to one core and each server to the other, or the scheduler decides the numbers.
-Then whole steps of a decoder, by calls of their own and on a stream (rpc_steps.py).
+server has, and one on uvloop with gRPC's core set up like ours. Runs alternate; p50 and p99 are
+medians over the runs. The client keeps to one core and each server to the other, or the scheduler
+decides the numbers. Then whole steps of a decoder, as calls and on a stream (rpc_steps.py).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
         start = perf_counter_ns()
         head.topk(row[None], K)
         local.append(perf_counter_ns() - start)
-    with keeping_apart() as cpus, our_server(models_of(index), cpus) as address:
+    with keeping_apart() as cpus, our_server(index.path.parents[1], cpus) as address:
         by_step = steps(index, address, contexts)
     return {
         "vocab_size": index.vocab_size,
@@ -127,7 +127,7 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
     requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
         request.target.normalizer = normalizer
-    with keeping_apart() as cpus, our_server(models_of(index), cpus) as address:
+    with keeping_apart() as cpus, our_server(index.path.parents[1], cpus) as address:
         ours = stub_of(address)
         reply = ours.TopK(requests[0])
         with echo_server(reply, cpus) as plain, echo_server(reply, cpus, "uvloop") as fast:
@@ -172,11 +172,6 @@ def keeping_apart() -> Iterator[list[int]]:
         yield every[1:2] or every
     finally:
         os.sched_setaffinity(0, every)
-
-
-def models_of(index: Index) -> Path:
-    """The folder of models that the index lies in."""
-    return index.path.parent.parent
 
 
 def stub_of(address: str) -> DecoderStub:

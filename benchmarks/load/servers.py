@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.clients import Plan, Result
+from logitsieve.cli.serve import EXPERIMENTS
 from logitsieve.v1 import decoder_pb2 as pb
 
 
@@ -33,9 +34,10 @@ def our_server(models: Path, cpus: list[int], **options: Any) -> Iterator[str]:
 
 @contextmanager
 def echo_server(reply: pb.TopKResponse, cpus: list[int], loop: str = "asyncio") -> Iterator[str]:
-    """The address of a server that parses requests and answers all by this reply."""
+    """The address of a server that answers all by this reply; on uvloop set up like ours."""
     prepared = base64.b64encode(reply.SerializeToString()).decode()
-    command = [sys.executable, "-m", "benchmarks.rpc", "--echo", prepared, "--loop", loop]
+    command = ["env", f"GRPC_EXPERIMENTS={EXPERIMENTS * (loop == 'uvloop')}", sys.executable]
+    command += ["-m", "benchmarks.rpc", "--echo", prepared, "--loop", loop]
     with kept_to(cpus, command, "stdout") as lines:
         yield f"127.0.0.1:{next(lines).strip()}"
 

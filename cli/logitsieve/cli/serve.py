@@ -9,6 +9,9 @@ from logitsieve.cli.output import bars
 from logitsieve.server.config import ServeConfig
 from logitsieve.utils.options import no_progress
 
+# The thread that waits for events reads the sockets too, or each call passes one more thread.
+EXPERIMENTS = "-event_engine_listener"
+
 
 def command(config: ServeConfig) -> None:
     """Answer requests over gRPC until SIGTERM or Ctrl-C.
@@ -16,7 +19,8 @@ def command(config: ServeConfig) -> None:
     Example: logitsieve serve --models models --port 50051
     """
     as_json = config.log_format == "json"
-    if as_json:  # gRPC's core writes lines of its own, unless told before its import
+    os.environ.setdefault("GRPC_EXPERIMENTS", EXPERIMENTS)  # read when gRPC is imported
+    if as_json:  # gRPC's core would write lines of its own
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from logitsieve.server.app import serve
 
