@@ -212,7 +212,7 @@ class Head(ABC):
         """Return every row of W that `topk` would look at, with exact logits."""
 
     def _fill_short(self, listed: Candidates, hidden: Float32, k: int) -> Candidates:
-        short = np.diff(listed.offsets) < k
+        short = listed.offsets[1:] - listed.offsets[:-1] < k
         if not short.any():
             return listed
         assert self._fallback
@@ -305,7 +305,9 @@ class ClusteredHead(ListingHead):
 
 
 def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
-    return Candidates(offsets, ids, logits, np.full(len(offsets) - 1, np.inf, np.float32))
+    upper = _empty(len(offsets) - 1, FLOAT32)
+    upper.fill(np.inf)
+    return Candidates(offsets, ids, logits, upper)
 
 
 def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:

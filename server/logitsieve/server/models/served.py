@@ -29,6 +29,7 @@ AnyIndex = Index | ShardedIndex
 
 BYTES_PER_US = 10_000  # that a core streams: the guess for a pass over W
 WINDOW = 100  # judged rows
+SCANNED = "", "candidates"  # normalizers of the head's own rows; others read more of W
 US_PER_RANDOM = 0.02  # a draw needs one for each id, at most
 
 
@@ -192,7 +193,7 @@ class Served:
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
         point = auto.measured.get(setting_of(engine.head, engine.knobs))
         us = dense_us if point is None else point.us_at(batch)
-        if log_z or engine.normalizer or request.width < inf:
+        if log_z or engine.normalizer not in SCANNED or request.width < inf:
             us += dense_us
         return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
 
