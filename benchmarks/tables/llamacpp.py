@@ -51,14 +51,15 @@ def instructions(system_info: str) -> str:
 def first(raw: str = "llamacpp", by_threads: bool = False) -> str:
     """A row for each model: one thread, of each kind of text by llama.cpp's fastest build."""
     fastest: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
-    about = ""
+    about: dict[str, None] = {}
     for name, build, kind, threads, one in runs("greedy", raw):
-        row = (name.partition(",")[0].partition(":")[0], threads)
-        of_row = fastest.setdefault(row, {}) if by_threads or threads == "1" else {}
+        if not by_threads and threads != "1":
+            continue
+        of_row = fastest.setdefault((name.partition(",")[0].partition(":")[0], threads), {})
         per_s = {who: found["tokens_per_s"][0] for who, found in one.items()}
         if per_s[PEER] > of_row.get(kind, {PEER: 0.0})[PEER]:
             of_row[kind] = per_s
-        about = f"{build['cpu']}; {build['name']}: {instructions(build['system_info'])}."
+        about[f"{build['cpu']}; {build['name']}: {instructions(build['system_info'])}."] = None
     if not fastest:
         return UNMEASURED
     names = [*HEADS, BODY]
@@ -74,7 +75,7 @@ def first(raw: str = "llamacpp", by_threads: bool = False) -> str:
     kept = [name for i, name in enumerate(names, 2) if any(row[i] for row in rows)]
     head = ["tokens a second", "llama.cpp", *(f"`{name}`" for name in kept if name != BODY)]
     table = markdown([*head, "no head"], [[cell for cell in row if cell] for row in rows])
-    return f"{table}\n{about}\n" if by_threads else table
+    return "\n".join([table, *about, ""]) if by_threads else table
 
 
 def judged() -> str:

@@ -64,7 +64,7 @@ class LogZ(NamedTuple):
     def unbounded(self) -> Self:
         """Withdraw the bounds."""
         self.fields[:, LOW], self.fields[:, HIGH] = -np.inf, np.inf
-        return type(self)(self.fields, self.scale, False, self.error)
+        return self._replace(bounded=False)
 
     @property
     def value(self) -> Float64:
