@@ -1,7 +1,6 @@
 """Draws beside those from all logits in numpy, torch and Hugging Face's filters, one row a call.
 
     python -m benchmarks.draws lm-docs        # or any other dataset of benchmarks.race
-    python -m benchmarks.draws --index models/lm/1   # an index, on the contexts that it keeps
 
 One thread. Every contender multiplies by W itself. Its results join those of other datasets in
 results/draws.json.gz. A sketch is built once, under the cache of the race.
@@ -27,13 +26,11 @@ from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race.datasets import DATASETS, Dataset, load
 from benchmarks.race.methods import hold_threads
-from benchmarks.race.prepare import CACHE, SHARED
-from benchmarks.timing import Search, batches_of, race
-from logitsieve.cli.output import bars
+from benchmarks.race.prepare import CACHE
+from benchmarks.tables.draws import draws as table
+from benchmarks.timing import Search, race
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
-from logitsieve.index.calibration import unpack_contexts
-from logitsieve.index_builder import build
 
 OUT = raw.RESULTS / "draws.json.gz"
 FEWEST, MOST, PRODUCTS = 16, 512, 1 << 30  # contexts: as many as take so many products with W
@@ -48,51 +45,21 @@ FILTERS: dict[str, tuple[dict[str, float], LogitsProcessor]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", nargs="?", choices=[*DATASETS], metavar="DATA", help="dataset")
-    parser.add_argument("--index", type=Path, help="an index with heads exact and certified")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
-    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
+    parser.add_argument("data", choices=DATASETS, metavar="DATA", help="dataset")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     hold_threads(1)
-    if options.index:
-        index = open_index(options.index)
-        data = kept_in(index)
-    elif options.data:
-        data = load(options.data, options.shared, options.cache)
-        index = sketch_of(data, options.cache / "draws" / data.name / "1")
-    else:
-        parser.error("DATA or --index is needed")
-    results = measure(index, data)
-    raw.write(
-        options.out, (raw.read(options.out) if options.out.exists() else {}) | {data.name: results}
-    )
-    show(results)
-
-
-def kept_in(index: Index) -> Dataset:
-    """The softmax of an index, and the contexts that its calibration keeps."""
-    hidden, softmax = unpack_contexts(index.measured or {}, index.dim), index.softmax
-    if hidden is None:
-        raise SystemExit("the index keeps no contexts: build it anew, or name a dataset")
-    return Dataset(
-        name=index.name,
-        index=index.name,
-        weight=softmax.weight,
-        bias=softmax.bias,
-        fit=hidden[:0],
-        heldout=hidden[:0],
-        test=hidden,
-        provenance="contexts that the index keeps",
-    )
+    data = load(options.data)
+    results = measure(sketch_of(data, CACHE / "draws" / data.name / "1"), data)
+    others = raw.read(options.out) if options.out.exists() else {}
+    raw.write(options.out, others | {data.name: results})
+    print(table({data.name: results}))
 
 
 def sketch_of(data: Dataset, path: Path) -> Index:
     """An index with the heads `exact` and `certified`, built where there is none."""
     if not path.exists():
-        with bars() as progress:
-            heads = "exact", "certified"
-            build(data.weight, data.bias, data.fit, path, heads=heads, progress=progress)
+        data.build(path, heads=("exact", "certified")).close()
     return open_index(path)
 
 
@@ -100,7 +67,7 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     """Microseconds a row of one draw, of many, and of filters; the share that took all of W."""
     wanted = min(MOST, max(FEWEST, PRODUCTS // data.weight.size), len(data.test))
     hidden = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
-    decoder, rows = LocalDecoder(index), batches_of(hidden, 1)
+    decoder = LocalDecoder(index)
     plain: dict[str, tuple[dict[str, float], int]] = {
         "first draw": ({}, 1),
         f"{MANY} draws": ({}, MANY),
@@ -112,7 +79,7 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
             head: sampling(decoder, head, samples, options) for head in ("certified", "exact")
         }
         contenders |= filtered(data, FILTERS[name][1]) if name in FILTERS else dense(data, samples)
-        times[name] = race(contenders, rows, 0)
+        times[name] = race(contenders, hidden, 1, 0)
     return {
         "machine": describe(),
         "provenance": data.provenance,
@@ -181,14 +148,6 @@ def filtered(data: Dataset, warper: LogitsProcessor) -> dict[str, Search]:
 def torch_logits(data: Dataset) -> Any:
     weight, bias = torch.from_numpy(data.weight), torch.from_numpy(data.bias)
     return lambda rows: torch.nn.functional.linear(torch.from_numpy(rows), weight, bias)
-
-
-def show(results: dict[str, Any]) -> None:
-    print(f"V = {results['vocab_size']:,}, D = {results['dim']}, 1 thread, 1 row a call")
-    for name, times in results["us_per_row"].items():
-        parts = (f"{who} {time['median']:,.1f}" for who, time in times.items())
-        found = results["scanned"][name]
-        print(f"{name}: {', '.join(parts)} us; {found['rows']:,.0f} rows, all {found['all']:.1%}")
 
 
 if __name__ == "__main__":

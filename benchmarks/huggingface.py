@@ -92,13 +92,12 @@ def alternate(
             ours = generated(model, inputs, asked, number)
         same.append(float((full[2] == ours[2]).float().mean()))
         if number:  # the first one warms up
-            for name, spent in (("full", full[0]), ("layer", full[1])):
-                times.setdefault(f"{name}_us", []).append(spent)
-            for name, spent in (("attached", ours[0]), ("head", ours[1])):
-                times.setdefault(f"{name}_us", []).append(spent)
+            spent = zip(("full", "layer", "attached", "head"), full[:2] + ours[:2], strict=True)
+            for name, us in spent:
+                times.setdefault(f"{name}_us", []).append(us)
     found: dict[str, Any] = {
-        name: {"median": statistics.median(spent), "least": min(spent), "most": max(spent)}
-        for name, spent in times.items()
+        name: {"median": statistics.median(each), "least": min(each), "most": max(each)}
+        for name, each in times.items()
     }
     return found | {"same": statistics.fmean(same)}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
+from benchmarks.machine import aligned, describe, fused_peak, level_of
+from benchmarks.tables.service import kernels as table
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
 from logitsieve.index_builder.fit.certified import Widths, code, narrow_rotation, second_moments
 from logitsieve.index_builder.fit.rotated_rows import factored, turn
@@ -50,25 +52,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     about = describe()
-    bandwidth, peak = Bandwidth(**about["read_GBps"]), fused_peak()
+    peak = fused_peak()
     about["multiply_adds_per_ns"] = peak
-    records = []
-    print(
-        f"{about['cpu']}, 1 thread; read GB/s {about['read_GBps']}; {peak:.0f} multiply-adds/ns\n"
-    )
-    print("| kernel | V | D | us/row | bound us/row | share of bound | bound by |")
-    print("|---|---|---|---|---|---|---|")
-    for vocab_size, dim in SHAPES:
-        for work in works(vocab_size, dim):
-            record = measure(work, bandwidth, peak) | {"vocab_size": vocab_size, "dim": dim}
-            records.append(record)
-            print(
-                f"| {record['name']} | {vocab_size:,} | {dim:,} | {record['us_per_row']:.2f} "
-                f"| {record['bound_us_per_row']:.2f} | {record['share']:.0%} | {record['by']} |",
-                flush=True,
-            )
-    results = {"machine": about, "k": K, "threads": 1, "records": records}
-    raw.write(options.out, results)
+    records = [
+        measure(work, about, peak) | {"vocab_size": vocab_size, "dim": dim}
+        for vocab_size, dim in SHAPES
+        for work in works(vocab_size, dim)
+    ]
+    raw.write(options.out, {"machine": about, "k": K, "threads": 1, "records": records})
+    print(f"{about}, 1 thread\n\n{table(records)}")
 
 
 def works(vocab_size: int, dim: int) -> list[Work]:
@@ -96,59 +88,35 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     screen = ScreenHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
     whole, listed = weight.nbytes, LISTED * dim * 4
     codes, hot = CLUSTERS * dim, min(weight.nbytes, CLUSTERS * LISTED * dim * 4)
-    row = Rows(hidden)
+    rows = {n: cycle([hidden[i : i + n] for i in range(0, len(hidden), n)]) for n in (1, 64)}
+    row = rows[1].__next__  # others at each call, as in service
     found = screen.candidates(hidden[:1], K)
     logits = np.empty(len(found.ids), np.float64)
     address = softmax.descriptor.ctypes.data
+
+    def of_batch(count: int) -> list[Work]:
+        some, products = rows[count].__next__, count * whole / 4
+        read, coded = bounds + turned, count * (byte_products + turned / 4)
+        routed = count * (codes + listed)
+        return [
+            Work("exact", lambda: exact.topk(some(), K), count, whole, whole, products),
+            Work("certified", lambda: certified.topk(some(), K), count, read, bounds, coded),
+            Work("screen", lambda: screen.topk(some(), K), count, routed, hot, count * listed / 4),
+            Work("log Z", lambda: exact.log_z(some(), 1.0), count, whole, whole, 2 * products),
+        ]
+
+    def csr() -> None:
+        csr_logits(address, row(), found.offsets, found.ids, logits)
+
+    works = [w._replace(name=f"{w.name}, B={n}") for n in rows for w in of_batch(n)]
     return [
-        Work("exact, B=1", lambda: exact.topk(row(1), K), 1, whole, whole, whole / 4),
-        Work("exact, B=64", lambda: exact.topk(row(64), K), 64, whole, whole, 64 * whole / 4),
-        Work(
-            "certified, B=1", lambda: certified.topk(row(1), K), 1, bounds + turned, bounds,
-            byte_products + turned / 4,
-        ),
-        Work(
-            "certified, B=64", lambda: certified.topk(row(64), K), 64, bounds + turned, bounds,
-            64 * (byte_products + turned / 4),
-        ),
-        Work("screen, B=1", lambda: screen.topk(row(1), K), 1, codes + listed, hot, listed / 4),
-        Work(
-            "screen, B=64",
-            lambda: screen.topk(row(64), K),
-            64,
-            64 * (codes + listed),
-            hot,
-            64 * listed / 4,
-        ),
-        Work(
-            "csr_logits",
-            lambda: csr_logits(address, row(1), found.offsets, found.ids, logits),
-            1,
-            listed,
-            listed,
-            2 * listed / 4,
-        ),
-        Work("log Z, B=1", lambda: exact.log_z(row(1), 1.0), 1, whole, whole, whole / 2),
-        Work("log Z, B=64", lambda: exact.log_z(row(64), 1.0), 64, whole, whole, 64 * whole / 2),
-        Work("quick log Z, B=1", lambda: exact.quick_log_z(row(1)), 1, whole, whole, whole / 4),
-    ]  # fmt: skip
+        *works,
+        Work("csr_logits", csr, 1, listed, listed, listed / 2),
+        Work("quick log Z, B=1", lambda: exact.quick_log_z(row()), 1, whole, whole, whole / 4),
+    ]
 
 
-class Rows:
-    """Other rows of hidden at each call, as in service."""
-
-    def __init__(self, hidden: np.ndarray) -> None:
-        self._batches = {n: [hidden[i : i + n] for i in range(0, 512 - n + 1, n)] for n in (1, 64)}
-        self._place = 0
-
-    def __call__(self, batch: int) -> np.ndarray:
-        """The next batch of that many rows."""
-        self._place += 1
-        choices = self._batches[batch]
-        return choices[self._place % len(choices)]
-
-
-def measure(work: Work, bandwidth: Bandwidth, peak: float) -> dict[str, Any]:
+def measure(work: Work, about: dict[str, Any], peak: float) -> dict[str, Any]:
     """Median time of a call against its bound."""
     work.call()
     times: list[int] = []
@@ -157,7 +125,7 @@ def measure(work: Work, bandwidth: Bandwidth, peak: float) -> dict[str, Any]:
         start = perf_counter_ns()
         work.call()
         times.append(perf_counter_ns() - start)
-    reading = work.bytes_read / bandwidth.of(work.working_set)
+    reading = work.bytes_read / about["read_GBps"][level_of(work.working_set)]
     computing = work.products / peak
     bound, taken = max(reading, computing), statistics.median(times)
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -59,21 +58,9 @@ def fused_peak() -> float:
     return steps * 8 * 16 / statistics.median(times)
 
 
-@dataclass(frozen=True)
-class Bandwidth:
-    """GB/s that one core reads from each level, measured by one long sequential pass."""
-
-    L1: float
-    L2: float
-    L3: float
-    DRAM: float
-
-    def of(self, size: int) -> float:
-        """The rate of the level that holds `size` bytes, by this machine's cache sizes."""
-        for level, limit in cache_sizes().items():
-            if size <= limit:
-                return float(getattr(self, level))
-        return self.DRAM
+def level_of(size: int) -> str:
+    """The level that holds `size` bytes, by this machine's cache sizes."""
+    return next((level for level, limit in cache_sizes().items() if size <= limit), "DRAM")
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -85,8 +72,8 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def measure_bandwidth() -> Bandwidth:
-    """Median of seven passes at each level."""
+def bandwidth() -> dict[str, float]:
+    """GB/s that one core reads from each level: the median of seven long sequential passes."""
     rates = {}
     for level, size in SIZES.items():
         values = aligned(np.ones(size // 4, np.float32))
@@ -98,7 +85,7 @@ def measure_bandwidth() -> Bandwidth:
             read_all(values, passes)
             times.append(perf_counter_ns() - start)
         rates[level] = passes * size / statistics.median(times)
-    return Bandwidth(**rates)
+    return rates
 
 
 def cache_sizes() -> dict[str, int]:
@@ -115,4 +102,4 @@ def cache_sizes() -> dict[str, int]:
 
 def describe() -> dict[str, Any]:
     """Machine, cache sizes and read bandwidths, which every raw result carries."""
-    return {**machine(), "caches": cache_sizes(), "read_GBps": asdict(measure_bandwidth())}
+    return {**machine(), "caches": cache_sizes(), "read_GBps": bandwidth()}

@@ -7,23 +7,128 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from time import perf_counter_ns
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from benchmarks.machine import read_all
+from logitsieve.api.results import Float32
+from logitsieve.utils.options import Progress, no_progress
 
-Search = Callable[[np.ndarray, int], object]  # (hidden [B, D], k) -> an answer of any form
+Search: TypeAlias = Callable[[Float32, int], object]  # (hidden [B, D], k) -> an answer of any form
+Point: TypeAlias = Callable[[int], Search]  # makes itself ready for so many threads
 
-ROUNDS = 15
-ROUND_NS = 30_000_000  # one contender's share of a round
-CHUNK_ROWS = 256  # rows between two looks at the clock
+LEAST_ROUNDS, MOST_ROUNDS = 3, 9
+MODE_NS = 120_000_000_000  # of turns in one mode; with fewer rounds where that is not enough
+TURN_NS = 8_000_000
+CHECK_EVERY_ROWS = 16  # between two looks at the clock
 CLEARED_BYTES = 96_000_000  # that pass through the cache before a cold call
-COLD_CALLS = 6  # of one contender in a round
+CLEARING_NS = 5_000_000  # about, before a cold call
+COLD_CALLS = 6  # of a turn, at most
 
 
-def batches_of(hidden: np.ndarray, batch: int) -> list[np.ndarray]:
+class Mode(NamedTuple):
+    """Rows per call and threads, and whether other work passes through the cache between calls."""
+
+    batch: int
+    threads: int
+    cold: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"B={self.batch} threads={self.threads}"
+
+
+def batches_of(hidden: Float32, batch: int) -> list[Float32]:
     """Consecutive batches, each an array of its own as a decoder would hand over."""
     return [hidden[i : i + batch].copy() for i in range(0, len(hidden) - batch + 1, batch)]
+
+
+def race(
+    contenders: Mapping[str, Search], hidden: Float32, batch: int, k: int, *, cold: bool = False
+) -> dict[str, dict[str, float]]:
+    """`time_points` of searches on one thread, by name."""
+    points = [lambda _, search=search: search for search in contenders.values()]
+    return dict(zip(contenders, time_points(points, hidden, Mode(batch, 1, cold), k), strict=True))
+
+
+def time_points(
+    points: Sequence[Point], hidden: Float32, mode: Mode, k: int, progress: Progress = no_progress
+) -> list[dict[str, float]]:
+    """Microseconds a row of each point: median over rounds of a turn's mean, least and most."""
+    batches = batches_of(hidden, mode.batch)
+    calls = [call_ns(point, batches, mode, k) for point in points]
+    turns = [_cold_calls(call) * (call + CLEARING_NS) if mode.cold else call for call in calls]
+    share = sum(max(turn, TURN_NS) for turn in turns)
+    rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, MODE_NS // share)))
+    means: list[list[float]] = [[] for _ in points]
+    stage = f"time {'cold ' * mode.cold}{mode.label}"
+    turn = _cold_turn if mode.cold else _warm_turn
+    for number in range(rounds):
+        for place, point in enumerate(points):
+            spent = turn(point(mode.threads), batches, k, calls[place], number)
+            means[place].append(spent / mode.batch / 1000)
+            progress(stage, number * len(points) + place + 1, rounds * len(points))
+    return [
+        {"median": statistics.median(found), "least": min(found), "most": max(found)}
+        for found in means
+    ]
+
+
+def call_ns(point: Point, batches: Sequence[Float32], mode: Mode, k: int) -> int:
+    """Nanoseconds of the second call, about."""
+    search = point(mode.threads)
+    search(batches[0], k)
+    start = perf_counter_ns()
+    search(batches[-1], k)
+    return max(1, perf_counter_ns() - start)
+
+
+def _warm_turn(
+    search: Search, batches: Sequence[Float32], k: int, call_ns: int, number: int
+) -> float:
+    """Nanoseconds a call, the mean of a turn."""
+    batch = len(batches[0])
+    if call_ns < TURN_NS:
+        search(batches[number % len(batches)], k)  # its arrays come to the cache
+    stride = max(1, min(CHECK_EVERY_ROWS // batch, TURN_NS // call_ns))
+    done, at = 0, number * 1009
+    start = perf_counter_ns()
+    while (elapsed := perf_counter_ns() - start) < TURN_NS:
+        for _ in range(stride):
+            search(batches[at % len(batches)], k)
+            at += 1
+        done += stride
+    return elapsed / done
+
+
+def _cold_turn(
+    search: Search, batches: Sequence[Float32], k: int, call_ns: int, number: int
+) -> float:
+    """Nanoseconds a call, the mean of a few calls with other work before each."""
+    places = range(number * 1009, number * 1009 + _cold_calls(call_ns))
+    return cold_ns(search, (batches[place % len(batches)] for place in places), k)
+
+
+def _cold_calls(call_ns: int) -> int:
+    """Calls of a cold turn: one where a call takes long."""
+    return max(1, min(COLD_CALLS, TURN_NS // call_ns))
+
+
+def cold_ns(search: Search, batches: Iterable[Float32], k: int) -> float:
+    """Nanoseconds a call, the mean over batches, each after other work; that is not counted."""
+    spent: list[int] = []
+    for batch in batches:
+        clear_cache()
+        start = perf_counter_ns()
+        search(batch, k)
+        spent.append(perf_counter_ns() - start)
+    return statistics.fmean(spent)
+
+
+def clear_cache() -> None:
+    """Read 96 MB of other memory, as a decoder's own model does between two calls."""
+    read_all(_other_work(), 1)
 
 
 @cache
@@ -35,57 +140,3 @@ def _other_work() -> np.ndarray:
     values = np.frombuffer(pages, np.float32)
     values.fill(1)
     return values
-
-
-def clear_cache() -> None:
-    """Read 96 MB of other memory, as a decoder's own model does between two calls."""
-    read_all(_other_work(), 1)
-
-
-def cold_ns(search: Search, batches: Iterable[np.ndarray], k: int) -> float:
-    """Nanoseconds a call, the mean over batches, each after other work; that is not counted."""
-    spent: list[int] = []
-    for batch in batches:
-        clear_cache()
-        start = perf_counter_ns()
-        search(batch, k)
-        spent.append(perf_counter_ns() - start)
-    return statistics.fmean(spent)
-
-
-def race(
-    contenders: Mapping[str, Search], batches: Sequence[np.ndarray], k: int, *, cold: bool = False
-) -> dict[str, dict[str, float]]:
-    """Microseconds a row: the median over rounds of the mean of a round, and the least and most.
-
-    In each round every contender answers other batches for about 30 ms, one call each; if `cold`,
-    a few of them, with other work before each call.
-    """
-    rows = len(batches[0])
-    size = COLD_CALLS if cold else max(1, CHUNK_ROWS // rows)
-    chunks = [batches[i : i + size] for i in range(0, len(batches), size)]
-    means: dict[str, list[float]] = {name: [] for name in contenders}
-    for search in contenders.values():
-        search(batches[0], k)
-    for number in range(ROUNDS):
-        for name, search in contenders.items():
-            if cold:
-                spent = cold_ns(search, chunks[number * 7 % len(chunks)], k)
-            else:
-                spent = _warm_ns(search, chunks, k, number * 7)
-            means[name].append(spent / rows / 1000)
-    return {
-        name: {"median": statistics.median(found), "least": min(found), "most": max(found)}
-        for name, found in means.items()
-    }
-
-
-def _warm_ns(search: Search, chunks: Sequence[Sequence[np.ndarray]], k: int, place: int) -> float:
-    """Nanoseconds a call, the mean of about 30 ms of chunks from `place` on."""
-    done, start = 0, perf_counter_ns()
-    while (elapsed := perf_counter_ns() - start) < ROUND_NS:
-        chunk = chunks[place % len(chunks)]
-        for batch in chunk:
-            search(batch, k)
-        done, place = done + len(chunk), place + 1
-    return elapsed / done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,13 +21,7 @@ from logitsieve.client.llamacpp_heads import (
 from logitsieve.decoding import LocalDecoder
 
 PEER, BODY = "llama.cpp", "body"
-HEADS: Mapping[str, Target] = {  # a request for each head
-    "exact": {"head": "exact"},
-    "certified": {"head": "certified"},
-    "assured": {"head": "assured"},
-    "estimated": {"head": "estimated"},
-    "screen": {"head": "screen"},
-}
+HEADS = ("exact", "certified", "assured", "estimated", "screen")
 DRAWN: SampleOptions = {"seeds": 1, "temperature": 0.8, "top_p": 0.95, "min_p": 0.05}
 
 
@@ -77,6 +71,5 @@ def contenders(
 
 
 def heads_of(decoder: LocalDecoder) -> dict[str, Target]:
-    """The entries of HEADS that the decoder's index has."""
-    held = decoder.index.manifest.heads
-    return {name: target for name, target in HEADS.items() if target.get("head") in held}
+    """A request for each of HEADS that the decoder's index has."""
+    return {name: {"head": name} for name in HEADS if name in decoder.index.manifest.heads}

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,10 @@ from benchmarks.load.clients import Plan, Result
 from benchmarks.load.servers import echo_server, load, our_server
 from benchmarks.load.tables import markdown
 from benchmarks.machine import describe
-from benchmarks.rpc import DATA, K, build_index, stub_of
-from logitsieve.index import Index, open_index
-from logitsieve.index_builder.data.arrays import load_array
+from benchmarks.race.datasets import DATASETS
+from benchmarks.race.datasets import load as load_data
+from benchmarks.rpc import K, built, stub_of
+from logitsieve.index import Index
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -62,27 +63,17 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--data", type=Path, default=DATA, help="lm-docs-10k-200.npz: an index is built"
-    )
-    parser.add_argument("--index", type=Path, help="ask this index instead of building one")
-    parser.add_argument("--contexts", type=Path, help="contexts for --index, .npy [N, D]")
+    parser.add_argument("--data", choices=DATASETS, default="lm-docs", help="dataset of the race")
     parser.add_argument("--out", type=Path, default=OUT, help="JSON; tables lie beside it as .md")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each of 53 measurements")
     parser.add_argument(
         "--only", choices=list(PARTS), help="measure this part alone, keep the others"
     )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        if options.index:
-            index, source = open_index(options.index), str(options.contexts)
-        elif options.data.exists():
-            index, source = build_index(options.data, Path(scratch)), f"{options.data}:H_test"
-        else:
-            print(f"{options.data} is absent: pass --index and --contexts")
-            return
-        contexts = Path(scratch) / "contexts.npy"
-        np.save(contexts, np.asarray(load_array(source)[:4096], np.float32))
+    data = load_data(options.data)
+    with TemporaryDirectory() as scratch:
+        index, contexts = built(data, Path(scratch)), Path(scratch) / "contexts.npy"
+        np.save(contexts, data.test[:4096])
         parts = [options.only] if options.only else list(PARTS)
         results = {"machine": describe()} | measure(index, contexts, options.seconds, parts)
     if options.only:
@@ -130,8 +121,7 @@ def batching(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
     """Single rows of the exact head: one request a batch, and batches by how long they wait."""
     asked = replace(plan, rows=1, head="exact", clients=max(CLIENTS))
     with server(index, cpus) as address:
-        alone = load(replace(asked, address=address, alone=True))
-    runs = {"alone": alone}
+        runs = {"alone": load(replace(asked, address=address, alone=True))}
     for delay_us in (0, 100, 200):
         with server(index, cpus, batch_delay_us=delay_us) as address:
             runs[f"delay {delay_us} us"] = load(replace(asked, address=address))

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -24,6 +25,7 @@ from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 
 CHANNELS = 4
 REQUESTS = 64  # different ones, sent in turn
+LOCAL = "REFUSED_BY_CLIENT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,57 +63,40 @@ class Result:
 
 
 async def run(plan: Plan) -> Result:
-    """Warm up, then count."""
-    channels = [
-        grpc.aio.insecure_channel(
-            plan.address,
-            # A connection each, and no retries: what is refused is to be seen.
-            options=[("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)],
-        )
-        for _ in range(CHANNELS)
-    ]
-    load = _Load(plan, [DecoderStub(channel) for channel in channels])
-    await load.closed_loop()
+    """Warm up, then count; each client sends its next call when it has the answer to the last."""
+    # A connection each, and no retries: what is refused is to be seen.
+    options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(plan.address, options) for _ in range(CHANNELS)]
+    stubs = [DecoderStub(channel) for channel in channels]
+    messages = list(map(pb.TopKRequest.FromString, requests(plan)))
+    first = perf_counter() + plan.warm_s
+    last, taken = first + plan.seconds, defaultdict[str, list[float]](list)
+
+    async def client(number: int) -> None:
+        while (start := perf_counter()) < last:
+            code, message = "OK", messages[number % REQUESTS]
+            try:
+                await stubs[number % CHANNELS].TopK(message, timeout=plan.timeout_s)
+            except grpc.aio.AioRpcError as failure:
+                code = _code(failure)
+            end = perf_counter()
+            if first <= end < last:
+                taken[code].append((end - start) * 1e6)
+            number += 1
+
+    await asyncio.gather(*(client(7 * number) for number in range(plan.clients)))
     for channel in channels:
         await channel.close()
-    return load.result()
+    return result_of(plan, taken)
 
 
-class _Load:
-    def __init__(self, plan: Plan, stubs: list[DecoderStub]) -> None:
-        self._plan, self._stubs = plan, stubs
-        self._requests = list(map(pb.TopKRequest.FromString, requests(plan)))
-        self._from = perf_counter() + plan.warm_s
-        self._until = self._from + plan.seconds
-        self._us: dict[str, list[float]] = defaultdict(list)
-
-    async def closed_loop(self) -> None:
-        """Each client sends its next call when it has the answer to the last."""
-
-        async def client(number: int) -> None:
-            while perf_counter() < self._until:
-                await self._call(number)
-                number += 1
-
-        await asyncio.gather(*(client(7 * number) for number in range(self._plan.clients)))
-
-    async def _call(self, number: int) -> None:
-        stub = self._stubs[number % len(self._stubs)]
-        start, code = perf_counter(), "OK"
-        try:
-            await stub.TopK(
-                self._requests[number % len(self._requests)], timeout=self._plan.timeout_s
-            )
-        except grpc.aio.AioRpcError as failure:
-            code = _code(failure)
-        end = perf_counter()
-        if self._from <= end < self._until:
-            self._us[code].append((end - start) * 1e6)
-
-    def result(self) -> Result:
-        us, refused = ranks(self._us["OK"]), ranks(self._us["RESOURCE_EXHAUSTED"])
-        codes = {code: len(taken) for code, taken in self._us.items() if taken}
-        return Result(seconds=self._plan.seconds, codes=codes, us=us, refused_us=refused)
+def result_of(plan: Plan, taken: dict[str, list[float]]) -> Result:
+    """The result of microseconds by code."""
+    codes = {code: len(each) for code, each in taken.items() if each}
+    refused = [*taken.get("RESOURCE_EXHAUSTED", ()), *taken.get(LOCAL, ())]
+    return Result(
+        seconds=plan.seconds, codes=codes, us=ranks(taken.get("OK", [])), refused_us=ranks(refused)
+    )
 
 
 def ranks(taken: list[float]) -> dict[str, float]:
@@ -144,13 +129,13 @@ def requests(plan: Plan) -> list[bytes]:
     return made
 
 
-def main() -> None:
+def answer(measure: Callable[[Plan], Result]) -> None:
     """One plan, one result."""
     plan = Plan(**json.load(sys.stdin))
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
-    json.dump(asdict(asyncio.run(run(plan))), sys.stdout)
+    json.dump(asdict(measure(plan)), sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    answer(lambda plan: asyncio.run(run(plan)))

@@ -37,7 +37,7 @@ def echo_server(reply: pb.TopKResponse, cpus: list[int], loop: str = "asyncio") 
     """The address of a server that answers all by this reply; on uvloop set up like ours."""
     prepared = base64.b64encode(reply.SerializeToString()).decode()
     command = ["env", f"GRPC_EXPERIMENTS={EXPERIMENTS * (loop == 'uvloop')}", sys.executable]
-    command += ["-m", "benchmarks.rpc", "--echo", prepared, "--loop", loop]
+    command += ["-m", "benchmarks.load.echo", loop, prepared]
     with kept_to(cpus, command, "stdout") as lines:
         yield f"127.0.0.1:{next(lines).strip()}"
 

@@ -32,12 +32,10 @@ def markdown(results: dict[str, Any]) -> str:
     wrong = {code for run in over["runs"].values() for code in run["codes"]} - RIGHT
     codes = f"refused by other codes: {', '.join(sorted(wrong))}" if wrong else "all codes right"
     lines += ["", f"Goodput under overload: {over['share_of_peak']:.2f} of the peak; {codes}."]
-    measured = [
-        each for each in (("deadlines", "ours"), ("others", "others")) if each[0] in results
-    ]
-    for part, whose in measured:
-        lines += ["", f"| single rows, clients like {whose} | {HEAD} |", "|---" * 7 + "|"]
-        lines += [f"| {name} | {cells(run)} |" for name, run in results[part]["runs"].items()]
+    for part, whose in (("deadlines", "ours"), ("others", "others")):
+        if part in results:
+            lines += ["", f"| single rows, clients like {whose} | {HEAD} |", "|---" * 7 + "|"]
+            lines += [f"| {name} | {cells(run)} |" for name, run in results[part]["runs"].items()]
     return "\n".join(lines) + "\n"
 
 

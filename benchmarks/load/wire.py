@@ -11,19 +11,16 @@ a Result as JSON to stdout.
 
 from __future__ import annotations
 
-import json
-import os
 import selectors
 import socket
 import struct
-import sys
 from collections import defaultdict, deque
-from dataclasses import asdict
+from dataclasses import dataclass
 from time import perf_counter
 
 import grpc
 
-from benchmarks.load.clients import CHANNELS, Plan, Result, ranks, requests
+from benchmarks.load.clients import CHANNELS, LOCAL, Plan, Result, answer, requests, result_of
 from logitsieve.api.errors import Overloaded
 from logitsieve.client.throttle import MARK, Throttle
 from logitsieve.v1 import decoder_pb2 as pb
@@ -34,16 +31,17 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 STREAMS, FIRST_WINDOW, FRAME = 3, 65_535, 16_384  # a setting; HTTP/2's defaults
 STATUS, PUSHBACK = b"\x0bgrpc-status", b"grpc-retry-pushback-ms"
 CODES = {str(code.value[0]).encode(): code.name for code in grpc.StatusCode}
-LOCAL = "REFUSED_BY_CLIENT"
 
 
+@dataclass(slots=True)
 class Call:
     """A call that was due at `due`, on stream `stream` once it has been sent."""
 
-    __slots__ = ("body", "due", "ended", "queue_ns", "stream")
-
-    def __init__(self, due: float, body: bytes) -> None:
-        self.due, self.body, self.stream, self.ended, self.queue_ns = due, body, 0, False, 0
+    due: float
+    body: bytes
+    stream: int = 0
+    ended: bool = False
+    queue_ns: int = 0
 
 
 class Wire:
@@ -56,7 +54,7 @@ class Wire:
         self._head = _head(address, round(timeout_s * 1000))
         self._next, self._most, self._window = 1, 1 << 31, FIRST_WINDOW
         self._open: dict[int, Call] = {}
-        self._waiting: deque[Call] = deque()
+        self.waiting: deque[Call] = deque()
         self._in = bytearray()
         # No table of headers: then a status is always spelled out.
         settings = struct.pack(">HIHI", 1, 0, 4, 1 << 24)
@@ -65,21 +63,18 @@ class Wire:
         self._out += _frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30))
         self.socket.setblocking(False)
 
-    def add(self, call: Call) -> None:
-        self._waiting.append(call)
-
     def cancel(self, call: Call) -> None:
         if self._open.pop(call.stream, None):
             self._out += _frame(RESET, 0, call.stream, struct.pack(">I", 8))
 
     def send(self) -> None:
-        while self._waiting and len(self._open) < self._most:
-            call = self._waiting[0]
+        while self.waiting and len(self._open) < self._most:
+            call = self.waiting[0]
             if not call.ended:
                 if len(call.body) > self._window:
                     break
                 self._start(call)
-            self._waiting.popleft()
+            self.waiting.popleft()
         if self._out:
             try:
                 del self._out[: self.socket.send(self._out)]
@@ -171,7 +166,7 @@ def run(plan: Plan) -> Result:
                 end(call, LOCAL)
                 continue
             expiring.append((wire, call))
-            wire.add(call)
+            wire.waiting.append(call)
         while expiring and (expiring[0][1].ended or expiring[0][1].due + plan.timeout_s <= now):
             wire, call = expiring.popleft()
             if not call.ended:
@@ -186,11 +181,7 @@ def run(plan: Plan) -> Result:
                 end(call, "DEADLINE_EXCEEDED" if late else code)
     for wire in wires:
         wire.socket.close()
-    codes = {code: len(each) for code, each in taken.items() if each}
-    refused = taken["RESOURCE_EXHAUSTED"] + taken[LOCAL]
-    return Result(
-        seconds=plan.seconds, codes=codes, us=ranks(taken["OK"]), refused_us=ranks(refused)
-    )
+    return result_of(plan, taken)
 
 
 def _frame(kind: int, flags: int, stream: int, load: bytes) -> bytes:
@@ -211,13 +202,5 @@ def _head(address: str, timeout_ms: int) -> bytes:
     return b"\x83\x86" + b"".join(literals)  # POST, http
 
 
-def main() -> None:
-    """One plan, one result."""
-    plan = Plan(**json.load(sys.stdin))
-    if plan.cpus:
-        os.sched_setaffinity(0, plan.cpus)
-    json.dump(asdict(run(plan)), sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    answer(run)

@@ -15,7 +15,6 @@ from benchmarks.machine import describe
 from benchmarks.papers import kmeans_softmax, learning_to_screen, lns, lsh_softmax, rf_softmax
 from benchmarks.papers.runs import Options, Run
 from benchmarks.race.methods import hold_threads
-from benchmarks.race.prepare import CACHE, SHARED
 
 PAPERS: dict[str, dict[str, Run]] = {
     "000": lsh_softmax.RUNS,
@@ -45,8 +44,6 @@ def main() -> None:
         "--data", default="demo", help="softmax of the race, for those that use one"
     )
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the raw results")
-    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
     options = parser.parse_args()
     runs = PAPERS[options.paper]
     kinds = {"table": options.table, "figure": options.figure, "theorem": options.theorem}
@@ -55,11 +52,8 @@ def main() -> None:
     if name not in runs:
         raise SystemExit(f"{options.paper} has: {', '.join(runs)}")
     hold_threads(1)
-    size = Options(
-        options.words, options.seeds, options.seconds, options.data, options.shared, options.cache
-    )
     start = time.process_time()
-    rows = runs[name](size)
+    rows = runs[name](Options(options.words, options.seeds, options.seconds, options.data))
     results = {
         "machine": describe(),
         "command": command(options, parser, name),

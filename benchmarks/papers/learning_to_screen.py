@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,8 @@ from benchmarks.papers.runs import Options, Rows, Run
 from benchmarks.race.datasets import DEMO_MODEL, Dataset, load
 from benchmarks.race.entrants import adaptive, label
 from benchmarks.race.nmt_contexts import SENTENCES, load_model_file, read_pairs
-from benchmarks.timing import batches_of, race
+from benchmarks.race.prepare import SHARED
+from benchmarks.timing import race
 from logitsieve.api.decoder import NormalizerName, Target
 from logitsieve.api.results import BeamStepReply, Float32, Int32
 from logitsieve.client.beam_search import beam_search
@@ -26,7 +27,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation import evaluate, us_per_row
 from logitsieve.index import Index
 from logitsieve.index.reader import read_contents
-from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder import BuildConfig
 
 CLUSTERS, BUDGET = (50, 100, 200, 250), 60.0
 PLAIN, TRAINED = 0, BuildConfig().rounds
@@ -48,11 +49,11 @@ WORDS_SHOWN = 24
 
 def table_3(options: Options) -> Rows:
     """BLEU by head and beams, and the time of the softmax alone over the exact head's."""
-    folder = options.shared / "data" / "nmt-de-en"
+    folder = SHARED / "data" / "nmt-de-en"
     module = load_model_file(folder / "nmt_model.py")
     model = module.Translator.load(folder)
     pairs = read_pairs(folder / "test.tsv")
-    data = load("nmt-captions", options.shared, options.cache)
+    data = load("nmt-captions")
     found = []
     with TemporaryDirectory() as scratch:
         decoder = LocalDecoder(fitted(data, Path(scratch), ("exact", "graph", "screen")))
@@ -129,48 +130,38 @@ def contexts(model: Any, state: list[torch.Tensor]) -> Float32:
 def fitted(data: Dataset, folder: Path, heads: tuple[str, ...], **config: Any) -> Index:
     """Build an index; without a budget of the screen, one for P@1 0.998 and P@5 0.99."""
     target = None if "budget" in config else {"p1": 0.998, "p5": 0.99}
-    return build(
-        data.weight,
-        data.bias,
-        data.fit,
-        folder / "screens" / str(1 + len(list(folder.glob("screens/*")))),
+    return data.build(
+        folder / "screens" / "1",
         heads=heads,
         target_precision=target,
         config=BuildConfig(**config),
-        heldout=data.heldout,
         best_effort=target is not None,
     )
 
 
-def screens(options: Options) -> Iterator[tuple[dict[str, Any], Index, Dataset]]:
-    """Fit plain and trained clusters of each number with the same budget of candidates."""
-    data = load(options.data, options.shared, options.cache)
-    for seed, clusters, rounds in product(range(options.seeds), CLUSTERS, (PLAIN, TRAINED)):
-        about = {"seed": seed, "clusters": clusters, "rounds": rounds, "data": data.name}
-        with TemporaryDirectory() as scratch:
-            budget = {"clusters": clusters, "budget": BUDGET, "rounds": rounds, "seed": seed}
-            yield about, fitted(data, Path(scratch), ("exact", "screen"), **budget), data
-
-
 def table_5(options: Options) -> Rows:
     """Tables 4 and 5: precision, candidates and time by clusters, plain and trained."""
-    found = []
-    for about, index, data in screens(options):
-        head, exact = index.head("screen"), index.head("exact")
-        blocks = np.array_split(data.test, len(data.test) // JUDGED_AT_ONCE)
-        score = evaluate(head, exact, blocks, (1, 5))
+    data, found = load(options.data), []
+    blocks = np.array_split(data.test, len(data.test) // JUDGED_AT_ONCE)
+    for seed, clusters, rounds in product(range(options.seeds), CLUSTERS, (PLAIN, TRAINED)):
+        about = {"seed": seed, "clusters": clusters, "rounds": rounds}
+        with TemporaryDirectory() as scratch:
+            index = fitted(data, Path(scratch), ("exact", "screen"), budget=BUDGET, **about)
+            head = index.head("screen")
+            score = evaluate(head, index.head("exact"), blocks, (1, 5))
+            us = us_per_row(head, data.test[:TIMED], 5, 1)
         row = {f"p{k}": score.precision[k].mean for k in (1, 5)}
-        us = us_per_row(head, data.test[:TIMED], 5, 1)
+        row |= {"candidates": score.scanned[5], "us_per_row": us}
         shape = {"vocab_size": index.vocab_size, "dim": index.dim}
-        found.append({**about, **row, "candidates": score.scanned[5], "us_per_row": us, **shape})
+        found.append({**about, "data": data.name, **row, **shape})
         print(found[-1], flush=True)
     return found
 
 
 def table_6(options: Options) -> Rows:
     """Perplexity, with logits of RANK directions for the words that a head does not look at."""
-    data = load("lm-docs", options.shared, options.cache)
-    words = np.load(options.shared / "data" / "lm-docs-10k-200.npz")["y_test"]
+    data = load("lm-docs")
+    words = np.load(SHARED / "data" / "lm-docs-10k-200.npz")["y_test"]
     targets = words[len(words) - len(data.test) :, None].astype(np.int32)
     ways: dict[str, Callable[[Float32, np.ndarray], np.ndarray]] = {}
     with TemporaryDirectory() as scratch:
@@ -186,7 +177,7 @@ def table_6(options: Options) -> Rows:
             log_probs = np.concatenate([way(*part) for part in parts])
             found.append({"head": head, "perplexity": float(np.exp(-log_probs.mean(dtype=float)))})
         searches = {head: partial(first_word, way) for head, way in ways.items()}
-        times = race(searches, batches_of(data.test[:TIMED], 1), 1)
+        times = race(searches, data.test[:TIMED], 1, 1)
     return [{**row, "us_per_row": times[row["head"]]["median"], "data": data.name} for row in found]
 
 
@@ -205,7 +196,7 @@ def first_word(
 def table_7(options: Options) -> Rows:
     """Words of the trained clusters of the demo, the shortest lists first, without common ones."""
     words = (DEMO_MODEL / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    data = load("demo", options.shared, options.cache)
+    data = load("demo")
     with TemporaryDirectory() as scratch:
         index = fitted(data, Path(scratch), ("exact", "screen"), clusters=100, budget=BUDGET)
         part = read_contents(index.path).parts["screen"]

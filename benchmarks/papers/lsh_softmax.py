@@ -57,7 +57,7 @@ def ablation(options: Options) -> Rows:
     In-batch targets apart from hashing: the tables' set for the batch has all its targets, uniform
     negatives with in_batch have the same ones and no tables, per_row has tables and no such ones.
     """
-    data = load(options.data, options.shared, options.cache)
+    data = load(options.data)
     weight, bias = torch.from_numpy(data.weight), torch.from_numpy(data.bias)
     contexts = torch.from_numpy(data.test)
     found = []
@@ -118,7 +118,7 @@ def theorem_5(options: Options) -> Rows:
     differs if the best sum of all is of another class. As printed, k = l = sqrt(log 1 / delta);
     what the proof needs is k l = C log 1 / delta.
     """
-    data = load(options.data, options.shared, options.cache)
+    data = load(options.data)
     random, classes = np.random.default_rng(0), len(data.weight)
     sizes = [("as printed", delta, math.ceil(math.log(1 / delta) ** 0.5)) for delta in PROMISED]
     sizes += [

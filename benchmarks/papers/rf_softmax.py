@@ -33,7 +33,7 @@ BATCH = 256
 
 def table_1(options: Options) -> Rows:
     """Mean squared error of maps of exp(h.c), between rows of the demo's W of length 1."""
-    rows = load("demo", options.shared, options.cache).weight[::7]
+    rows = load("demo").weight[::7]
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     random = np.random.default_rng(0)
     h, c = (unit[random.integers(len(unit), size=PAIRS)] for _ in range(2))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,14 +31,12 @@ Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Options(NamedTuple):
-    """Sizes of an experiment, and where its data are."""
+    """Sizes of an experiment, and the dataset of the race that it uses, if any."""
 
     words: int
     seeds: int
     seconds: float
     data: str
-    shared: Path
-    cache: Path
 
 
 Run: TypeAlias = Callable[[Options], Rows]

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.published.texts import TEXTS
 from demo.published import CACHE, model_file
 from logitsieve.api.results import Float32
+from logitsieve.client.llamacpp import generate
 from logitsieve.index_builder.capture import llamacpp as capture
 from logitsieve.index_builder.capture.llamacpp import Stretch, primer, read_primer, read_stretches
 from logitsieve.llamacpp import LlamaContext, chat_prompt
@@ -31,8 +34,7 @@ PARTS = (*JUDGED, "primer", "fit", "heldout")
 ROWS = {**dict.fromkeys(JUDGED, 1200), "fit": 4000, "heldout": 1000}
 WINDOW = 128  # tokens read at a stretch
 SKIPPED = 8  # places at the beginning of a stretch, too early to tell what the text is
-ANSWER = 96  # tokens of an answer, at most
-TEMPERATURE, TOP_P, CONSIDERED = 0.8, 0.95, 1000
+DRAWN: dict[str, Any] = {"max_tokens": 96, "temperature": 0.8, "top_p": 0.95}  # answers
 PLAIN = "Question: {prompt}\nAnswer:"  # for a file without a template
 
 
@@ -89,20 +91,14 @@ def windows(context: LlamaContext, part: str, cache: Path, count: int) -> list[S
 
 def answers(context: LlamaContext, progress: Progress) -> list[Stretch]:
     """Each prompt followed by the model's answer."""
-    random, found = np.random.default_rng(0), []
+    found = []
     prompts = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
     for number, prompt in enumerate(prompts):
         tokens = context.tokenize(asked(context, prompt))
-        first = len(tokens) - 1
-        context.forget()
-        logits = context.read(tokens)
-        for _ in range(ANSWER):
-            token = drawn(logits[0], random)
-            if context.ends(token):
-                break
-            tokens.append(token)
-            logits = context.step({0: token})
-        found.append(Stretch(tokens, first))
+        generation = generate(context, tokens, seeds=number, **DRAWN)
+        deque(generation, maxlen=0)
+        answer = [token for token in generation.ids[0] if not context.ends(token)]
+        found.append(Stretch(tokens + answer, len(tokens) - 1))
         progress("answer prompts", number + 1, len(prompts))
     return found
 
@@ -112,17 +108,6 @@ def asked(context: LlamaContext, prompt: str) -> str:
     if context.gguf.chat_template is None:
         return PLAIN.format(prompt=prompt)
     return chat_prompt(context, prompt)
-
-
-def drawn(logits: Float32, random: np.random.Generator) -> int:
-    """A token of the nucleus at the temperature."""
-    order = np.argpartition(logits, -CONSIDERED)[-CONSIDERED:]
-    order = order[np.argsort(-logits[order])]
-    weights = np.exp((logits[order] - logits[order[0]]).astype(np.float64) / TEMPERATURE)
-    below = np.cumsum(weights) / weights.sum()
-    kept = int(np.searchsorted(below, TOP_P)) + 1
-    place = np.searchsorted(below[:kept], random.random() * below[kept - 1], side="right")
-    return int(order[place])
 
 
 def read(

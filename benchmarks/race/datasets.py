@@ -12,20 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race import synthetic
-from benchmarks.race.prepare import prepared
+from benchmarks.race.prepare import CACHE, SHARED, prepared
 from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
 from demo.published import MODELS
 from logitsieve.api.results import Float32
 from logitsieve.cli.output import bars
 from logitsieve.heads import Softmax
-from logitsieve.index_builder import load_array
+from logitsieve.index import Index
+from logitsieve.index_builder import build, load_array
 from logitsieve.llamacpp import GgufModel, OutputMatrix
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.language_model import WEIGHTS_FILE
@@ -65,6 +67,11 @@ class Dataset:
         """The output layer as heads take it."""
         return Softmax(self.weight, self.bias)
 
+    def build(self, out: Path, **options: Any) -> Index:
+        """Build an index of it; `options` are those of the builder."""
+        weight, bias = (self.weight, self.bias) if self.gguf is None else (self.gguf, None)
+        return build(weight, bias, self.fit, out, heldout=self.heldout, **options)
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of W as it is stored, and of b."""
@@ -72,7 +79,7 @@ class Dataset:
         return int(stored.nbytes + self.bias.nbytes)
 
 
-def load(name: str, shared: Path, cache: Path) -> Dataset:
+def load(name: str, shared: Path = SHARED, cache: Path = CACHE) -> Dataset:
     """The dataset; a ValueError lists the names if there is none of that name."""
     if name not in DATASETS:
         raise ValueError(f"DATA is {name!r}, allowed: {', '.join(DATASETS)}")
@@ -85,8 +92,12 @@ def halves(contexts: Float32) -> tuple[Float32, Float32]:
     return contexts[:middle], contexts[middle:]
 
 
-def _float(path: Path, *names: str) -> list[Float32]:
-    return [np.ascontiguousarray(load_array(f"{path}:{name}"), np.float32) for name in names]
+def _float(path: Path, **names: str) -> dict[str, Any]:
+    """Arrays of a file by the field that each is for."""
+    return {
+        field: np.ascontiguousarray(load_array(f"{path}:{name}"), np.float32)
+        for field, name in names.items()
+    }
 
 
 def _demo(name: str, shared: Path, cache: Path) -> Dataset:
@@ -104,15 +115,12 @@ def _demo(name: str, shared: Path, cache: Path) -> Dataset:
                 for part, paragraphs in texts.items()
             }
         np.savez(path, fit=read["fit"], choose=read["choose"], judge=read["judge"])
-    fit, heldout, test = _float(path, "fit", "choose", "judge")
     return Dataset(
         name=name,
         index=f"demo-{mark}",
         weight=model.output.weight.detach().numpy(),
         bias=model.output.bias.detach().numpy(),
-        fit=fit,
-        heldout=heldout,
-        test=test,
+        **_float(path, fit="fit", heldout="choose", test="judge"),
         provenance="bundled LSTM language model and excerpt; judged on text it never saw",
     )
 
@@ -132,14 +140,14 @@ def _lm_docs(name: str, shared: Path, cache: Path, words: int = 10_000) -> Datas
     path = shared / "data" / "lm-docs-10k-200.npz"
     if not path.exists():
         raise SystemExit(f"{path} is absent: {name} is made of it; `demo` needs nothing")
-    weight, bias, fit, unseen = _float(path, "W", "b", "H_train", "H_test")
-    heldout, test = halves(unseen)
+    found = _float(path, weight="W", bias="b", fit="H_train", test="H_test")
+    heldout, test = halves(found["test"])
     return Dataset(
         name=name,
         index=name,
-        weight=weight[:words].copy(),
-        bias=bias[:words].copy(),
-        fit=fit,
+        weight=found["weight"][:words].copy(),
+        bias=found["bias"][:words].copy(),
+        fit=found["fit"],
         heldout=heldout,
         test=test,
         provenance=f"2-layer LSTM on technical prose, its {words:,} most frequent words; "
@@ -149,17 +157,16 @@ def _lm_docs(name: str, shared: Path, cache: Path, words: int = 10_000) -> Datas
 
 def _nmt(name: str, shared: Path, cache: Path, domain: str) -> Dataset:
     path = prepared("nmt", shared, cache)
-    names = ("W", "b", "H_fit", "H_captions", "H_software")
-    weight, bias, fit, captions, software = _float(path, *names)
-    tune = [halves(captions)[0], halves(software)[0]]
+    unseen = {
+        each: halves(contexts)
+        for each, contexts in _float(path, captions="H_captions", software="H_software").items()
+    }
     return Dataset(
         name=name,
         index="nmt",
-        weight=weight,
-        bias=bias,
-        fit=fit,
-        heldout=np.concatenate(tune),
-        test=halves(captions if domain == "captions" else software)[1],
+        **_float(path, weight="W", bias="b", fit="H_fit"),
+        heldout=np.concatenate([tune for tune, _ in unseen.values()]),
+        test=unseen[domain][1],
         provenance="German-English Transformer, teacher-forced; fitted on both domains of "
         f"train.tsv, tuned on the first half of both tests, judged on the second half of {domain}",
     )
@@ -168,17 +175,14 @@ def _nmt(name: str, shared: Path, cache: Path, domain: str) -> Dataset:
 def _trained(name: str, shared: Path, cache: Path, origin: str) -> Dataset:
     """A softmax trained here; `origin` says what it is."""
     path = prepared(name, shared, cache)
-    weight, bias, fit, heldout, test = _float(path, "W", "b", "H_fit", "H_heldout", "H_test")
+    contexts = _float(path, fit="H_fit", heldout="H_heldout", test="H_test")
     with np.load(path) as arrays:
         reached = json.loads(str(arrays["perplexity"]))["test"]
     return Dataset(
         name=name,
         index=name,
-        weight=weight,
-        bias=bias,
-        fit=fit,
-        heldout=heldout,
-        test=test,
+        **_float(path, weight="W", bias="b"),
+        **contexts,
         provenance=f"{origin}; perplexity {reached:.1f} on text that it never saw",
     )
 
@@ -206,18 +210,7 @@ def _published(name: str, shared: Path, cache: Path) -> Dataset:
 
 
 def _synthetic(name: str, shared: Path, cache: Path, words: int, dim: int) -> Dataset:
-    made = synthetic.generate(words, dim)
-    return Dataset(
-        name=name,
-        index=name,
-        weight=made.weight,
-        bias=made.bias,
-        fit=made.fit,
-        heldout=made.heldout,
-        test=made.test,
-        provenance=f"seeded synthetic softmax with an LSTM's statistics; {made.summary}",
-        beside=made.beside,
-    )
+    return Dataset(name=name, index=name, **synthetic.generate(words, dim)._asdict())
 
 
 DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {

@@ -9,7 +9,6 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import chain
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -34,6 +33,7 @@ from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.llamacpp import OutputMatrix
+from logitsieve.utils.options import Progress
 
 LEVELS = (4, 8, 16)  # of Panorama
 FIRST_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
@@ -60,12 +60,7 @@ class Entrant:
 
 
 def entrants(
-    data: Dataset,
-    cache: Path,
-    threads: Sequence[int],
-    rebuild: bool,
-    only: Sequence[str],
-    progress: Callable[[str, int, int], None],
+    data: Dataset, threads: Sequence[int], rebuild: bool, only: Sequence[str], progress: Progress
 ) -> Iterator[Entrant]:
     """Yield exact searches, then the registry's heads, then the peers; `only` has parts of names.
 
@@ -76,7 +71,7 @@ def entrants(
         yield Entrant(name, partial(ExactPeer, name, softmax))
     yield from quantised(softmax, data.stored)
     heads = [name for name in HEADS if wanted(f"logitsieve {name}", only)]
-    for name, make, seconds in indexes_of(data, cache, threads, heads, rebuild, progress):
+    for name, make, seconds in indexes_of(data, threads, heads, rebuild, progress):
         yield Entrant(f"logitsieve {name}", make, seconds)
     yield Entrant(CentroidHead.name, partial(CentroidHead, softmax))
     large = softmax.weight.size > SMALL

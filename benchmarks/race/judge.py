@@ -8,13 +8,13 @@ K answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
+from logitsieve.utils.options import Progress
 
 TOLERANCE = 1e-12
 BLOCK_BYTES = 1 << 28  # of float64 logits at once
@@ -29,22 +29,12 @@ class Score(NamedTuple):
         """P@k by k, over some of the contexts."""
         return {k: float(hits[rows].mean()) for k, hits in self.hits.items()}
 
-    @property
-    def wrong_rows(self) -> int:
-        """Contexts that have any of the K best missing."""
-        right = np.logical_and.reduce([hits.all(axis=1) for hits in self.hits.values()])
-        return int((~right).sum())
-
 
 class Judge:
     """Knows the k-th best float64 logit of each context."""
 
     def __init__(
-        self,
-        softmax: Softmax,
-        hidden: Float32,
-        ks: tuple[int, ...],
-        progress: Callable[[str, int, int], None],
+        self, softmax: Softmax, hidden: Float32, ks: tuple[int, ...], progress: Progress
     ) -> None:
         self._softmax, self.hidden, self.ks = softmax, hidden, ks
         self._thresholds = {k: np.empty(len(hidden)) for k in ks}

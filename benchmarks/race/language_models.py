@@ -8,19 +8,15 @@ Shape letters: N contexts, D hidden size, V words, R runs at once, T words of a 
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.race.wide_layer import UNSEEN_SHARE, encode
+from benchmarks.race.wide_layer import UNSEEN_SHARE, encode, keep, perplexity
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.trainer import Vocabulary
@@ -117,15 +113,8 @@ def prepare(name: str, shared: Path, cache: Path, progress: Progress) -> None:
     runs = unseen.view(-1, RUN, design.dim)
     reached = {"test": perplexity(layer, unseen, following_N)}
     print("perplexity", reached)
-    np.savez(
-        cache / f"{name}.npz",
-        W=layer.weight.detach().numpy(),
-        b=layer.bias.detach().numpy(),
-        H_fit=fit.numpy(),
-        H_heldout=runs[0::2].flatten(0, 1).numpy(),
-        H_test=runs[1::2].flatten(0, 1).numpy(),
-        perplexity=json.dumps(reached),
-    )
+    heldout, test = (runs[first::2].flatten(0, 1) for first in (0, 1))
+    keep(cache / f"{name}.npz", layer, fit, heldout, test, reached)
 
 
 def batches(ids_N: Tensor, words: int) -> list[Tensor]:
@@ -182,19 +171,3 @@ def read(
         pieces.append(model(window[:, :-1]).flatten(0, 1).half())
         progress(f"read {stage}", number + 1, len(windows))
     return torch.cat(pieces), torch.cat([window[:, 1:].flatten() for window in windows])
-
-
-@torch.inference_mode()
-def perplexity(layer: nn.Linear, hidden_ND: Tensor, following_N: Tensor) -> float:
-    """exp of the mean cross-entropy."""
-    total = 0.0
-    for hidden, following in zip(
-        torch.split(hidden_ND, RUN), torch.split(following_N, RUN), strict=True
-    ):
-        total += float(
-            nn.functional.cross_entropy(layer(hidden.float()), following, reduction="sum")
-        )
-    return math.exp(total / len(following_N))
-
-
-PREPARED = {name: partial(prepare, name) for name in MODELS}

@@ -116,37 +116,14 @@ def explained(contexts: Float32, clusters: int) -> float:
 
 
 def side_by_side(real: Statistics, got: Statistics) -> str:
-    """A table of both."""
+    """A table of both: numbers, and some five places of each curve."""
 
-    def first(spectrum: list[float], share: float) -> str:
-        return f"{sum(spectrum[: max(1, round(len(spectrum) * share))]):.3f}"
+    def shown(value: float | list[float]) -> str:
+        values = value[:: max(1, len(value) // 5)] if isinstance(value, list) else [value]
+        return " ".join(f"{each:.3g}" for each in values)
 
-    def at(curve: list[float]) -> str:
-        return ", ".join(f"{curve[place]:.2f}" for place in (0, 6, 12, 18, 24))
-
-    def words(each: Statistics) -> dict[str, str]:
-        return {
-            "D": f"{len(each.weight_spectrum)}",
-            **{
-                f"variance of {name} in its first {share:.0%}": first(spectrum, share)
-                for name, spectrum in (("W", each.weight_spectrum), ("H", each.hidden_spectrum))
-                for share in (0.05, 0.25, 0.5)
-            },
-            "variance of H in W's first tenth": f"{each.aligned:.3f}",
-            "mean ||h||": f"{each.hidden_norm2**0.5:.2f}",
-            "||mean h||^2 / mean ||h||^2": f"{each.mean_share:.3f}",
-            **{
-                f"energy explained by {count:.0f} clusters": f"{share:.3f}"
-                for count, share in zip(each.clusters, each.explained, strict=True)
-            },
-            "||w|| by rank": at(each.norms),
-            "spread of log ||w||": f"{each.norm_spread:.2f}",
-            "b by rank": at(each.biases),
-            "log mean p by rank": at(each.log_probabilities),
-            "top-1 probability": f"{each.top1:.3f}",
-            "entropy, nats": f"{each.entropy:.2f}",
-        }
-
-    left, right = words(real), words(got)
-    rows = [f"{name:36} {left[name]:>34} {right[name]:>34}" for name in left]
-    return "\n".join([f"{'':36} {'real':>34} {'synthetic':>34}", *rows])
+    rows = [
+        f"{name:20} {shown(value):>44} {shown(vars(got)[name]):>44}"
+        for name, value in vars(real).items()
+    ]
+    return "\n".join([f"{'':20} {'real':>44} {'synthetic':>44}", *rows])

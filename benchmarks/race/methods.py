@@ -7,14 +7,16 @@ ann-benchmarks. Shape letters: B batch rows, D hidden size, K answers, V vocabul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import faiss
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
+from benchmarks.timing import Search
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.kernels.pool import run_slices
@@ -23,35 +25,12 @@ Knobs: TypeAlias = Mapping[str, float]
 NO_KNOBS: Knobs = {}
 
 
-class Method(Protocol):
+class Method:
     """A way to the best words; `name` may repeat where only build knobs differ."""
 
     name: str
-    built: Knobs  # build knobs, for the tables
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """Operating points to try, from fast to precise."""
-        ...
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Answer from now on with these knobs on so many threads."""
-        ...
-
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Ids [B, K] best first; -1 where a method finds too few."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Memory beyond W and b."""
-        ...
-
-
-class Peer:
-    """A method with nothing to set but its threads; the default of what contenders share."""
-
-    built = NO_KNOBS
+    nbytes: int  # memory beyond W and b
+    built = NO_KNOBS  # build knobs, for the tables
 
     @property
     def settings(self) -> Sequence[Knobs]:
@@ -59,11 +38,28 @@ class Peer:
         return ({},)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Hold the libraries to so many threads."""
+        """Answer from now on with these knobs on so many threads."""
         hold_threads(threads)
 
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """Ids [B, K] best first; -1 where a method finds too few."""
+        raise NotImplementedError
 
-class SlicedPeer(Peer):
+
+@dataclass(frozen=True)
+class Engine:
+    """A method at one operating point."""
+
+    method: Method
+    knobs: Knobs
+
+    def __call__(self, threads: int) -> Search:
+        """Set the knobs."""
+        self.method.set_knobs(threads, self.knobs)
+        return self.method.topk
+
+
+class SlicedPeer(Method):
     """A compiled loop over slices of the rows, one a thread, with one query knob."""
 
     def __init__(self, softmax: Softmax) -> None:
@@ -106,6 +102,15 @@ def hold_threads(threads: int) -> None:
 def best_ids(logits: Float32, k: int) -> np.ndarray:
     """Ids int64 [B, K] of the largest logits, best first: torch selects faster than numpy."""
     return torch.topk(torch.from_numpy(logits), k)[1].numpy()
+
+
+def best_places(values: np.ndarray, k: int) -> np.ndarray:
+    """Places of the k largest of each row, largest first, by numpy."""
+    if k >= values.shape[1]:
+        return np.argsort(-values, axis=1)
+    places = np.argpartition(values, -k, axis=1)[:, -k:]
+    order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
+    return np.take_along_axis(places, order, 1)
 
 
 @lru_cache(maxsize=2)

@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.race.datasets import Dataset
-from benchmarks.race.methods import NO_KNOBS, Knobs, hold_threads
+from benchmarks.race.methods import NO_KNOBS, Knobs, Method, hold_threads
+from benchmarks.race.prepare import CACHE
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, ExactHead, GraphHead, Head, LshHead, Softmax
 from logitsieve.index import Index, open_index
-from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder import BuildConfig
 from logitsieve.index_builder.fit.graph import graph_arrays
 from logitsieve.index_builder.fitting import EXACT
 from logitsieve.index_builder.pipeline import FITS
 from logitsieve.index_builder.reduction import augmented, draw_planes, hash_vectors, query_planes
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
+from logitsieve.utils.options import Progress
 
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)
@@ -34,7 +36,7 @@ FGD, LSH_MIPS = "FGD", "LSH-MIPS"  # as Chen et al. 2019 compare with them
 LSH_BITS, LSH_TABLES = (6, 8, 10, 12), 256
 
 
-class HeadMethod:
+class HeadMethod(Method):
     """A head at one thread and at two; knobs that `fixed` names are not swept."""
 
     def __init__(
@@ -76,12 +78,7 @@ class HeadMethod:
 
 
 def indexes_of(
-    data: Dataset,
-    cache: Path,
-    threads: Sequence[int],
-    wanted: Sequence[str],
-    rebuild: bool,
-    progress: Callable[[str, int, int], None],
+    data: Dataset, threads: Sequence[int], wanted: Sequence[str], rebuild: bool, progress: Progress
 ) -> list[tuple[str, Callable[[], HeadMethod], float]]:
     """(name, how to make the method, seconds its index took to build) of every head `wanted`."""
     found: list[tuple[str, Callable[[], HeadMethod], float]] = []
@@ -91,8 +88,8 @@ def indexes_of(
             continue  # labels alone take minutes: one screen is enough
         if not (wanted if last else "screen" in wanted):
             continue
-        heads = _to_build(data, cache, wanted) if last else LEARNT
-        path, seconds = _built(data, cache, number + 1, heads, target, progress, rebuild)
+        heads = _to_build(data, wanted) if last else LEARNT
+        path, seconds = _built(data, number + 1, heads, target, progress, rebuild)
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
         for name in wanted if last else ("screen",):
             if name not in opened[1].heads:
@@ -144,44 +141,39 @@ def _made(
     return HeadMethod(name, built, heads, sum(each.nbytes for each in arrays.values()), fixed)
 
 
-def _to_build(data: Dataset, cache: Path, wanted: Sequence[str]) -> tuple[str, ...]:
+def _to_build(data: Dataset, wanted: Sequence[str]) -> tuple[str, ...]:
     """Every head, or where no such index is there yet, those that are wanted and a screen."""
-    if _folder(data, cache, RACED).exists():
+    if _folder(data, RACED).exists():
         return RACED
     return tuple(name for name in RACED if name in wanted or name in LEARNT)
 
 
-def _folder(data: Dataset, cache: Path, heads: Sequence[str]) -> Path:
+def _folder(data: Dataset, heads: Sequence[str]) -> Path:
     mark = hashlib.sha256(" ".join(heads).encode()).hexdigest()[:8]
-    return cache / "indexes" / f"{data.index}-{mark}"
+    return CACHE / "indexes" / f"{data.index}-{mark}"
 
 
 def _built(
     data: Dataset,
-    cache: Path,
     version: int,
     heads: tuple[str, ...],
     target: dict[str, float],
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
     rebuild: bool = False,
 ) -> tuple[Path, float]:
     """The index, and the seconds it took when it was built; one is kept for each set of heads."""
-    folder = _folder(data, cache, heads)
+    folder = _folder(data, heads)
     path, note = folder / str(version), folder / f"{version}-{SECONDS_FILE}"
     if rebuild and path.exists():
         shutil.rmtree(path)
     if not path.exists():
         start = time.monotonic()
-        build(
-            data.weight if data.gguf is None else data.gguf,
-            data.bias if data.gguf is None else None,
-            data.fit,
+        data.build(
             path,
             heads=heads,
             target_precision=target if "screen" in heads else None,
             config=BuildConfig(clusters_tried=CLUSTERS_TRIED),
             progress=progress,
-            heldout=data.heldout,
             best_effort="screen" in heads,
         ).close()
         note.write_text(f"{time.monotonic() - start:.1f}\n", encoding="utf-8")

@@ -17,7 +17,7 @@ from matplotlib import pyplot
 from benchmarks import raw
 from benchmarks.plots import STYLE
 from benchmarks.race.kinds import is_narrow
-from benchmarks.race.table import FLOAT32, baseline, methods
+from benchmarks.race.points import FLOAT32, Race
 
 RESULTS = raw.RESULTS / "race"
 LEAST_PRECISION = 0.5
@@ -57,22 +57,24 @@ def draw(results: dict[str, Any], out: Path) -> None:
 
 def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
     """Every method's frontier; misses are on a log scale, so that 0.99 and 0.999 lie apart."""
-    _, exact_us = baseline(results, mode)
+    each = Race(results)
+    exact = each.exact(mode)
+    assert exact is not None
     floor = 0.5 / results["judged_contexts"]  # half a context missed stands for none
     ours = cycle(zip(OURS, MARKS[: len(OURS)], strict=True))
     others, narrow = (
         cycle(zip(colours * (len(MARKS) // 2), MARKS, strict=True)) for colours in (OTHERS, NARROW)
     )
-    for name in methods(results):
+    for name in each.methods:
         if name in FLOAT32:
             continue
         mine = name.startswith("logitsieve")
         colour, mark = next(ours if mine else narrow if is_narrow(name) else others)
         shown = frontier(
             [
-                (1 - max(1 - entry[metric], floor), exact_us / entry["us_per_row"][mode]["median"])
-                for entry in results["points"]
-                if entry["method"] == name and entry[metric] >= LEAST_PRECISION
+                (1 - max(1 - entry[metric], floor), exact.us / entry["us_per_row"][mode]["median"])
+                for entry in each.of(name)
+                if entry[metric] >= LEAST_PRECISION
             ]
         )
         axes.plot(

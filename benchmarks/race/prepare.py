@@ -41,12 +41,10 @@ def prepared(name: str, shared: Path, cache: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=PREPARED)
-    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where to write")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(prepared(options.name, options.shared, options.cache))
+    print(prepared(options.name, SHARED, CACHE))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,14 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race import plots, table
-from benchmarks.race.clock import Engine, Mode, call_ns, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
 from benchmarks.race.entrants import Entrant, entrants, versions, wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
-from benchmarks.race.methods import Knobs, Method, hold_threads
+from benchmarks.race.methods import Engine, Knobs, Method, hold_threads
 from benchmarks.race.peers import llama_cpp
-from benchmarks.race.prepare import CACHE, SHARED
-from benchmarks.timing import CLEARED_BYTES, batches_of
+from benchmarks.race.points import FLOAT32
+from benchmarks.timing import CLEARED_BYTES, Mode, batches_of, call_ns, time_points
 from logitsieve.cli.output import bars
 from logitsieve.utils.options import Progress
 
@@ -46,8 +46,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="rows a call, after 1")
     parser.add_argument("--threads", type=int, default=2, help="threads of the last timing")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
-    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
     parser.add_argument("--only", default="", help="methods whose name has one of these, by comma")
     parser.add_argument("--judged", type=int, help="contexts that judge each point")
     parser.add_argument("--cold", action="store_true", help="time calls after other work too")
@@ -55,7 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     hold_threads(1)
     for name in GROUPS.get(options.data, (options.data,)):
-        data = load(name, options.shared, options.cache)
+        data = load(name)
         if data.beside:
             print(data.beside)
         with bars() as progress:
@@ -76,26 +74,20 @@ def race(data: Dataset, options: argparse.Namespace, progress: Progress) -> dict
     judged, kinds = data.test[places], np.array(data.kinds or ["all"])
     kinds = kinds[places] if data.kinds else kinds.repeat(len(places))
     judge = Judge(softmax, judged, KS, progress)
-    only = [*options.only.split(","), *table.FLOAT32] if options.only else data.only
+    only = [*options.only.split(","), *FLOAT32] if options.only else data.only
     modes = [Mode(1, 1), Mode(options.batch, 1)]
     if options.threads > 1:
         modes.append(Mode(options.batch, options.threads))
     threads = sorted({mode.threads for mode in modes})
-    racing = entrants(data, options.cache, threads, options.rebuild, only, progress)
+    racing = entrants(data, threads, options.rebuild, only, progress)
     racing = (each for each in racing if wanted(each.name, only))
     points, records, left_out = judge_all(racing, judge, kinds, progress)
-    for mode in modes:
-        times = time_points(points, judged, mode, K, progress)
+    for mode, cold in product(modes, (False, True)[: 1 + options.cold]):
+        times = time_points(points, judged, mode._replace(cold=cold), K, progress)
         for entry, found in zip(records, times, strict=True):
-            entry["us_per_row"][mode.label] = found
-        if not options.cold:
-            continue
-        times = time_points(points, judged, mode._replace(cold=True), K, progress)
-        for entry, found in zip(records, times, strict=True):
-            entry["cold_us_per_row"][mode.label] = found
+            entry["cold_us_per_row" if cold else "us_per_row"][mode.label] = found
     for kind in dict.fromkeys(data.kinds):
-        rows = judged[kinds == kind]
-        times = time_points(points, rows, modes[0], K, progress)
+        times = time_points(points, judged[kinds == kind], modes[0], K, progress)
         for entry, found in zip(records, times, strict=True):
             entry["us_by_kind"][kind] = found["median"]
     hold_threads(1)
@@ -171,7 +163,6 @@ def record(
         "p1": precision[1],
         "p5": precision[5],
         "p1_by_kind": {kind: score.precision(rows)[1] for kind, rows in by_kind.items()},
-        "wrong_rows": score.wrong_rows,
         "build_seconds": round(seconds, 2),
         "bytes_beyond_w": method.nbytes,
         "us_per_row": {},

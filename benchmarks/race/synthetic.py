@@ -34,14 +34,14 @@ SLOPES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
 
 
 class FitResult(NamedTuple):
-    """Arrays of a Dataset, and a table of its statistics."""
+    """Fields of a Dataset."""
 
     weight: Float32
     bias: Float32
     fit: Float32
     heldout: Float32
     test: Float32
-    summary: str
+    provenance: str
     beside: str  # a table of the real statistics and those that came out
 
 
@@ -79,11 +79,12 @@ def generate(words: int, dim: int) -> FitResult:
         for seed, rows in enumerate((int(FIT * most), int(HELDOUT * most), TEST), start=1)
     )
     real, got = real_statistics(), measure(weight, bias, fit[:20_000], test[:1000])
-    summary = (
+    provenance = (
+        "seeded synthetic softmax with an LSTM's statistics; "
         f"top-1 probability {got.top1:.3f} (real {real.top1:.3f}), "
         f"entropy {got.entropy:.2f} (real {real.entropy:.2f})"
     )
-    return FitResult(weight, bias, fit, heldout, test, summary, side_by_side(real, got))
+    return FitResult(weight, bias, fit, heldout, test, provenance, side_by_side(real, got))
 
 
 def real_statistics() -> Statistics:

@@ -8,23 +8,24 @@ in parentheses, over the fastest dense head of fewer bits that has P@1 >= 0.98.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from benchmarks.race.kinds import HALF, KINDS, is_narrow
+from benchmarks.race.kinds import KINDS
+from benchmarks.race.points import ASKED, COLD, FLOAT32, WARM, Race, Record, Time, chosen_by
 
-FLOAT32 = ("numpy", "torch", "faiss IndexFlatIP")  # the exact searches that are compared with
-ASKED = 0.98
-TIMES = {"us_per_row": "", "cold_us_per_row": "cold "}  # fields of a point, and their headings
-Record = dict[str, Any]
+TIMES = {WARM: "", COLD: "cold "}  # fields of a point, and their headings
+Times = dict[tuple[str, str], Time]  # by mode and field
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Record) -> str:
     """Conditions, then the table."""
-    modes: Sequence[str] = results["modes"]
-    times = list(TIMES) if results.get("cleared_bytes") else ["us_per_row"]
+    each, modes = Race(results), results["modes"]
+    times = list(TIMES) if results.get("cleared_bytes") else [WARM]
     compared = [(mode, field) for field in times for mode in modes]
-    baselines = {(mode, field): baseline(results, mode, field) for mode, field in compared}
-    narrow = {(mode, field): narrowest(results, mode, field) for mode, field in compared}
+    baselines: Times = {key: found for key in compared if (found := each.exact(*key))}
+    narrow: Times = {key: found for key in compared if (found := each.narrow(*key))}
+    if not baselines:
+        others = ", ".join(FLOAT32)
+        raise ValueError(f"none of {others} took part: there is nothing to compare with")
     head = [
         "method",
         "kind",
@@ -38,14 +39,14 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     lines = [about(results, baselines, narrow), "", "| " + " | ".join(head) + " |"]
     lines.append("|---" * len(head) + "|")
-    for method in methods(results):
-        for entry in chosen(results, method):
+    for method in each.methods:
+        for entry in chosen(each, method):
             cells = [
                 method,
                 KINDS[method],
                 *(
-                    speed_ups(entry, mode, field, baselines[mode, field], narrow[mode, field])
-                    for mode, field in compared
+                    speed_ups(entry[field][mode]["median"], exact, narrow.get((mode, field)))
+                    for (mode, field), exact in baselines.items()
                 ),
                 f"{entry['p1']:.4f}",
                 f"{entry['p5']:.4f}",
@@ -60,22 +61,17 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def about(
-    results: dict[str, Any],
-    baselines: dict[tuple[str, str], tuple[str, float]],
-    narrow: dict[tuple[str, str], Record | None],
-) -> str:
+def about(results: Record, baselines: Times, narrow: Times) -> str:
     """Machine, shapes, origin, baselines."""
     machine = results["machine"]
     exact = "; ".join(
-        f"{TIMES[field]}{mode}: {name}, {us:.1f} µs"
-        for (mode, field), (name, us) in baselines.items()
+        f"{TIMES[field]}{mode}: {time.method}, {time.us:.1f} µs"
+        for (mode, field), time in baselines.items()
     )
     fewer = "; ".join(
-        f"{TIMES[field]}{mode}: {entry['method']}, {entry[field][mode]['median']:.1f} µs, "
-        f"P@1 {entry['p1']:.4f}, P@5 {entry['p5']:.4f}"
-        for (mode, field), entry in narrow.items()
-        if entry
+        f"{TIMES[field]}{mode}: {time.method}, {time.us:.1f} µs, "
+        f"P@1 {time.p1:.4f}, P@5 {time.p5:.4f}"
+        for (mode, field), time in narrow.items()
     )
     quantised = f" In parentheses over the best of fewer bits: {fewer}." * bool(fewer)
     cleared = results.get("cleared_bytes", 0)
@@ -94,64 +90,25 @@ def about(
     )
 
 
-def baseline(results: dict[str, Any], mode: str, field: str = "us_per_row") -> tuple[str, float]:
-    """(name, microseconds a row) of the fastest exact float32 search."""
-    found = [
-        (entry["method"], entry[field][mode]["median"])
-        for entry in results["points"]
-        if entry["method"] in FLOAT32
-    ]
-    if not found:
-        raise ValueError(
-            f"none of {', '.join(FLOAT32)} took part: there is nothing to compare with"
-        )
-    return min(found, key=lambda pair: pair[1])
-
-
-def narrowest(results: dict[str, Any], mode: str, field: str = "us_per_row") -> Record | None:
-    """The fastest dense head of fewer bits with P@1 >= 0.98; None if no quantised one took part."""
-    raced = [entry for entry in results["points"] if is_narrow(entry["method"])]
-    if all(KINDS[entry["method"]] == HALF for entry in raced):
-        return None
-    enough = [entry for entry in raced if chosen_by(entry)["p1"] >= ASKED]
-    return min(enough, key=lambda entry: float(entry[field][mode]["median"]), default=None)
-
-
-def speed_ups(
-    entry: Record, mode: str, field: str, exact: tuple[str, float], narrow: Record | None
-) -> str:
+def speed_ups(us: float, exact: Time, narrow: Time | None) -> str:
     """Render "12.0x", or "12.0x (4.0x)" where a quantised head took part."""
-    us = entry[field][mode]["median"]
-    over = f" ({narrow[field][mode]['median'] / us:.1f}x)" if narrow else ""
-    return f"{exact[1] / us:.1f}x{over}"
+    return f"{exact.us / us:.1f}x" + (f" ({narrow.us / us:.1f}x)" if narrow else "")
 
 
-def methods(results: dict[str, Any]) -> list[str]:
-    """Names in the order of the race."""
-    return list(dict.fromkeys(entry["method"] for entry in results["points"]))
-
-
-def chosen(results: dict[str, Any], method: str) -> list[Record]:
+def chosen(each: Race, method: str) -> Sequence[Record]:
     """One or two of the method's settings."""
-    first = results["modes"][0]
+    first, own = each.results["modes"][0], each.of(method)
 
     def us(entry: Record) -> float:
-        return float(entry["us_per_row"][first]["median"])
+        return float(entry[WARM][first]["median"])
 
     def precision(entry: Record) -> float:
         return float(chosen_by(entry)["p1"] + chosen_by(entry)["p5"])
 
-    own = [entry for entry in results["points"] if entry["method"] == method]
     enough = [entry for entry in own if chosen_by(entry)["p1"] >= ASKED]
     precise = max(own, key=lambda entry: (precision(entry), -us(entry)))
     fastest = min(enough, key=us) if enough else precise
     return [fastest] if fastest is precise else [fastest, precise]
-
-
-def chosen_by(entry: Record) -> Record:
-    """`p1` and `p5` that a setting is chosen by; older races chose on the contexts that judge."""
-    found: Record = entry.get("chosen_by", entry)
-    return found
 
 
 def setting(entry: Record) -> str:

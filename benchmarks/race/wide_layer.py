@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ BATCH = 512
 SLICE = 128  # contexts whose V logits stay in the cache while they become gradients
 LEARNING_RATE = 1e-3
 ADAM_EPSILON = 1e-6  # a word that is never a target is not pushed down at full step
+
+
+Reached: TypeAlias = dict[str, float]
 
 
 class Reading(NamedTuple):
@@ -74,24 +77,27 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
     heldout, test = alternate(read(weights, unseen, "unseen", progress))
 
     layer = initial_layer(weights, known, wide, torch.bincount(wide_N[:seen], minlength=WORDS))
-    reached = {"before training": perplexity(layer, test)}
+    reached = {"before training": perplexity(layer, *test[:2])}
     train_layer(layer, train, new_V, progress)
-    reached |= {
-        name: perplexity(layer, part)
-        for name, part in (
-            ("fit", Reading(*(x[::8] for x in fit))),
-            ("heldout", heldout),
-            ("test", test),
-        )
-    }
+    every_eighth = Reading(*(x[::8] for x in fit))
+    for name, part in (("fit", every_eighth), ("heldout", heldout), ("test", test)):
+        reached[name] = perplexity(layer, *part[:2])
     print("perplexity", reached)
+    path = cache / "lm-docs-70k.npz"
+    keep(path, layer, fit.hidden, heldout.hidden, test.hidden, reached)
+
+
+def keep(
+    path: Path, layer: nn.Linear, fit: Tensor, heldout: Tensor, test: Tensor, reached: Reached
+) -> None:
+    """Write a softmax, contexts of it, and the perplexities reached."""
     np.savez(
-        cache / "lm-docs-70k.npz",
+        path,
         W=layer.weight.detach().numpy(),
         b=layer.bias.detach().numpy(),
-        H_fit=fit.hidden.numpy(),
-        H_heldout=heldout.hidden.numpy(),
-        H_test=test.hidden.numpy(),
+        H_fit=fit.numpy(),
+        H_heldout=heldout.numpy(),
+        H_test=test.numpy(),
         perplexity=json.dumps(reached),
     )
 
@@ -208,11 +214,11 @@ def gradients(layer: nn.Linear, batch: Reading, mean_weight: float) -> None:
 
 
 @torch.inference_mode()
-def perplexity(layer: nn.Linear, reading: Reading) -> float:
+def perplexity(layer: nn.Linear, hidden_ND: Tensor, following_N: Tensor) -> float:
     """exp of the mean cross-entropy."""
     loss = 0.0
-    for start in range(0, len(reading.following), SLICE):
-        logits = layer(reading.hidden[start : start + SLICE].float())
-        target = reading.following[start : start + SLICE]
-        loss += float(nn.functional.cross_entropy(logits, target, reduction="sum"))
-    return math.exp(loss / len(reading.following))
+    parts = zip(torch.split(hidden_ND, SLICE), torch.split(following_N, SLICE), strict=True)
+    for hidden, following in parts:
+        logits = layer(hidden.float())
+        loss += float(nn.functional.cross_entropy(logits, following, reduction="sum"))
+    return math.exp(loss / len(following_N))

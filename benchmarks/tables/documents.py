@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,9 +11,9 @@ from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
 from benchmarks.tables import draws, huggingface, llamacpp, papers, published, races, service
 from benchmarks.tables.figures import markdown
-from benchmarks.tables.page import render
 from benchmarks.tables.results import GROWTH, load
 
+BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ROOT = raw.RESULTS.parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -53,6 +54,20 @@ def documents() -> Iterator[tuple[str, str]]:
             yield path, load_markdown(found)
         elif "points" in found:
             yield path, race_markdown(found)
+
+
+def render(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """Return `text` with every table written from the raw results; ValueError for other names."""
+
+    def table(block: re.Match[str]) -> str:
+        make = tables.get(block["name"])
+        if make is None:
+            raise ValueError(
+                f"there is no table {block['name']!r}, allowed: {', '.join(sorted(tables))}"
+            )
+        return f"{block[1]}\n{make()}\n{block[3]}"
+
+    return BLOCK.sub(table, text)
 
 
 def raw_names() -> list[str]:

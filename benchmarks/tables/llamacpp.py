@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.llamacpp.contenders import BODY, HEADS, PEER
-from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown
-from benchmarks.tables.results import load, present
+from benchmarks.tables.figures import ABSENT, digits, markdown
+from benchmarks.tables.results import load
 
 
 def speeds(way: str) -> str:
@@ -34,8 +34,6 @@ def speeds(way: str) -> str:
         features = instructions(build["system_info"])
         if (line := f"{build['cpu']}; {build['name']}: {features}.") not in about:
             about.append(line)
-    if not rows:
-        return UNMEASURED
     head = ["model", "text", "threads", "llama.cpp's own head", *(f"`{name}`" for name in heads)]
     head += ["no head: the limit", "rows of W a token"]
     if way != "greedy":
@@ -60,8 +58,6 @@ def first(raw: str = "llamacpp", by_threads: bool = False) -> str:
         if per_s[PEER] > of_row.get(kind, {PEER: 0.0})[PEER]:
             of_row[kind] = per_s
         about[f"{build['cpu']}; {build['name']}: {instructions(build['system_info'])}."] = None
-    if not fastest:
-        return UNMEASURED
     names = [*HEADS, BODY]
     rows = []
     for (model, threads), kinds in fastest.items():
@@ -87,15 +83,13 @@ def judged() -> str:
         tokens = sum(max(each["tokens"] for each in one.values()) for one in ones)
         found = ([one[head] for one in ones if head in one] for head in heads)
         rows.append([name, f"{tokens:,}", *(wrong(each) if each else ABSENT for each in found)])
-    if not rows:
-        return UNMEASURED
     names = (name if name == PEER else f"`{name}`" for name in heads)
     return markdown(["model", "tokens", *names], rows)
 
 
 def judgements() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each model with what was counted for each head, once for each kind of text."""
-    for name, found in models():
+    for name, found in load("llamacpp").items():
         for one in found.get("judged", {}).values():
             yield name, one
 
@@ -123,19 +117,13 @@ def runs(
     way: str, raw: str = "llamacpp"
 ) -> Iterator[tuple[str, dict[str, Any], str, str, dict[str, Any]]]:
     """Each model's label, build, kind of text, number of threads, and results."""
-    for name, found in models(raw):
+    for name, found in load(raw).items():
         shape = f"{name}: V = {found['index']['vocab_size']:,}, D = {found['index']['dim']:,}"
         for build, of_build in found.get("builds", {}).items():
             label = shape if build == "wheel" else f"{shape}, {build} build"
             for kind, by_threads in of_build.get(way, {}).items():
                 for threads, one in by_threads.items():
                     yield label, of_build, kind, threads, one
-
-
-def models(raw: str = "llamacpp") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Those that were measured."""
-    if present(raw):
-        yield from load(raw).items()
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -8,9 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from benchmarks import raw
 from benchmarks.papers.__main__ import PAPERS
+from benchmarks.race.points import LOW, Race
 from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
-from benchmarks.tables.results import LOW, Race, load, present, race
+from benchmarks.tables.results import load, race
 
 # Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
 # for each method here, the first that took part.
@@ -76,9 +78,7 @@ SETTINGS = {
 
 def table_2() -> str:
     """Render Table 2 of Chen et al. with our races of similar shapes."""
-    races = [[race(name)] for name in SHAPES]
-    if present(FAIR):
-        races[0].insert(0, Race(load(FAIR)))
+    races = [[Race(load(FAIR)), race(SHAPES[0])], *([race(name)] for name in SHAPES[1:])]
     rows = []
     for methods, theirs in TABLE_2.items():
         cells = [methods[0].removeprefix("logitsieve ")]
@@ -103,8 +103,7 @@ def fastest(races: list[Race], methods: tuple[str, ...]) -> str:
         return "not raced"
     found = each.fastest(method.__eq__, LOW)
     if found is None:
-        own = (point for point in each.results["points"] if point["method"] == method)
-        best = max(own, key=lambda point: float(point["p1"]))
+        best = max(each.of(method), key=lambda point: float(point["p1"]))
         return f"at most {best['p1']:.3f}"
     shown = "" if method == methods[0] else f"{method.removeprefix('logitsieve ')} "
     return f"{shown}{ratio(exact.us / found.us)} {found.p1:.3f} / {found.p5:.3f}"
@@ -113,7 +112,8 @@ def fastest(races: list[Race], methods: tuple[str, ...]) -> str:
 def measured(paper: str, run: str) -> str:
     """All rows of one raw file, if it is there."""
     name = f"papers/{paper}-{run.replace(' ', '-')}"
-    return table(load(name)) if present(name) else UNMEASURED
+    there = (raw.RESULTS / f"{name}.json.gz").exists()
+    return table(load(name)) if there else UNMEASURED
 
 
 def table(results: dict[str, Any]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from benchmarks.race.table import chosen_by, setting
-from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
+from benchmarks.race.points import BATCH, ONE, Race, Record, chosen_by
+from benchmarks.race.table import setting
+from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
 from benchmarks.tables.llamacpp import instructions
-from benchmarks.tables.results import BATCH, ONE, load, present
+from benchmarks.tables.results import load
 from demo.published import MODELS
 
 OWN = "llama.cpp Q8_0"
@@ -18,11 +18,9 @@ ENOUGH = 0.998  # P@1 that counts as an answer
 
 def race(name: str) -> str:
     """A row for each method, the fastest setting with enough precision, or the most precise."""
-    if not present(f"race/{name}"):
-        return UNMEASURED
     results = load(f"race/{name}")
-    raced = dict.fromkeys(point["method"] for point in results["points"])
-    points = {method: chosen(results, method) for method in raced}
+    each = Race(results)
+    points = {method: chosen(each.of(method)) for method in each.methods}
     own = points[OWN]
     rows = []
     for method, point in points.items():
@@ -47,16 +45,15 @@ def race(name: str) -> str:
     return markdown(head, rows) + f"\nllama.cpp: {instructions(results['llama.cpp'])}.\n"
 
 
-def chosen(results: dict[str, Any], method: str) -> dict[str, Any]:
+def chosen(own: list[Record]) -> Record:
     """The setting of a method that is shown."""
-    own: list[dict[str, Any]] = [one for one in results["points"] if one["method"] == method]
     enough = [point for point in own if chosen_by(point)["p1"] >= ENOUGH]
     if enough:
         return min(enough, key=lambda point: float(point["us_per_row"][ONE]["median"]))
     return max(own, key=lambda point: float(chosen_by(point)["p1"]))
 
 
-def times(point: dict[str, Any], own: dict[str, Any], mode: str) -> str:
+def times(point: Record, own: Record, mode: str) -> str:
     if mode not in point["us_per_row"]:
         return ABSENT
     us, peer = (one["us_per_row"][mode]["median"] for one in (point, own))

@@ -6,21 +6,9 @@ from collections.abc import Callable, Iterable
 from itertools import compress
 
 from benchmarks.race.kinds import is_narrow
-from benchmarks.race.table import FLOAT32
-from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
-from benchmarks.tables.results import (
-    BATCH,
-    COLD,
-    GROWTH,
-    HIGH,
-    LOW,
-    WARM,
-    Race,
-    Time,
-    load,
-    present,
-    race,
-)
+from benchmarks.race.points import BATCH, COLD, FLOAT32, HIGH, LOW, WARM, Race, Time
+from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
+from benchmarks.tables.results import GROWTH, load, race
 
 MODELS = {  # every softmax of the comparison
     "lm-docs": "LSTM",
@@ -44,11 +32,6 @@ FIRST = ("gemma-3-270m", "smollm2-135m", "lm-docs", "transformer-30k")  # README
 SLICES = ("lm-docs-2000", "lm-docs-4000", "lm-docs-6000", "lm-docs-8000")
 
 
-def raced(names: Iterable[str]) -> dict[str, Race]:
-    """Those that have results."""
-    return {name: race(name) for name in names if present(f"race/{name}")}
-
-
 def ours(name: str) -> bool:
     return name.startswith("logitsieve ")
 
@@ -70,13 +53,11 @@ def comparison(names: Iterable[str], field: str = WARM) -> str:
     """The best exact, quantised and other searches of each softmax, and ours over the first two."""
     rows = []
     for name in names:
-        if not present(f"race/{name}"):
-            continue
         each = race(name)
         exact = each.exact(field=field)
         if exact is None:
             continue
-        dense = each.narrow(field)
+        dense = each.narrow(field=field)
         best = each.fastest(library, HIGH, field=field)
         times = (
             each.fastest("logitsieve certified".__eq__, field=field),
@@ -95,8 +76,6 @@ def comparison(names: Iterable[str], field: str = WARM) -> str:
                 *(against(time, exact, dense) for time in times),
             ]
         )
-    if not rows:
-        return UNMEASURED
     head = ["µs per row (times as fast as float32, as quantised)"]
     head += ["best exact float32", "best quantised head, its P@1 / P@5", "best other library"]
     head += [
@@ -113,7 +92,8 @@ def comparison(names: Iterable[str], field: str = WARM) -> str:
 def first() -> str:
     """The best quantised product of each softmax that README.md shows, and heads over it."""
     rows = []
-    for name, each in raced(FIRST).items():
+    for name in FIRST:
+        each = race(name)
         dense = each.narrow()
         if dense is None:
             continue
@@ -129,13 +109,14 @@ def certified_by_shape() -> str:
     """One row a call, then 64, each beside the best exact float32; and memory."""
     head = ["", "V", "D", "best exact", "`certified`", "B = 64", "memory"]
     rows = []
-    for name, each in raced(SHAPES).items():
+    for name in SHAPES:
+        each = race(name)
         exact, certified = each.exact(), each.head("certified")
         exact64, certified64 = each.exact(BATCH), each.head("certified", mode=BATCH)
         if exact is None or certified is None:
             continue
         batch = f"{digits(exact64.us)} / {against(certified64, exact64)}" if exact64 else ABSENT
-        share = each.point("logitsieve certified")["bytes_beyond_w"] / each.results["weight_bytes"]
+        share = each.of("logitsieve certified")[0]["bytes_beyond_w"] / each.results["weight_bytes"]
         shape = f"{each.vocab_size:,}", f"{each.dim:,}"
         times = digits(exact.us), against(certified, exact), batch
         rows.append([name, *shape, *times, f"{100 * share:.0f} % of W"])
@@ -145,7 +126,7 @@ def certified_by_shape() -> str:
 def growth() -> str:
     """Each vocabulary of growth.json.gz, and the slices of lm-docs."""
     races = {f"synthetic, {int(words):,}": Race(found) for words, found in load(GROWTH).items()}
-    slices = {f"LSTM's {it.vocab_size:,} most frequent": it for it in raced(SLICES).values()}
+    slices = {f"LSTM's {it.vocab_size:,} most frequent": it for it in map(race, SLICES)}
     head = ["V", "best exact float32", "`exact`", "`certified`", "`screen`, P@1 >= 0.98"]
     rows = []
     for name, each in (slices | races).items():
@@ -164,9 +145,8 @@ def shown(name: str) -> str:
     return f"`{name.removeprefix('logitsieve ')}`" if ours(name) else name
 
 
-def screen() -> str:
+def screen(times: dict[str, dict[str, dict[str, float]]]) -> str:
     """`make bench`: each contender at each number of rows a call."""
-    times = load("screen")["us_per_row"]
     rows = []
     for name in next(iter(times.values())):
         cells = [shown(name)]
@@ -182,7 +162,7 @@ def screen() -> str:
 def processors() -> str:
     """The contenders of `make bench` with all that the CPU has, and held to AVX2."""
     files = {"": "screen", ", AVX2": "screen-avx2"}
-    found = {label: load(name)["us_per_row"] for label, name in files.items() if present(name)}
+    found = {label: load(name)["us_per_row"] for label, name in files.items()}
     names = list(found[""]["1"])
     rows = []
     for batch in found[""]:
@@ -199,6 +179,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "races, cold": lambda: comparison(MODELS, COLD),
     "certified by shape": certified_by_shape,
     "growth": growth,
-    "screen": screen,
+    "screen": lambda: screen(load("screen")["us_per_row"]),
     "processors": processors,
 }

@@ -10,9 +10,9 @@ from benchmarks.tables.figures import digits, markdown
 from benchmarks.tables.results import load
 
 
-def kernels() -> str:
+def kernels(records: list[dict[str, Any]]) -> str:
     rows = []
-    for one in load("kernels")["records"]:
+    for one in records:
         shape = f"{one['vocab_size']:,}", f"{one['dim']:,}"
         times = f"{one['us_per_row']:,.2f}", f"{one['bound_us_per_row']:,.2f}"
         rows.append([one["name"], *shape, *times, f"{one['share']:.0%}", one["by"]])
@@ -20,10 +20,10 @@ def kernels() -> str:
     return markdown(head, rows)
 
 
-def calls() -> str:
+def calls(asked: dict[str, Any]) -> str:
     """One row over gRPC beside an echo of the same messages."""
     rows = []
-    for name, found in load("rpc")["asked"].items():
+    for name, found in asked.items():
         echo, us = found["us"]["echo"], found["us"]["logitsieve"]
         times = (f"{time:,.0f}" for time in (echo["p50"], echo["p99"], us["p50"], us["p99"]))
         ratios = ("ratios_p50", "ratios_on_uvloop_p50")
@@ -36,10 +36,10 @@ def calls() -> str:
 STEPS = {"top_k": "`topk`", "beam_step": "beam 5"}
 
 
-def steps() -> str:
+def steps(found: list[dict[str, Any]]) -> str:
     """Whole steps: in process, as unary calls, and on a stream."""
     rows = []
-    for one in load("rpc")["steps"]:
+    for one in found:
         sentences, us = one["rows"] // 5, one["us"]
         count = f", {sentences} sentence{'s' * (sentences > 1)}" * (one["step"] == "beam_step")
         times = [us["in process"]["p50"]]
@@ -56,21 +56,12 @@ LOADS = ((1, 1), (1, 64), (64, 16))  # rows a call, clients
 RUNS = {"echo": "echo", "own head": "default head", "exact": "`exact`"}
 
 
-def closed_load(rows: int, clients: int) -> Any:
-    """The runs of a closed loop."""
-    [found] = [
-        one["runs"]
-        for one in load("load")["closed"]
-        if (one["rows"], one["clients"]) == (rows, clients)
-    ]
-    return found
-
-
 def under_load() -> str:
     lines = []
+    runs = {(one["rows"], one["clients"]): one["runs"] for one in load("load")["closed"]}
     for rows, clients in LOADS:
         for number, (name, label) in enumerate(RUNS.items()):
-            run = closed_load(rows, clients)[name]
+            run = runs[rows, clients][name]
             rate = digits(run["good_per_s"])
             many = f" ({digits(rows * run['good_per_s'])} rows/s)" * (rows > 1 and name != "echo")
             times = [digits(run["us"][rank] / 1000) for rank in ("p50", "p99", "p99.9")]
@@ -79,8 +70,8 @@ def under_load() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "kernels": kernels,
-    "calls": calls,
-    "steps": steps,
+    "kernels": lambda: kernels(load("kernels")["records"]),
+    "calls": lambda: calls(load("rpc")["asked"]),
+    "steps": lambda: steps(load("rpc")["steps"]),
     "load": under_load,
 }

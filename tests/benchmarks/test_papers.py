@@ -1,7 +1,6 @@
 """The papers' experiments: classes that a loss scores, their commands, their tables."""
 
 from math import exp
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from benchmarks.tables.figures import UNMEASURED
 from logitsieve.training import SampledSoftmax
 from tests.training.loss_kit import doubles
 
-SMALL = Options(words=300, seeds=1, seconds=0.01, data="demo", shared=Path(), cache=Path())
+SMALL = Options(words=300, seeds=1, seconds=0.01, data="demo")
 TARGET = torch.arange(20)
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks.llamacpp.__main__ import speeds
-from benchmarks.llamacpp.contenders import BODY, DRAWN, PEER, Chain, contenders
+from benchmarks.llamacpp.contenders import BODY, PEER, Chain, contenders
 from benchmarks.llamacpp.judge import judge
-from benchmarks.published.contexts import JUDGED, PLAIN, asked, contexts_folder, drawn, read
+from benchmarks.published.contexts import JUDGED, PLAIN, answers, asked, contexts_folder, read
 from benchmarks.published.texts import Paragraphs
+from benchmarks.race.points import ONE
 from benchmarks.tables import published
-from benchmarks.tables.results import ONE
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -30,16 +30,6 @@ PAGE = '<div class="para">one <em>two</em></div><p>no</p><div><div class="para">
 
 def test_paragraphs_of_a_page() -> None:
     assert Paragraphs(PAGE).found == ["one two", "three"]
-
-
-def test_draws_are_of_the_nucleus() -> None:
-    logits = np.full(2000, -50, np.float32)
-    logits[[7, 1500, 3]] = 3.0, 2.0, -4.0
-    random = np.random.default_rng(0)
-    found = [drawn(logits, random) for _ in range(300)]
-    assert set(found) == {7, 1500}
-    wanted = 1 / (1 + np.exp(-1 / DRAWN["temperature"]))
-    assert found.count(7) / 300 == pytest.approx(wanted, abs=0.08)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +53,13 @@ def test_contexts_are_spread_over_the_places_of_all_stretches(gguf: Path) -> Non
         assert rows.shape == (3, context.gguf.dim)
         np.testing.assert_array_equal(rows[:2], whole[[1, 2]])
         assert asked(context, "why") == PLAIN.format(prompt="why")
+
+
+def test_each_prompt_has_an_answer(gguf: Path) -> None:
+    with LlamaContext(gguf, positions=256) as context:
+        first, *others = answers(context, lambda *_: None)
+        assert len(others) == 59
+        assert first.first < len(first.tokens) <= first.first + 97
 
 
 def test_what_an_index_is_fitted_on_begins_with_the_primer(gguf: Path, tmp_path: Path) -> None:
@@ -131,5 +128,5 @@ def test_the_shown_setting_is_the_fastest_that_is_precise_enough() -> None:
         {"method": "a", "p1": p1, "us_per_row": {ONE: {"median": us}}}
         for p1, us in ((0.9, 1.0), (0.999, 3.0), (1.0, 4.0))
     ]
-    assert published.chosen({"points": points}, "a")["p1"] == 0.999
-    assert published.chosen({"points": points[:1]}, "a")["p1"] == 0.9
+    assert published.chosen(points)["p1"] == 0.999
+    assert published.chosen(points[:1])["p1"] == 0.9

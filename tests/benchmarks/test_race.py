@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks import timing
-from benchmarks.race import clock, ours, plots, run, synthetic, table
 from benchmarks.race import entrants as racing
+from benchmarks.race import ours, plots, run, synthetic, table
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
-from benchmarks.race.methods import Knobs, Method, augmented
+from benchmarks.race.methods import Engine, Knobs, Method, augmented
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -22,6 +22,7 @@ from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
+from benchmarks.race.points import Race
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import make_hidden, make_softmax
@@ -49,10 +50,9 @@ def test_the_judge_finds_what_is_exact_and_counts_what_is_missing() -> None:
     assert judge.score(ids[:, :5]).precision() == {1: 1.0, 5: 1.0}
     missed = judge.score(ids[:, 1:])
     assert missed.precision() == {1: 0.0, 5: pytest.approx(0.8)}
-    assert missed.wrong_rows == len(HIDDEN)
     doubled = Softmax(np.repeat(SOFTMAX.weight, 2, axis=0), np.repeat(SOFTMAX.bias, 2))
     ids = best(doubled, 6)[:, [0, 1, 2, 3, 5]]  # of the third pair the other word
-    assert make_judge(doubled).score(ids).wrong_rows == 0
+    assert make_judge(doubled).score(ids).precision() == {1: 1.0, 5: 1.0}
     ids = best(SOFTMAX, 5)
     ids[:, 4] = -1  # not found
     assert make_judge().score(ids).precision() == {1: 1.0, 5: pytest.approx(0.8)}
@@ -150,7 +150,6 @@ def point(method: str, us: float, p1: float, **knobs: float) -> dict[str, Any]:
         "knobs": knobs,
         "p1": p1,
         "p5": p1,
-        "wrong_rows": 0,
         "build_seconds": 1.0,
         "bytes_beyond_w": 10,
         "us_per_row": {"B=1 threads=1": {"median": us, "least": us, "most": us}},
@@ -181,11 +180,11 @@ RESULTS: dict[str, Any] = {
 
 
 def test_the_table_has_the_fastest_precise_setting_and_the_most_precise_one() -> None:
-    assert table.baseline(RESULTS, "B=1 threads=1") == ("numpy", 100)
+    assert Race(RESULTS).exact() == ("numpy", 100, 1, 1)
     rows = [line for line in table.markdown(RESULTS).splitlines() if "| logitsieve" in line]
     assert [row.split("|")[3].strip() for row in rows] == ["25.0x", "12.5x"]
     assert [row.split("|")[-2].strip() for row in rows] == ["probes 2", "probes 3"]
-    assert [entry["knobs"] for entry in table.chosen(RESULTS, "ScaNN")] == [{"ef": 1}]
+    assert [entry["knobs"] for entry in table.chosen(Race(RESULTS), "ScaNN")] == [{"ef": 1}]
     with pytest.raises(ValueError, match="to compare with"):
         table.markdown({**RESULTS, "points": RESULTS["points"][2:]})
 
@@ -205,17 +204,12 @@ def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
     assert "cold" not in table.markdown(RESULTS)
 
 
-class Recording:
+class Recording(Method):
     """A method that answers nothing and notes every row that it gets."""
 
     name, nbytes = "numpy", 0
 
-    @property
-    def settings(self) -> list[Knobs]:
-        return [{}]
-
     def __init__(self) -> None:
-        self.built: Knobs = {}
         self.rows: list[float] = []
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
@@ -229,29 +223,29 @@ class Recording:
 def test_other_work_passes_before_each_cold_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
     method = Recording()
     monkeypatch.setattr(timing, "clear_cache", lambda: method.rows.append(np.inf))
-    monkeypatch.setattr(clock, "MODE_NS", 0)
+    monkeypatch.setattr(timing, "MODE_NS", 0)
     hidden = np.arange(20, dtype=np.float32).reshape(10, 2)
-    points = [clock.Engine(method, {})]
-    cold = clock.time_points(points, hidden, clock.Mode(1, 1, cold=True), 5, quiet)
+    points = [Engine(method, {})]
+    cold = timing.time_points(points, hidden, timing.Mode(1, 1, cold=True), 5, quiet)
     assert 0 < cold[0]["least"] <= cold[0]["median"] <= cold[0]["most"]
     calls = method.rows[2:]  # the first two are to know how long one takes
-    assert len(calls) == 2 * timing.COLD_CALLS * clock.LEAST_ROUNDS
+    assert len(calls) == 2 * timing.COLD_CALLS * timing.LEAST_ROUNDS
     assert np.isinf(calls[::2]).all()
     assert np.isfinite(calls[1::2]).all()
     assert len(set(calls[1::2])) >= timing.COLD_CALLS
     method.rows.clear()
-    monkeypatch.setattr(clock, "TURN_NS", 200_000)
-    clock.time_points(points, hidden, clock.Mode(1, 1), 5, quiet)
+    monkeypatch.setattr(timing, "TURN_NS", 200_000)
+    timing.time_points(points, hidden, timing.Mode(1, 1), 5, quiet)
     assert np.isfinite(method.rows).all()
 
 
 def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough() -> None:
-    assert table.narrowest(RESULTS, "B=1 threads=1") is None
+    assert Race(RESULTS).narrow() is None
     half = [*RESULTS["points"], point("torch bfloat16", 30, 0.99)]
-    assert table.narrowest({**RESULTS, "points": half}, "B=1 threads=1") is None
+    assert Race({**RESULTS, "points": half}).narrow() is None
     raced = [*half, point("onnxruntime int8", 40, 0.995), point("llama.cpp Q4_0", 20, 0.97)]
     results = {**RESULTS, "points": raced}
-    assert table.narrowest(results, "B=1 threads=1") == half[-1]
+    assert Race(results).narrow() == ("torch bfloat16", 30, 0.99, 0.99)
     written = table.markdown(results)
     rows = [line for line in written.splitlines() if "| logitsieve" in line]
     assert [row.split("|")[3].strip() for row in rows] == ["25.0x (7.5x)", "12.5x (3.8x)"]
@@ -273,7 +267,7 @@ def test_one_half_of_the_contexts_chooses_and_the_other_judges() -> None:
     assert entry["p1"] == entry["p1_by_kind"]["all"] == (best_ids[~choosing] == 0).mean()
     lucky = {**point("logitsieve screen", 1, 0.99, probes=9), "chosen_by": {"p1": 0.9, "p5": 0.9}}
     results = {**RESULTS, "points": [*RESULTS["points"], lucky]}
-    assert table.chosen(results, "logitsieve screen") == RESULTS["points"][3:5]
+    assert table.chosen(Race(results), "logitsieve screen") == RESULTS["points"][3:5]
 
 
 def test_every_contender_has_a_kind() -> None:
@@ -305,5 +299,5 @@ def test_a_synthetic_softmax_is_the_same_every_time(monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(first.weight, second.weight)
     np.testing.assert_array_equal(first.test, second.test)
     assert not np.array_equal(first.fit[:100], first.heldout)
-    assert "top-1 probability" in first.beside
+    assert "log_probabilities" in first.beside
     assert synthetic.top1_entropy(np.zeros((3, 8))) == pytest.approx((1 / 8, np.log(8)))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from benchmarks.race import datasets, language_models, wide_layer
-from benchmarks.race.language_models import LSTM, Design, Transformer, perplexity, read, train
+from benchmarks.race.language_models import LSTM, Design, Transformer, read, train
 from benchmarks.race.prepare import prepared
-from benchmarks.race.wide_layer import Reading, alternate, gradients, initial_layer
+from benchmarks.race.wide_layer import Reading, alternate, gradients, initial_layer, perplexity
 from logitsieve.training.trainer import Vocabulary
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from benchmarks.tables import documents
 from benchmarks.tables.figures import digits, markdown, ratio
-from benchmarks.tables.page import render
 
 PAGE = """One row takes 117 µs.
 
@@ -25,10 +24,10 @@ def test_a_page_agrees_with_the_raw_results(path: str, text: str) -> None:
 def test_tables_have_commands_marks_and_names() -> None:
     rows = documents.index().splitlines()[2:]
     assert len(rows) == len(documents.raw_names())
-    text = render(PAGE, {"times": lambda: markdown(["a", ""], [["1", ""]])})
+    text = documents.render(PAGE, {"times": lambda: markdown(["a", ""], [["1", ""]])})
     assert text == PAGE.replace("old", "\n| a | |\n|---|---|\n| 1 | |\n")
     with pytest.raises(ValueError, match="there is no table 'times', allowed: other"):
-        render(PAGE, {"other": str})
+        documents.render(PAGE, {"other": str})
 
 
 def test_figures_have_three_digits_and_ratios_two() -> None:

@@ -32,13 +32,13 @@ def test_other_work_is_not_part_of_a_cold_call(monkeypatch: pytest.MonkeyPatch) 
 def test_contenders_get_the_same_batches(cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     cleared: list[int] = []
     monkeypatch.setattr(timing, "clear_cache", lambda: cleared.append(1))
-    monkeypatch.setattr(timing, "ROUND_NS", 100_000)
+    monkeypatch.setattr(timing, "TURN_NS", 100_000)
     seen: dict[str, set[float]] = {"a": set(), "b": set()}
     contenders = {
         name: lambda hidden, k, name=name: seen[name].add(float(hidden[0, 0])) for name in seen
     }
-    batches = timing.batches_of(np.arange(40, dtype=np.float32).reshape(20, 2), 2)
-    us = timing.race(contenders, batches, 5, cold=cold)
+    hidden = np.arange(40, dtype=np.float32).reshape(20, 2)
+    us = timing.race(contenders, hidden, 2, 5, cold=cold)
     assert all(0 < us[name]["least"] <= us[name]["median"] for name in contenders)
-    assert seen["a"] == seen["b"] == {float(batch[0, 0]) for batch in batches}
+    assert seen["a"] == seen["b"] == set(hidden[::2, 0].tolist())
     assert bool(cleared) == cold

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.race.methods import Peer, Queries, augmented
+from benchmarks.race.methods import Method, Queries, augmented, best_places
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -28,7 +28,7 @@ LABEL_BLOCK = 256
 GATE_CONTEXTS = 1000  # that the gates start from
 
 
-class AdaptiveSoftmax(Peer):
+class AdaptiveSoftmax(Method):
     """`first` words in the first level, then a cluster up to five times as many, then the rest."""
 
     name = "adaptive softmax"
@@ -66,7 +66,7 @@ class AdaptiveSoftmax(Peer):
         """Plain numpy, as in Chen et al. 2019; clusters take the rows that need them together."""
         queries = self._queries(hidden)
         logits_BF = queries @ self._head.T
-        best = _best(logits_BF[:, : self._first], k)
+        best = best_places(logits_BF[:, : self._first], k)
         ids_BK, value_BK = best, np.take_along_axis(logits_BF, best, 1)
         for number, (down, up) in enumerate(self._tails):
             gate_B = logits_BF[:, self._first + number]
@@ -77,10 +77,10 @@ class AdaptiveSoftmax(Peer):
             top = inner.max(axis=1, keepdims=True)
             inner -= top + np.log(np.exp(inner - top).sum(axis=1, keepdims=True))
             inner += gate_B[rows, None]
-            chosen = _best(inner, min(k, inner.shape[1]))
+            chosen = best_places(inner, min(k, inner.shape[1]))
             both_ids = np.concatenate([ids_BK[rows], chosen + self._starts[number]], 1)
             both = np.concatenate([value_BK[rows], np.take_along_axis(inner, chosen, 1)], 1)
-            keep = _best(both, k)
+            keep = best_places(both, k)
             ids_BK[rows] = np.take_along_axis(both_ids, keep, 1)
             value_BK[rows] = np.take_along_axis(both, keep, 1)
         return np.asarray(self._words_V[ids_BK])
@@ -103,15 +103,6 @@ def exact_labels(softmax: Softmax, contexts: Float32) -> tuple[np.ndarray, np.nd
             ids.append(top.indices)
             mass.append(torch.softmax(top.values, 1))
     return torch.cat(ids).numpy(), torch.cat(mass).numpy()
-
-
-def _best(values: np.ndarray, k: int) -> np.ndarray:
-    """Places of the k largest of each row, largest first."""
-    places = np.argpartition(values, -k, axis=1)[:, -k:] if k < values.shape[1] else None
-    if places is None:
-        return np.argsort(-values, axis=1)
-    order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
-    return np.take_along_axis(places, order, 1)
 
 
 def _tails(levels: nn.AdaptiveLogSoftmaxWithLoss) -> list[tuple[nn.Linear, nn.Linear]]:

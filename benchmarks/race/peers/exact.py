@@ -1,36 +1,69 @@
-"""The exact softmax of numpy, torch and faiss: what speed-ups are measured against."""
+"""The exact softmax as its users have it, by numpy, torch and faiss: what speed-ups are over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
+import faiss
 import numpy as np
 import torch
 
-from benchmarks.baselines import faiss_exact, numpy_exact, torch_exact
-from benchmarks.race.methods import Peer
-from benchmarks.timing import Search
+from benchmarks.race.methods import Method, Queries, augmented, best_places
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
-MAKERS: dict[str, tuple[Callable[[Softmax], Search], int]] = {  # and which result holds the ids
-    "numpy": (numpy_exact, 0),
-    "torch": (torch_exact, 1),
-    "faiss IndexFlatIP": (faiss_exact, 1),
-    "torch bfloat16": (lambda softmax: torch_exact(softmax, torch.bfloat16), 1),
+TopK: TypeAlias = Callable[[Float32, int], np.ndarray]
+
+
+def numpy_exact(softmax: Softmax) -> TopK:
+    """A matrix product, argpartition, and a sort of the k best."""
+    weight_DV, bias = softmax.weight.T, softmax.bias
+
+    def search(hidden: Float32, k: int) -> np.ndarray:
+        logits = hidden @ weight_DV
+        logits += bias
+        return best_places(logits, k)
+
+    return search
+
+
+def torch_exact(softmax: Softmax, dtype: torch.dtype = torch.float32) -> TopK:
+    """torch.nn.functional.linear and torch.topk; in bfloat16 it rounds, so that it is not exact."""
+    weight, bias = (torch.from_numpy(a.copy()).to(dtype) for a in (softmax.weight, softmax.bias))
+
+    def search(hidden: Float32, k: int) -> np.ndarray:
+        with torch.inference_mode():
+            rows = torch.from_numpy(hidden).to(dtype)
+            return torch.topk(torch.nn.functional.linear(rows, weight, bias), k)[1].numpy()
+
+    return search
+
+
+def faiss_exact(softmax: Softmax) -> TopK:
+    """IndexFlatIP; the bias is one more dimension, of ones in the query."""
+    rows, queries = augmented(softmax), Queries(softmax.dim)
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(rows)
+    return lambda hidden, k: np.asarray(index.search(queries(hidden), k)[1])
+
+
+MAKERS: dict[str, Callable[[Softmax], TopK]] = {
+    "numpy": numpy_exact,
+    "torch": torch_exact,
+    "faiss IndexFlatIP": faiss_exact,
+    "torch bfloat16": partial(torch_exact, dtype=torch.bfloat16),
 }
 
 
-class ExactPeer(Peer):
+class ExactPeer(Method):
     """One of `MAKERS`; libraries that keep a copy of W could share it, so none is counted."""
 
     nbytes = 0
 
     def __init__(self, name: str, softmax: Softmax) -> None:
-        self.name = name
-        make, self._place = MAKERS[name]
-        self._search = make(softmax)
+        self.name, self._search = name, MAKERS[name](softmax)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Ids of a full product; bfloat16 rounds, so that it is not exact."""
-        return np.asarray(self._search(hidden, k)[self._place])  # type: ignore[index]
+        return self._search(hidden, k)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from benchmarks.race.methods import Peer, Queries, augmented
+from benchmarks.race.methods import Method, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
 WIDTH = 64  # dimensions are padded to whole multiples, so that levels and vectors are even
 
 
-class FaissPanorama(Peer):
+class FaissPanorama(Method):
     """The bias is one more dimension; W's principal directions are those of its rows, uncentred."""
 
     name = "faiss IndexFlatIPPanorama"

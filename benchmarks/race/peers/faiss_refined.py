@@ -17,7 +17,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Peer, Queries, augmented
+from benchmarks.race.methods import Knobs, Method, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -30,7 +30,7 @@ CODES = {  # faiss's name of an index of so many dimensions, and the factors to 
 }
 
 
-class FaissRefined(Peer):
+class FaissRefined(Method):
     """One of `CODES`; the float32 rows are one array for all of them."""
 
     def __init__(self, softmax: Softmax, codes: str) -> None:

@@ -65,49 +65,40 @@ def search(
 ) -> None:
     """The K best of `budget` candidates of each row; `seen_V` is False before and after."""
     words, dim = rows_VD.shape
-    found = np.empty(budget, np.int32)
+    found, step_D = np.empty(budget, np.int32), np.empty(dim, np.int64)
     product_D, heap_D = np.empty(dim, np.float32), np.empty(dim, np.int32)
-    step_D = np.empty(dim, np.int32)
     value_K = np.empty(ids_BK.shape[1], np.float32)
     for row in range(len(hidden_BD)):
-        hidden_D = hidden_BD[row]
+        hidden_D, count = hidden_BD[row], 0
         for d in range(dim):
-            step_D[d] = 0
-            product_D[d] = hidden_D[d] * value_DV[d, 0 if hidden_D[d] >= 0 else words - 1]
-            heap_D[d] = d
+            step_D[d], heap_D[d] = 0, d
+            product_D[d] = hidden_D[d] * value_DV[d, ranked(hidden_D[d], 0, words)]
         for place in range(dim // 2, -1, -1):
             sink(heap_D, product_D, place)
-        count = 0
         while count < budget:
             d = heap_D[0]
-            forward = hidden_D[d] >= 0
-            while True:  # the next row of this ranking that is not a candidate yet
-                place = step_D[d] if forward else words - 1 - step_D[d]
-                word = order_DV[d, place]
-                if not seen_V[word]:
-                    break
+            x = hidden_D[d]
+            place = ranked(x, step_D[d], words)
+            while seen_V[order_DV[d, place]]:
                 step_D[d] += 1
-            product = hidden_D[d] * value_DV[d, place]
-            if product < product_D[d]:
-                product_D[d] = product  # its first rows were taken through other dimensions
+                place = ranked(x, step_D[d], words)
+            product = x * value_DV[d, place]
+            if product < product_D[d]:  # the rows before it are candidates already
+                product_D[d] = product
                 sink(heap_D, product_D, 0)
                 continue
-            seen_V[word] = True
-            found[count] = word
+            found[count] = order_DV[d, place]
+            seen_V[found[count]] = True
             count += 1
-            if count == words:
-                break
-            step_D[d] += 1
-            if step_D[d] == words:
-                product_D[d] = -np.inf
-                step_D[d] = words - 1
-            else:
-                place = step_D[d] if forward else words - 1 - step_D[d]
-                product_D[d] = hidden_D[d] * value_DV[d, place]
-            sink(heap_D, product_D, 0)
         for place in range(count):
             seen_V[found[place]] = False
-        best_of(rows_VD, hidden_D, found[:count], ids_BK[row], value_K)
+        best_of(rows_VD, hidden_D, found, ids_BK[row], value_K)
+
+
+@fast
+def ranked(x: Any, step: int, words: int) -> int:
+    """The place of the row with the largest product with x after `step` others."""
+    return step if x >= 0 else words - 1 - step
 
 
 @fast

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Peer, Queries, augmented
+from benchmarks.race.methods import Knobs, Method, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
+from logitsieve.index_builder.reduction import augmented as equally_long
 
 EFS = (5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
 
 
-class Hnswlib(Peer):
+class Hnswlib(Method):
     """M edges a node (2 M on the ground level)."""
 
     def __init__(
@@ -28,12 +29,7 @@ class Hnswlib(Peer):
 
         self.name = f"hnswlib {space}"
         self.built = {"M": edges, "ef_construction": construction}
-        rows = augmented(softmax)
-        self._dim = softmax.dim
-        if space == "l2":
-            squared_V = (rows.astype(np.float64) ** 2).sum(axis=1)
-            missing_V = np.sqrt(squared_V.max() - squared_V).astype(np.float32)
-            rows = np.concatenate([rows, missing_V[:, None]], axis=1)
+        rows = equally_long(softmax) if space == "l2" else augmented(softmax)
         self._queries = Queries(softmax.dim, rows.shape[1])
         self._index = hnswlib.Index(space=space, dim=rows.shape[1])
         self._index.init_index(

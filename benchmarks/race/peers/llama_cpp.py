@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.llamacpp.builds import native_backend
-from benchmarks.race.methods import Knobs, Peer, best_ids
+from benchmarks.race.methods import Knobs, Method, best_ids
 from demo.published import CACHE
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
@@ -91,7 +91,7 @@ def system_info() -> str:
     return loaded().system_info
 
 
-class LlamaCpp(Peer):
+class LlamaCpp(Method):
     """W in one of `FORMATS`, or in the blocks of a file; ggml's memory is kept until the end."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.race.methods import Knobs, Peer
+from benchmarks.race.methods import Knobs, Method
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -25,7 +25,7 @@ CONTRIB = "com.microsoft"
 SETTINGS = {"session.force_spinning_stop": "1"}  # no thread of the pool spins in others' turns
 
 
-class OnnxRuntime(Peer):
+class OnnxRuntime(Method):
     """W in one of the forms `STORED`; a session for each number of threads."""
 
     def __init__(self, softmax: Softmax, stored: str) -> None:

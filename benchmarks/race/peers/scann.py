@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Peer, Queries, augmented
+from benchmarks.race.methods import Knobs, Method, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -19,7 +19,7 @@ REORDER = (10, 30, 100, 300, 1000)
 SEARCHED = (0.02, 0.05, 0.1, 0.2, 0.4)  # of the leaves
 
 
-class Scann(Peer):
+class Scann(Method):
     """`tree` 1 partitions the rows, 0 scores all of them."""
 
     name = "ScaNN"

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import torch
 
-from benchmarks.race.methods import Peer
+from benchmarks.race.methods import Method
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -25,7 +25,7 @@ def scales_of(weight: torch.Tensor) -> torch.Tensor:
     return weight.abs().amax(dim=1).clamp(min=1e-30) / 127
 
 
-class TorchDynamic(Peer):
+class TorchDynamic(Method):
     """`torch.ops.quantized.linear_dynamic`, which torch.ao.nn.quantized.dynamic.Linear calls."""
 
     name = "torch dynamic int8"
@@ -47,7 +47,7 @@ class TorchDynamic(Peer):
             return torch.topk(logits, k)[1].numpy()
 
 
-class TorchWeightOnly(Peer):
+class TorchWeightOnly(Method):
     """`torch._weight_int8pack_mm` and the bias, in bfloat16.
 
     W is padded to whole vectors: the product reads beyond rows that are none.
