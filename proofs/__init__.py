@@ -4,12 +4,5 @@ from __future__ import annotations
 
 from proofs import certified, exponential, intervals, levels, log_z, route, scan
 
-THEOREMS = [
-    *certified.THEOREMS,
-    *levels.THEOREMS,
-    *scan.THEOREMS,
-    *route.THEOREMS,
-    *exponential.THEOREMS,
-    *log_z.THEOREMS,
-    *intervals.THEOREMS,
-]
+MODULES = certified, levels, scan, route, exponential, log_z, intervals
+THEOREMS = [theorem for module in MODULES for theorem in module.THEOREMS]

@@ -100,13 +100,14 @@ def stored(spare: float) -> Checks:
 
 
 TWICE = 2 * U32 + U32 * U32  # two roundings
+Bounds = Callable[[bool, Fraction, str], str]  # fused, the magnitude of terms, a goal
 
 
-def scaled_sums() -> Checks:
-    """dot = float(sum) scale is within TWICE of sum scale, for any codes of a query."""
-    least, most = SMALLEST / LARGEST_CODE / 2, 2 * LARGEST / LARGEST_CODE
+def scaled_sums(largest: int = 1 << 31, code: float = LARGEST_CODE) -> Checks:
+    """dot = float(sum) scale is within TWICE of sum scale, for a query with codes up to `code`."""
+    least, most = SMALLEST / code / 2, 2 * LARGEST / code
     yield f"""scale = f(scale_); dot = f(f(S) * scale);
-    {{ @FIX(S, 0) /\\ |S| in [1, 1b31] /\\ scale in [{number(least)}, {number(most)}]
+    {{ @FIX(S, 0) /\\ |S| in [1, {largest}] /\\ scale in [{number(least)}, {number(most)}]
     -> dot -/ (S * scale) in [{number(-TWICE)}, {number(TWICE)}] }}"""
 
 
@@ -140,7 +141,7 @@ def margin(share: float, fusions: tuple[bool, ...] = (True, False)) -> Checks:
 
 
 def margins(
-    bounds: Callable[[bool, Fraction, str], str],
+    bounds: Bounds,
     ends: tuple[str, str],
     share: float,
     binades: Iterable[int],
@@ -153,17 +154,21 @@ def margins(
         yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
 
 
-def underflow(least: float) -> Checks:
-    """On both sides of the T that needs no more than its share."""
+def underflow(
+    least: float, bounds: Bounds = bounds, ends: tuple[str, str] = (UPPER, LOWER), power: int = 4
+) -> Checks:
+    """On both sides of the T that needs no more than its share, 2^power above the least binade."""
     allowed = Fraction(least) * (1 - SPARED)
-    for fused, off in product((True, False), (UPPER, LOWER)):
-        yield bounds(fused, Fraction(2) ** (BINADES[0] + 4), f"|{off}| <= {number(allowed)}")
+    for fused, off in product((True, False), ends):
+        yield bounds(fused, Fraction(2) ** (BINADES[0] + power), f"|{off}| <= {number(allowed)}")
 
 
-def finite(largest: float) -> Checks:
-    for fused in (True, False):
-        for value in ("s * dot", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"):
-            yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
+SUMS = "s * dot", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"
+
+
+def finite(largest: float, bounds: Bounds = bounds, sums: tuple[str, ...] = SUMS) -> Checks:
+    for fused, value in product((True, False), sums):
+        yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
 
 
 def normal(least: float) -> Checks:

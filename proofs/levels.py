@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import product
+from functools import partial
 from operator import mul
 from typing import Any
 
 import numpy as np
 
-from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
 from logitsieve.kernels.simd.tables import LARGEST_SUM
 from logitsieve.kernels.sketch.bounds import base_bounds
 from logitsieve.kernels.sketch.encode_query import CoarseFactors
 from logitsieve.kernels.sketch.levels import bounds_by
-from proofs.certified import BINADES, SPARED, TWICE, margins
+from proofs.certified import BINADES, TWICE, finite, margins, scaled_sums, underflow
 from proofs.expression import Symbol, traced
-from proofs.theorem import MOST32, Checks, Theorem, growth, number
+from proofs.theorem import Checks, Theorem, growth, number
 
 WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every even one
 
@@ -45,13 +44,6 @@ def whole_tails(widest: float) -> Checks:
 
 
 # The bounds
-
-
-def scaled_sums() -> Checks:
-    """A sum of codes times a query's scale is within TWICE of the product."""
-    yield f"""scale = f(scale_); tail = f(S * scale);
-    {{ @FIX(S, 0) /\\ |S| in [1, {WHOLE}] /\\ scale in [{number(SMALLEST)}, {number(LARGEST)}]
-    -> tail -/ (S * scale) in [{number(-TWICE)}, {number(TWICE)}] }}"""
 
 
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
@@ -106,23 +98,13 @@ def _of_level(fused: bool) -> tuple[str, str]:
 
 
 def margin(share: float) -> Checks:
-    yield from scaled_sums()
+    yield from scaled_sums(WHOLE, 1)
     yield from margins(bounds, (UPPER, LOWER), share, BINADES[::7])
 
 
-def underflow(least: float) -> Checks:
-    allowed = Fraction(least) * (1 - SPARED)
-    for fused, off in product((True, False), (UPPER, LOWER)):
-        yield bounds(fused, Fraction(2) ** (BINADES[0] + 1), f"|{off}| <= {number(allowed)}")
-
-
-def finite(largest: float) -> Checks:
-    for fused in (True, False):
-        for value in ("base", "s * f(K)", "above", "t * tail", "t * error", "estimate", "upper"):
-            yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
-        yield bounds(fused, Fraction(largest), f"|t * f(error + tail)| <= {number(MOST32)}")
-
-
+UNDERFLOW = partial(underflow, bounds=bounds, ends=(UPPER, LOWER), power=1)
+SUMS = "base", "s * f(K)", "above", "t * tail", "t * error", "estimate", "upper"
+OVERFLOW = partial(finite, bounds=bounds, sums=(*SUMS, "t * f(error + tail)"))
 QUERY = "kernels.sketch.encode_query"
 
 THEOREMS = [
@@ -130,6 +112,6 @@ THEOREMS = [
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
     Theorem("sums of a tail", "heads.certified.MAX_TAIL", whole_tails, 1.08, mul),
     Theorem("bound by levels", f"{QUERY}.LEVELS_MARGIN", margin, 3),
-    Theorem("bound by levels, underflow", f"{QUERY}.LEAST_MARGIN", underflow, 30),
-    Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
+    Theorem("bound by levels, underflow", f"{QUERY}.LEAST_MARGIN", UNDERFLOW, 30),
+    Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", OVERFLOW, 4, mul),
 ]
