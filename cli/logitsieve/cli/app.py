@@ -26,7 +26,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("numba", "prometheus_client", "grpc_health", "grpc_reflection"),
         *("starlette", "uvicorn", "uvloop"),
     ),
-    "training": ("numba", "faiss", "torch"),
+    "training": ("numba", "faiss", "torch", "threadpoolctl"),
     "llamacpp": (
         *("numba", "gguf", "jinja2", "xllamacpp"),
         *("prometheus_client", "starlette", "uvicorn", "uvloop"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from logitsieve.utils.environment import require
 
-require("training", "torch", "numba")
+require("training", "torch", "numba", "threadpoolctl")
 
 from logitsieve.training.autograd.classes import clip_grad_norm_
 from logitsieve.training.losses.baselines import (
