@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from contextlib import ExitStack
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
@@ -85,22 +84,16 @@ def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
     from logitsieve.llamacpp.divergence import compare
 
     threads = options.threads or idle_cores()
-    with ExitStack() as stack:
-        progress = stack.enter_context(bars("compare"))
-        one, other = (
-            stack.enter_context(LlamaContext(path, positions=options.window, threads=threads))
-            for path in (first, second)
-        )
+    opened = partial(LlamaContext, positions=options.window, threads=threads)
+    with bars("compare") as progress, opened(first) as one, opened(second) as other:
         window = min(options.window, one.trained_positions, other.trained_positions)
-        tokenize = partial(one.tokenize, begin=False, special=False)
-        counted = CountedText(options.text, tokenize)
+        counted = CountedText(options.text, partial(one.tokenize, begin=False, special=False))
+
+        def report(stage: str, seen: int, _: int) -> None:
+            progress(stage, seen, max(seen, counted.tokens))
+
         windows = token_windows(options.text, counted.tokenize, one.begin, window)
-        return compare(
-            one,
-            other,
-            windows,
-            lambda stage, seen, _: progress(stage, seen, max(seen, counted.tokens)),
-        )
+        return compare(one, other, windows, report)
 
 
 def summary(divergence: Divergence) -> dict[str, Any]:

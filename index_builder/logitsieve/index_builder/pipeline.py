@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from threadpoolctl import threadpool_limits
 
@@ -115,13 +114,10 @@ def run(
     return open_index(out, threads=config.threads, verify="sizes")
 
 
-class Fitted(NamedTuple):
-    heads: dict[str, FitResult]
-    fallback: str
-    note: str = ""
-
-
-def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> Fitted:
+def _fit(
+    inputs: BuildInputs, names: Sequence[str], scratch: Path
+) -> tuple[dict[str, FitResult], str, str]:
+    """Return the fitted heads, the one that answers for others, and a note about the screen."""
     fitted: dict[str, FitResult] = {}
     fallback, note = EXACT, ""
     if "certified" in names and (levels := fit_levels(inputs)):
@@ -145,7 +141,7 @@ def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> Fitted:
         fitted[name] = FITS[name](basis)
         if name == "certified":
             fallback = _proving(inputs, fitted)
-    return Fitted(fitted, fallback, note)
+    return fitted, fallback, note
 
 
 def _paying_screen(

@@ -34,10 +34,10 @@ def test_other_types_become_float32_and_another_bias_is_refused(
 ) -> None:
     path = make_gguf(head="MXFP4")
     with caplog.at_level(logging.WARNING, "logitsieve"):
-        layer = gguf_output_layer(path, None, ["given"])
+        weight, _, vocabulary = gguf_output_layer(path, None, ["given"])
     assert "output.weight is MXFP4; the index stores its values in float32" in caplog.text
-    np.testing.assert_array_equal(layer.weight, GgufModel(path).matrix.rows(slice(None)))
-    assert layer.vocabulary == ["given"]
+    np.testing.assert_array_equal(weight, GgufModel(path).matrix.rows(slice(None)))
+    assert vocabulary == ["given"]
     with pytest.raises(InvalidRequest, match="bias: got one"):
         gguf_output_layer(make_gguf(), np.zeros(3), None)
     with pytest.raises(InvalidRequest, match="weight: got"):

@@ -10,18 +10,20 @@ from pathlib import Path
 from logitsieve.api.errors import InvalidRequest
 
 CHARACTERS = 1 << 16  # of a chunk, before the rest of its last line
-TEXT = "a text file, or one that is gzipped"
+TEXT = "UTF-8 text, or that gzipped"
+GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
-def text_chunks(path: Path) -> Iterator[str]:
-    """Yield chunks of full lines; InvalidRequest names `text` if it cannot be read."""
-    reader = gzip.open if path.suffix == ".gz" else open
+def text_chunks(path: Path, field: str = "text") -> Iterator[str]:
+    """Yield chunks of full lines; InvalidRequest names `field` if it cannot be read."""
     try:
-        with reader(path, "rt", encoding="utf-8") as file:
+        with path.open("rb") as raw:
+            gzipped = path.suffix == ".gz" or raw.read(len(GZIPPED)) == GZIPPED
+        with (gzip.open if gzipped else open)(path, "rt", encoding=ENCODING) as file:
             while lines := file.readlines(CHARACTERS):
                 yield "".join(lines)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InvalidRequest("text", f"{path}: {error}", TEXT) from error
+        raise InvalidRequest(field, f"{path}: {error}", TEXT) from error
 
 
 class CountedText:

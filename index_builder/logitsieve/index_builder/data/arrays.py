@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -212,15 +212,9 @@ def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:
     return stored
 
 
-class OutputLayer(NamedTuple):
-    weight: ArrayLike | StoredMatrix
-    bias: ArrayLike | None
-    vocabulary: Sequence[str] | None
-
-
 def gguf_output_layer(
     path: Path | str, bias: ArrayLike | None, vocabulary: Sequence[str] | None
-) -> OutputLayer:
+) -> tuple[ArrayLike | StoredMatrix, ArrayLike | None, Sequence[str] | None]:
     """Read the layer of a GGUF file, with its tokens as words unless a `vocabulary` is given.
 
     The matrix is mapped as stored, or float32 if the index has no such rows. InvalidRequest names
@@ -242,7 +236,7 @@ def gguf_output_layer(
         weight = matrix.dense()
     if vocabulary is None and gguf.vocabulary and len(gguf.vocabulary) == gguf.vocab_size:
         vocabulary = [word.translate(BREAKS) for word in gguf.vocabulary]
-    return OutputLayer(weight, gguf.bias, vocabulary)
+    return weight, gguf.bias, vocabulary
 
 
 def is_gguf(weight: Any) -> TypeGuard[str | Path]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import exp
 from typing import Any
 
@@ -130,14 +129,6 @@ FEATURES_AT_ONCE = 1 << 22  # features held at a time
 REBUILD_AFTER = 10_000
 
 
-@dataclass(frozen=True)
-class TreeQuery:
-    """phi [F] of contexts, a weighted sum; every class has at least the mass `floor`."""
-
-    phi: Float32
-    floor: float
-
-
 class KernelTree:
     """Sums of phi over the classes below each branch (a RowIndex), and each row as added."""
 
@@ -174,21 +165,22 @@ class KernelTree:
             leaves = host_rows.numpy() // self.per_leaf
             add_to_paths(self.sums, leaves, self._phi_of_stored(host_rows) - before)
 
-    def mixture(self, vectors: Tensor) -> TreeQuery:
-        """Return a query that draws from the mean of the distributions of contexts [B, D]."""
+    def mixture(self, vectors: Tensor) -> tuple[Float32, float]:
+        """Return phi [F] that draws from the mean of the distributions of contexts [B, D].
+
+        And the least mass of a class.
+        """
         phi_BF = self.features(vectors.detach().cpu().float().contiguous().numpy())
         floor = self.features.floor
         masses_B = (phi_BF @ self.sums[0]).astype(np.float64)
         shares_B = 1 / np.maximum(masses_B, floor * self.classes)
         shares_B /= shares_B.max()  # only their ratios count, and 1 / mass may exceed float32
-        return TreeQuery(shares_B.astype(np.float32) @ phi_BF, float((floor * shares_B).sum()))
+        return shares_B.astype(np.float32) @ phi_BF, float((floor * shares_B).sum())
 
-    def draw(self, query: TreeQuery, uniforms: Float64) -> tuple[Int64, Float64]:
+    def draw(self, query: tuple[Float32, float], uniforms: Float64) -> tuple[Int64, Float64]:
         leaves, log_q = np.empty(uniforms.size, np.int64), np.empty(uniforms.size)
-        descend(
-            self.sums, self.classes, self.per_leaf, query.phi, query.floor, np.sort(uniforms),
-            leaves, log_q,
-        )  # fmt: skip
+        shape = self.classes, self.per_leaf
+        descend(self.sums, *shape, *query, np.sort(uniforms), leaves, log_q)
         return leaves, log_q
 
     def members(self, leaves: Tensor) -> Tensor:

@@ -5,8 +5,6 @@ Shape letters: N words of a text, B streams, T time steps, W windows.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
@@ -19,12 +17,12 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
+from logitsieve.index_builder.capture.text_chunks import text_chunks
 from logitsieve.training.config import TrainConfig
 from logitsieve.utils.options import Progress, no_progress
 
 UNKNOWN, END = "<unk>", "<eos>"
 VOCABULARY_FILE = "vocab.txt"
-GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
 class Vocabulary:
@@ -65,17 +63,10 @@ class Vocabulary:
 
 def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
     """Yield the words of each line that has any, and `<eos>`; InvalidRequest names `field`."""
-    try:
-        with path.open("rb") as file:
-            gzipped = file.read(len(GZIPPED)) == GZIPPED
-        with (
-            gzip.open(path, "rt", encoding=ENCODING) if gzipped else path.open(encoding=ENCODING)
-        ) as lines:
-            for line in lines:
-                if words := line.split():
-                    yield [*words, END]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InvalidRequest(field, f"{path} ({error})", "UTF-8 text, or that gzipped") from error
+    for chunk in text_chunks(path, field):
+        for line in chunk.split("\n"):
+            if words := line.split():
+                yield [*words, END]
 
 
 class Corpus(NamedTuple):
