@@ -23,6 +23,7 @@ PAPERS: dict[str, dict[str, Run]] = {
     "003": lns.RUNS,
     "004": kmeans_softmax.RUNS,
 }
+KINDS = ("table", "figure", "theorem")
 OUT = raw.RESULTS / "papers"
 
 
@@ -31,9 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
     parser.add_argument("paper", choices=PAPERS, help="as docs/papers.md numbers them")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--table", help="its number")
-    which.add_argument("--figure", help="its number")
-    which.add_argument("--theorem", help="its number")
+    for kind in KINDS:
+        which.add_argument(f"--{kind}", help="its number")
     which.add_argument(
         "--ablation", action="store_true", help="hashing apart from in-batch targets"
     )
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the raw results")
     options = parser.parse_args()
     runs = PAPERS[options.paper]
-    kinds = {"table": options.table, "figure": options.figure, "theorem": options.theorem}
-    name = next((f"{kind} {number}" for kind, number in kinds.items() if number), "")
+    numbers = ((kind, getattr(options, kind)) for kind in KINDS)
+    name = next((f"{kind} {number}" for kind, number in numbers if number), "")
     name = "ablation" if options.ablation else name
     if name not in runs:
         raise SystemExit(f"{options.paper} has: {', '.join(runs)}")

@@ -12,7 +12,6 @@ import re
 import subprocess
 from collections import Counter
 from time import process_time
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -30,22 +29,12 @@ BUCKETS, WORDS, LABELS, RAREST = 1 << 14, 24, 32, 3
 HELD_OUT = 10  # one source package in ten is held out
 
 
-class Task(Protocol):
-    """Rows and their labels; `counts` [C] are the classes' frequencies, `unseen` two tensors."""
-
-    name: str
-    counts: Tensor
-    unseen: tuple[Tensor, Tensor]
-
-    def layer(self) -> nn.Module:
-        """Make the part below the softmax: inputs to [B, DIM]."""
-
-    def draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return inputs, and labels [B, L] padded with IGNORED."""
-
-
 class Prototypes:
-    """Prototypes with noise; labels follow Zipf's law."""
+    """Prototypes with noise; labels follow Zipf's law.
+
+    `counts` [C] are the classes' frequencies; `layer` makes the part below the softmax, inputs to
+    [B, DIM]; `draw` and `unseen` have inputs, and labels [B, L] padded with IGNORED.
+    """
 
     name = "prototypes"
 
@@ -128,7 +117,7 @@ def packages(lists: str) -> list[tuple[str, list[str], list[str]]]:
 
 
 def classifiers(
-    task: Task, methods: list[str], rows: int, options: Options, every: int = 50
+    task: Prototypes | Packages, methods: list[str], rows: int, options: Options, every: int = 50
 ) -> Rows:
     """Train with each loss; precision is the full softmax's on rows that were not trained on."""
     found, classes = [], len(task.counts)

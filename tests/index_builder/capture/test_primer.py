@@ -16,7 +16,7 @@ SCRIPTS = (
 def test_passages_are_of_many_kinds() -> None:
     passages = primer()
     assert len(passages) == len(set(passages)) == 43
-    assert all(400 <= len(passage.encode()) <= 2000 for passage in passages)
+    assert all(150 <= len(passage.encode()) <= 700 for passage in passages)
     assert all(passage == passage.strip() for passage in passages)
     for script in SCRIPTS:
         shares = [
