@@ -18,7 +18,7 @@ def text_chunks(path: Path, field: str = "text") -> Iterator[str]:
     """Yield chunks of full lines; InvalidRequest names `field` if it cannot be read."""
     try:
         with path.open("rb") as raw:
-            gzipped = path.suffix == ".gz" or raw.read(len(GZIPPED)) == GZIPPED
+            gzipped = raw.read(len(GZIPPED)) == GZIPPED
         with (gzip.open if gzipped else open)(path, "rt", encoding=ENCODING) as file:
             while lines := file.readlines(CHARACTERS):
                 yield "".join(lines)
