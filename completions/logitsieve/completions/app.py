@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, time
 from typing import Any
 
@@ -65,8 +66,8 @@ class Endpoint:
             "/metrics": self._scrape,
         }
         post: dict[str, Responding] = {
-            "/v1/completions": self._completions,
-            "/v1/chat/completions": self._chat,
+            "/v1/completions": partial(self._answer, fields.completion),
+            "/v1/chat/completions": partial(self._answer, fields.chat),
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
         }
@@ -91,13 +92,7 @@ class Endpoint:
 
         return answer
 
-    async def _completions(self, request: Request) -> Response:
-        return await self._answer(request, fields.completion)
-
-    async def _chat(self, request: Request) -> Response:
-        return await self._answer(request, fields.chat)
-
-    async def _answer(self, request: Request, read: Callable[..., Asked]) -> Response:
+    async def _answer(self, read: Callable[..., Asked], request: Request) -> Response:
         began = monotonic()
         body = await read_json(request, MOST_JSON)
         asked = await asyncio.to_thread(read, body, self._context, self.facts.name)

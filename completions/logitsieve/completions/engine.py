@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from time import monotonic
@@ -168,15 +169,30 @@ class Engine:
         self.context.headless = self._head.headless
         reading = [task for task in self.running if task.made is None]
         if reading:
-            with _Failing(self, reading[:1]):
+            with self._failing(reading[:1]):
                 self._read(reading[0])
             if reading[0] in self.running:  # then it is another's turn
                 self.running.remove(reading[0])
                 self.running.append(reading[0])
         ready = [task for task in self.running if task.made is not None]
         if ready:
-            with _Failing(self, ready):
+            with self._failing(ready):
                 self._step(ready)
+
+    @contextmanager
+    def _failing(self, tasks: list[Task]) -> Iterator[None]:
+        """End these tasks by an error."""
+        try:
+            yield
+        except Exception as error:
+            told: LogitsieveError = InternalError("internal error")
+            if isinstance(error, LogitsieveError):
+                told = error
+            else:
+                log.error("the engine failed", exc_info=error)
+            for task in tasks:
+                self.end(task)
+                task.tell(told)
 
     def _drop(self) -> None:
         now = self._clock()
@@ -292,27 +308,6 @@ class Engine:
         task.proven += exact
         task.heads.add(self._head_name())
         self.scanned += scanned
-
-
-class _Failing:
-    """Ends these tasks by an error."""
-
-    def __init__(self, engine: Engine, tasks: list[Task]) -> None:
-        self._engine, self._tasks = engine, tasks
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if not isinstance(error, LogitsieveError):
-            log.error("the engine failed", exc_info=error)
-            error = InternalError("internal error")
-        for task in self._tasks:
-            self._engine.end(task)
-            task.tell(error)
-        return True
 
 
 def _made(task: Task) -> Continuation:

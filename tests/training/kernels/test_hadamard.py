@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.hadamard import (
-    next_power_of_two,
-    random_signs,
-    structured_products,
-)
+from logitsieve.training.kernels.hadamard import padded, random_signs, structured_products
 
 
 def hadamard_matrix(size: int) -> np.ndarray:
@@ -23,7 +19,7 @@ def products_of(vectors: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return products
 
 
-@pytest.mark.parametrize("size", [1, 2, 8, 16, 32, 128, 512])
+@pytest.mark.parametrize("size", [16, 32, 128, 512])
 def test_the_transform_is_the_product_with_the_matrix(size: int) -> None:
     rows = np.random.default_rng(size).standard_normal((3, size)).astype(np.float32)
     expected = rows @ hadamard_matrix(size).astype(np.float32)
@@ -35,15 +31,15 @@ def test_the_transform_is_the_product_with_the_matrix(size: int) -> None:
 def test_structured_products_are_those_of_the_matrices(size: int) -> None:
     generator = np.random.default_rng(size)
     signs = random_signs(2, size, generator)
-    width = next_power_of_two(size)
+    width = padded(size)
     matrix = hadamard_matrix(width) / np.sqrt(width)
     vectors = generator.standard_normal((5, size)).astype(np.float32)
-    padded = np.zeros((5, width))
-    padded[:, :size] = vectors
+    longer = np.zeros((5, width))
+    longer[:, :size] = vectors
     expected = []
     for one, two, three in signs.astype(float):
         whole = np.sqrt(width) * matrix * one @ (matrix * two) @ (matrix * three)
-        expected.append(padded @ whole.T)
+        expected.append(longer @ whole.T)
     np.testing.assert_allclose(
         products_of(vectors, signs), np.concatenate(expected, axis=1), rtol=1e-4, atol=1e-4
     )

@@ -4,7 +4,7 @@ Yu et al. 2016, Orthogonal Random Features, section 4: sqrt(P) H D1 H D2 H D3 st
 matrix of independent N(0, 1), H the orthonormal Walsh-Hadamard matrix and D1 .. D3 random signs. A
 product costs 3 P log2 P additions, not P^2.
 
-Shape letters: B vectors, D their size, P a power of two >= D, N blocks, J = N P products.
+Shape letters: B vectors, D their size, P a power of two >= D and >= 16, N blocks, J = N P products.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 ONE = np.float32(1)
 
 
-def next_power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()
+def padded(size: int) -> int:
+    """Return P for vectors of `size`."""
+    return max(LANES, 1 << (size - 1).bit_length())
 
 
 def random_signs(blocks: int, size: int, generator: np.random.Generator) -> Float32:
     """float32 [N, 3, P] of +1 and -1 for `structured_products` of vectors of `size`."""
-    shape = (blocks, 3, next_power_of_two(size))
+    shape = (blocks, 3, padded(size))
     return generator.integers(0, 2, shape).astype(np.float32) * 2 - 1
 
 
@@ -58,22 +59,8 @@ def _butterflies(values, size, stride):
 
 
 @inline
-def _narrow(values, size):
-    stride = 1
-    while stride < size:
-        for i in range(size):
-            if not i & stride:
-                a, b = values[i], values[i + stride]
-                values[i], values[i + stride] = a + b, a - b
-        stride *= 2
-
-
-@inline
 def transform(values, size):
-    """Replace float32 values[:size], size a power of two, by H values; H of +1 and -1."""
-    if size < LANES:
-        _narrow(values, size)
-        return
+    """Replace float32 values[:size], size of `padded`, by H values; H of +1 and -1."""
     for i in range(0, size, LANES):
         store(values, i, _transform_lanes(load(values, i)))
     stride = LANES
@@ -84,10 +71,6 @@ def transform(values, size):
 
 @inline
 def _multiply(values, factors, size):
-    if size < LANES:
-        for i in range(size):
-            values[i] *= factors[i]
-        return
     for i in range(0, size, LANES):
         store(values, i, multiply_add(load(values, i), load(factors, i), zeros32()))
 

@@ -20,7 +20,7 @@ from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.index_builder.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
 from logitsieve.training.autograd.batch import check_at_least
-from logitsieve.training.kernels.hadamard import random_signs, structured_products
+from logitsieve.training.kernels.hadamard import padded, random_signs, structured_products
 from logitsieve.training.kernels.hash_codes import (
     codes_of_products,
     draw_windows,
@@ -107,9 +107,8 @@ class StructuredSimHash(SimHash):
     """
 
     def _draw(self, dim: int, seed: int) -> np.ndarray:
-        size = 1 << ceil(log2(dim + 2))
-        blocks = ceil(self.tables * self.bits / size)
-        return random_signs(blocks, size, np.random.default_rng([seed, self.bits]))
+        blocks = ceil(self.tables * self.bits / padded(dim + 2))
+        return random_signs(blocks, dim + 2, np.random.default_rng([seed, self.bits]))
 
     def codes(self, vectors_NX: Float32) -> Int32:
         blocks, _, size = self.drawn.shape

@@ -23,7 +23,7 @@ from torch.nn import functional
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.training.autograd.classes import LogitForm
-from logitsieve.training.kernels.hadamard import random_signs, structured_products
+from logitsieve.training.kernels.hadamard import padded, random_signs, structured_products
 from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 
 
@@ -66,8 +66,7 @@ class StructuredFourier(Features):
     """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
-        width = random_signs(1, dim, np.random.default_rng(0)).shape[2]
-        blocks = -(-directions // width)
+        blocks = -(-directions // padded(dim))
         self.drawn = {"signs": random_signs(blocks, dim, np.random.default_rng(seed))}
         self.directions, self.stretch = directions, np.float32(nu**0.5)
         self.size, self.floor = 2 * directions, exp(-2 * nu)
