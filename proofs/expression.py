@@ -95,7 +95,6 @@ def _lanes(fused: bool) -> dict[str, Any]:
     return {
         "np": SimpleNamespace(float32=_float32, inf=np.inf, int64=int),
         "splat32": lambda x: x,
-        "splat64": lambda x: x,
         "zeros32": lambda: np.float32(0),
         "zeros64": lambda: 0.0,
         "multiply_add": lambda x, y, z: _multiply_add(fused, x, y, z),
@@ -106,8 +105,6 @@ def _lanes(fused: bool) -> dict[str, Any]:
         "larger": lambda x, least: x,
         "smaller": lambda x, most: x,
         "load": lambda values, place: values[place],
-        "store": lambda values, place, x: values.update({place: x}),
-        "as_float32": lambda values: values,
         "exp_lanes": lambda x: x,
         "exp64_lanes": lambda x: x,
         "times_power_of_two": lambda p, n: p,
