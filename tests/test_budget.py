@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 330,
-    "lines of source": 42_655,
-    "lines of core/": 18_225,
-    "lines of tests/": 47_680,
+    "lines of source": 42_625,
+    "lines of core/": 18_220,
+    "lines of tests/": 47_675,
     "lines of benchmarks/": 7_710,
 }
 LONGEST = 70  # lines of a function of the source
