@@ -1,4 +1,8 @@
-from logitsieve.client.models import Limits, Listing, PointInfo, model_info
+from types import SimpleNamespace
+from typing import Any
+
+from logitsieve.client import DecoderClient
+from logitsieve.client.models import Limits, PointInfo, model_info
 from logitsieve.v1 import decoder_pb2 as pb
 
 
@@ -37,11 +41,11 @@ def test_a_message_as_a_plain_value() -> None:
 
 
 def test_pages_are_asked_for_until_the_last() -> None:
-    listing = Listing()
     pages = {
         "": pb.ListModelsResponse(models=[message(1)], next_page_token="lm@1"),
         "lm@1": pb.ListModelsResponse(models=[message(2)]),
     }
-    while not listing.whole:
-        listing.add(pages[listing.request.page_token])
-    assert [model.version for model in listing.models] == ["1", "2"]
+    stub: Any = SimpleNamespace(List=lambda request, **told: pages[request.page_token])
+    with DecoderClient("localhost:1") as client:
+        client._models = stub
+        assert [model.version for model in client.models()] == ["1", "2"]

@@ -9,7 +9,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from logitsieve.api.errors import DeadlineExceeded, LogitsieveError
 from logitsieve.client import AsyncDecoderClient, DecoderClient
-from logitsieve.client.readiness import SERVING
+from logitsieve.client.decoder_client import SERVING
 
 COMING = HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString()
 

@@ -197,15 +197,15 @@ def test_a_failure_ends_its_own_request_alone(loop: Loop, attached: LlamaAttachm
         def scores(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("a defect")
 
-    good = attached._slot.head
+    good = attached.head
     with serving(loop, attached) as (client, engine):
-        attached._slot.head = Broken()
+        attached.head = Broken()
         try:
             error = client.refused("/v1/completions", {"prompt": "the"})
             assert (error["status"], error["type"]) == (500, "server_error")
             assert "defect" not in error["message"]
         finally:
-            attached._slot.head = good
+            attached.head = good
         assert client.completion(prompt="the", max_tokens=2)["choices"]
         assert ended(engine)
 

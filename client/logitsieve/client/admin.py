@@ -28,7 +28,6 @@ class AdminConnection(Connection):
     """A connection with the admin port's stub, without retries."""
 
     other_port = "public"
-    _call: Any  # blocking, or to be awaited
 
     def __init__(
         self,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from numbers import Real
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import grpc
 
@@ -26,6 +25,9 @@ from logitsieve.v1.rpcs import TIMEOUT
 
 MAX_TIMEOUT_S = 3600.0
 Metadata = Sequence[tuple[str, str | bytes]]
+
+T = TypeVar("T")
+Awaiting = Coroutine[Any, Any, T]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +77,16 @@ class AsyncClosing(ABC):
 
 
 class Connection:
-    """A channel of `grpc` or `grpc.aio`, which connects at the first call."""
+    """A channel of `grpc` or `grpc.aio`, which connects at the first call.
+
+    Work is written once, in coroutines that await only `_sent`. A blocking client's waits for no
+    event loop, so `_run` finishes them at once.
+    """
 
     other_port = "admin"  # perhaps meant instead
     api: Any = grpc
+    _sent: Any  # takes a call of `api`
+    _run: Any  # takes a coroutine, and returns it to be awaited or its result
 
     def __init__(
         self,
@@ -119,28 +127,28 @@ class Connection:
         other._metadata += tuple(map(checked_metadata, metadata))
         return other
 
-    @contextmanager
-    def _sending(self, timeout_s: float) -> Iterator[list[Any]]:
-        """Hold a call back while servers are crowded; raise our exceptions.
+    def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
+        return self._run(self._read(method, request, read))
 
-        The list is for the response, with the call's wait.
-        """
+    async def _read(self, method: Any, request: Any, read: Callable[[Any], T]) -> T:
+        """Call, unless held back while servers are crowded; raise our exceptions."""
+        left = time_left()  # of the computation around this call
+        timeout_s = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
+        metadata = (*self._metadata, (TIMEOUT, str(ceil(timeout_s * 1000))))
         self._throttle.enter()
-        responses, crowded = list[Any](), False
+        crowded = False
         try:
-            yield responses
-            answers = [each.answer for each in responses if hasattr(each, "answer")]
-            crowded = any(answer.queue_ns > MARK * timeout_s * 1e9 for answer in answers)
+            call = partial(method, request, timeout=timeout_s, metadata=metadata)
+            response = await self._sent(call)
+            if hasattr(response, "answer"):
+                crowded = response.answer.queue_ns > MARK * timeout_s * 1e9
         except grpc.RpcError as failure:
             error = self._exception(failure)
             crowded = isinstance(error, Overloaded | DeadlineExceeded)
             raise error from failure
         finally:
             self._throttle.leave(crowded)
-
-    def _timed(self, timeout_s: float) -> dict[str, Any]:
-        whole = (TIMEOUT, str(ceil(timeout_s * 1000)))
-        return {"timeout": timeout_s, "metadata": (*self._metadata, whole)}
+        return read(response)
 
 
 class BlockingConnection(Connection, Closing):
@@ -150,12 +158,15 @@ class BlockingConnection(Connection, Closing):
         """Close the channel; calls in flight fail."""
         self._channel.close()
 
-    def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
-        left = time_left()  # of the computation around this call
-        timeout = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
-        with self._sending(timeout) as responses:
-            responses.append(method(request, **self._timed(timeout)))
-        return read(responses[0])
+    async def _sent(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def _run(self, work: Awaiting[T]) -> T:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return cast(T, end.value)
+        raise AssertionError("it awaits only what does not wait")
 
 
 class AsyncConnection(Connection, AsyncClosing):
@@ -167,10 +178,11 @@ class AsyncConnection(Connection, AsyncClosing):
         """Close the channel; calls in flight fail."""
         await self._channel.close()
 
-    async def _call(self, method: Any, request: Any, read: Callable[[Any], Any]) -> Any:
-        with self._sending(self.timeout_s) as responses:
-            responses.append(await method(request, **self._timed(self.timeout_s)))
-        return read(responses[0])
+    async def _sent(self, call: Callable[[], Any]) -> Any:
+        return await call()
+
+    def _run(self, work: Awaiting[T]) -> Awaiting[T]:
+        return work
 
 
 def seconds(value: float) -> float:

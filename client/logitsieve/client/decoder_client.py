@@ -7,11 +7,13 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
+from time import monotonic
 from typing import Any, cast
 
 import grpc
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest
 from logitsieve.client.connection import (
     AsyncConnection,
     BlockingConnection,
@@ -19,8 +21,7 @@ from logitsieve.client.connection import (
     Tls,
     seconds,
 )
-from logitsieve.client.models import Listing, ModelInfo, model_info
-from logitsieve.client.readiness import POLL_S, Readiness
+from logitsieve.client.models import ModelInfo, model_info
 from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder, awaited
 from logitsieve.client.stream import AsyncDecodeStream, DecodeStream, StreamOptions
 from logitsieve.v1 import decoder_pb2 as pb
@@ -57,6 +58,15 @@ KEEPALIVE_S = 30.0
 MIN_KEEPALIVE_S = 10.0  # servers refuse more frequent pings
 PING_S = 5.0
 
+POLL_S = 0.1
+SERVING = b"\x08\x01"  # a HealthCheckResponse, without grpcio-health-checking
+COMING = (  # or too busy for the check
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
 
 def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[tuple[str, Any]]:
     """Return options to retry, spread calls, reconnect and notice a dead server."""
@@ -86,7 +96,7 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
 class DecoderConnection(Connection):
     """A connection with the public port's stubs."""
 
-    _call: Any  # blocking, or to be awaited
+    _sleep: Any
 
     def __init__(
         self,
@@ -114,9 +124,34 @@ class DecoderConnection(Connection):
     def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
         return self._call(getattr(self._decoder, rpc.name), request, lambda response: response)
 
-    def _readiness(self, timeout_s: float | None) -> Readiness:
-        timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
-        return Readiness(self._channel, self.address, timeout_s, self._exception)
+    async def _listed(self) -> list[ModelInfo]:
+        models, request = list[ModelInfo](), pb.ListModelsRequest()
+        while True:
+            page = await self._read(self._models.List, request, lambda response: response)
+            models += map(model_info, page.models)
+            if not page.next_page_token:
+                return models
+            request.page_token = page.next_page_token
+
+    async def _until_ready(self, timeout_s: float) -> None:
+        check = self._channel.unary_unary("/grpc.health.v1.Health/Check")
+        until, why = monotonic() + timeout_s, "it is silent"
+        while True:
+            try:
+                call = partial(check, b"", timeout=max(0.0, until - monotonic()))
+                reply = await self._sent(call)
+                if reply == SERVING:
+                    return
+                why = "no model answers"
+            except grpc.RpcError as failure:
+                if failure.code() not in COMING:
+                    raise self._exception(failure) from failure
+                if failure.code() != grpc.StatusCode.DEADLINE_EXCEEDED:  # of this check
+                    why = str(self._exception(failure))
+            if monotonic() >= until:
+                message = f"{self.address} is not ready within {timeout_s:g} s: {why}"
+                raise DeadlineExceeded(message)
+            await self._sent(partial(self._sleep, POLL_S))
 
 
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
@@ -129,17 +164,12 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
     arguments.
     """
 
+    _sleep = staticmethod(time.sleep)
+
     def wait_until_ready(self, timeout_s: float | None = None) -> None:
         """Wait until a model answers; DeadlineExceeded after `timeout_s`, or the client's."""
-        ready = self._readiness(timeout_s)
-        while True:
-            try:
-                reply = ready.ask()
-            except grpc.RpcError as failure:
-                reply = failure
-            if ready.settled(reply):
-                return
-            time.sleep(POLL_S)
+        timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
+        return self._run(self._until_ready(timeout_s))
 
     def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
         """Open a decoder with one stream for its calls, each within `timeout_s`; close it."""
@@ -147,10 +177,7 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
 
     def models(self) -> list[ModelInfo]:
         """Return every version of the server, without operating points."""
-        listing = Listing()
-        while not listing.whole:
-            self._call(self._models.List, listing.request, listing.add)
-        return listing.models
+        return self._run(self._listed())
 
     def model(self, name: str) -> ModelInfo:
         """Return the version for "name", "name@version" or "name:alias"; ModelNotFound."""
@@ -161,27 +188,12 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
 class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder):
     """A `DecoderClient` for one event loop."""
 
-    model = awaited(DecoderClient.model)
+    _sleep = staticmethod(asyncio.sleep)
 
-    async def wait_until_ready(self, timeout_s: float | None = None) -> None:
-        """Wait like a `DecoderClient`."""
-        ready = self._readiness(timeout_s)
-        while True:
-            try:
-                reply = await ready.ask()
-            except grpc.RpcError as failure:
-                reply = failure
-            if ready.settled(reply):
-                return
-            await asyncio.sleep(POLL_S)
+    wait_until_ready = awaited(DecoderClient.wait_until_ready)
+    models = awaited(DecoderClient.models)
+    model = awaited(DecoderClient.model)
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
         """Open a stream like a `DecoderClient`."""
         return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
-
-    async def models(self) -> list[ModelInfo]:
-        """Return every version of the server, without operating points."""
-        listing = Listing()
-        while not listing.whole:
-            await self._call(self._models.List, listing.request, listing.add)
-        return listing.models

@@ -14,7 +14,7 @@ from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp_ahead import Drafter, PromptLookup
 from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
-from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, HeadSlot, OutputHead
+from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, OutputHead
 from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
@@ -52,24 +52,18 @@ def attach(
 
 
 class LlamaAttachment:
-    """A context and the decoder that chooses its tokens."""
+    """A context and the `head` that chooses its tokens."""
 
     def __init__(self, context: LlamaContext, head: OutputHead) -> None:
-        self.context = context
-        self._slot = HeadSlot(head)
+        self.context, self.head = context, head
         self._attached, context.headless = True, head.headless
-
-    @property
-    def head(self) -> OutputHead:
-        """The head that chooses the next token."""
-        return self._slot.head
 
     def swap(self, decoder: Decoder, /, **target: Unpack[Target]) -> None:
         """Let another decoder choose from the next token on; any thread may call it.
 
         InvalidRequest names `decoder`, as in `attach`.
         """
-        self._slot.head = _head(self.context.gguf, decoder, target)
+        self.head = _head(self.context.gguf, decoder, target)
 
     def detach(self) -> None:
         """Restore the output layer; a second call does no harm."""
@@ -88,7 +82,7 @@ class LlamaAttachment:
         """Continue the prompts by the decoder, like `generate`."""
         if not self._attached:
             raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
-        return Generation(self.context, prompts, self._slot, GenerationOptions(**options), drafter)
+        return Generation(self.context, prompts, self, GenerationOptions(**options), drafter)
 
 
 def generate(
@@ -107,8 +101,7 @@ def generate(
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
-    slot = HeadSlot(DenseOutput())
-    return Generation(context, prompts, slot, GenerationOptions(**options), drafter)
+    return LlamaAttachment(context, DenseOutput()).generate(prompts, drafter=drafter, **options)
 
 
 def _head(gguf: GgufModel, decoder: Decoder, target: Target) -> DecoderOutput:

@@ -90,9 +90,8 @@ class OutputHead(Protocol):
         ...
 
 
-@dataclass
-class HeadSlot:
-    """The head that chooses the next token; it may be replaced."""
+class HeadSlot(Protocol):
+    """Holds the head that chooses the next token, which may be replaced."""
 
     head: OutputHead
 

@@ -50,21 +50,6 @@ class ModelInfo:
     points: tuple[PointInfo, ...]
 
 
-class Listing:
-    """Pages of Models.List: send `request`, `add` its answer, until `whole`."""
-
-    def __init__(self) -> None:
-        self.request = pb.ListModelsRequest()
-        self.models: list[ModelInfo] = []
-        self.whole = False
-
-    def add(self, page: pb.ListModelsResponse) -> None:
-        """Add the answer to `request`."""
-        self.models += [model_info(model) for model in page.models]
-        self.request.page_token = page.next_page_token
-        self.whole = not page.next_page_token
-
-
 def model_info(model: pb.Model) -> ModelInfo:
     """Convert a message."""
     limits = model.limits
