@@ -42,7 +42,10 @@ KERNEL_ROOMS = [
     "retrieval",
 ]
 # The rooms of `server`, each of which may import those before it and files beside them.
-SERVER_ROOMS = [*("scheduling", "security", "models", "precision", "rpc", "kserve", "http", "app")]
+SERVER_ROOMS = [
+    *("scheduling", "security", "models", "metrics", "tracing", "precision", "rpc", "kserve"),
+    *("http", "app"),
+]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels", "llamacpp", "training"},

@@ -3,9 +3,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from logitsieve.api.results import Answer
-from logitsieve.server.metrics import BOUNDS_NS, SECONDS, Call, Metrics
+from logitsieve.server.metrics import BOUNDS_NS, SECONDS, SHED, Call, Metrics
 from logitsieve.server.models.routes import Version
-from logitsieve.server.rpc.handlers import SHED
 from logitsieve.version import __version__
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate
 from platform import python_version
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector
@@ -23,8 +23,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, Overloaded
 from logitsieve.api.results import Answer
 from logitsieve.gpu.open import gpu_memory
+from logitsieve.server.models.routes import Version
 from logitsieve.utils.deadline import Timings
 from logitsieve.version import __version__
 
@@ -37,16 +39,7 @@ MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 UNKNOWN = "unknown"
 
 
-class Version(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def served(self) -> Any: ...
-
-
-SHED_REASONS = ("in_flight", "deadline", "device_memory")
+SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
 
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
@@ -156,7 +149,7 @@ class Metrics(Collector):
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
         self.shed = Counters("shed", "Requests refused before computing", "reason")
-        for reason in SHED_REASONS:  # `rate` misses the first event of a new series
+        for reason in SHED.values():  # `rate` misses the first event of a new series
             self.shed[reason,] = 0
         self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         registry = self.registry = CollectorRegistry()

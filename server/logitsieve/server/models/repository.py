@@ -58,14 +58,13 @@ def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Open
 
 
 class Repository:
-    """Versions by name; any thread may read and change it."""
+    """Versions by name; any thread may read and change it, but the event loop: a change waits."""
 
     def __init__(
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
-        self._changing = Lock()  # held to assign `routes`, by the event loop too
-        self._ordering = Lock()  # held, before it, to change aliases or to unload
+        self._changing = Lock()  # held from reading `routes`, and while aliases are written
         self.routes = Routes()
         self.changed: Callable[[], object] = lambda: None  # called by a change's thread
         # Called by a loading thread when a GPU has failed.
@@ -136,7 +135,7 @@ class Repository:
 
         ModelNotFound; InvalidRequest naming `version` if an alias names it; Unavailable.
         """
-        with self._ordering, self._changing:
+        with self._changing:
             version = self._version(name, number)
             if aliases := self.routes.aliases_of(version):
                 allowed = "a version that no alias names"
@@ -165,7 +164,7 @@ class Repository:
         if not alias:
             raise InvalidRequest("alias", "nothing", "the name of an alias")
         _require_alias(alias)
-        with self._ordering:
+        with self._changing:
             if number is None:
                 version = self.routes.get(f"{name}:{alias}")
             else:
@@ -173,7 +172,7 @@ class Repository:
                 if version.served is None:
                     got = f"{version.label}, which is {version.state}"
                     raise InvalidRequest("version", got, "a version that is loaded")
-            self._change(lambda routes: routes, name, alias, number)
+            self._put_named(self.routes, name, alias, number)
         return version
 
     def versions(self) -> list[Version]:
@@ -185,7 +184,7 @@ class Repository:
         IndexUnreadable; InvalidRequest if the hidden size of a name changes.
         """
         aliases = read_aliases(self._config.models / name)
-        with self._ordering, self._changing:
+        with self._changing:
             routes = self.routes.with_aliases(name, aliases)
             routes.require_same_dim(self.routes)
             self._put(routes)
@@ -210,9 +209,9 @@ class Repository:
     def _swap(self, served: Served, number: int, alias: str) -> Served | None:
         name = served.decoder.name
         version = Version(name, number, served)
-        with self._ordering:
+        with self._changing:
             replaced = self.routes.by_key.get((name, number))
-            self._change(lambda routes: routes.with_version(version), name, alias, number)
+            self._put_named(self.routes.with_version(version), name, alias, number)
         old = None if replaced is None else replaced.served
         text = "answers" if old is None else "answers in the place of what was loaded before"
         before = "" if old is None else old.decoder.index.digest
@@ -220,26 +219,18 @@ class Repository:
         _log("swap", name, number, text, digest=digest, replaced=before, alias=alias)
         return old
 
-    def _change(
-        self, change: Callable[[Routes], Routes], name: str, alias: str, number: int | None
-    ) -> None:
-        """Change the routes, once an alias is written; others may change them meanwhile."""
-
-        def changed_routes() -> Routes:
-            routes = change(self.routes)
-            if not alias:
-                return routes
+    def _put_named(self, routes: Routes, name: str, alias: str, number: int | None) -> None:
+        """Put `routes`, in which `alias`, unless empty, names a version, once it is written."""
+        if alias:
             aliases = changed(routes.aliases.get(name, {}), alias, number)
-            return routes.with_aliases(name, aliases)
-
-        changed_routes().require_same_dim(self.routes)
+            routes = routes.with_aliases(name, aliases)
+        routes.require_same_dim(self.routes)
         if alias:
             try:
                 self._write(self._config.models / name, alias, number)
             except (OSError, IndexUnreadable) as error:
                 raise Unavailable(f"alias: could not be written: {error}", "alias") from error
-        with self._changing:
-            self._put(changed_routes())
+        self._put(routes)
         if alias:
             version = None if number is None else str(number)
             message = f"{name}:{alias} names {f'{name}@{version}' if version else 'nothing'}"

@@ -15,9 +15,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.logs import FAILED, REQUEST_ID, event
-from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.metrics import SHED, Call, Metrics
 from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
 from logitsieve.v1.rpcs import TIMEOUT
 
@@ -29,8 +29,6 @@ M = TypeVar("M", bound=Message)
 
 TRACE_KEYS = ("traceparent", "tracestate")
 MAX_ID = 128  # characters of a client's id
-
-SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
 
 
 class Told(NamedTuple):

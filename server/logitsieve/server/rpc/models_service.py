@@ -143,7 +143,7 @@ class AdminService:
 
         async def leave() -> None:
             await _retire(served)
-            self._repository.forget(name, number)
+            await asyncio.to_thread(self._repository.forget, name, number)
 
         return self._begin(leave())
 

@@ -90,19 +90,18 @@ class ReloadingFile(Generic[T]):
             log.warning("%s: others may use it: chmod o-rwx,g-w %s", self._option, self._files[0])
 
 
-class Tokens:
+class Tokens(ReloadingFile[Granted]):
     """The tokens of a file as of the last `renew`; `check` does not read it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
-        self.renew = self._file.renew
+        super().__init__("tokens", lambda: read_tokens(path), "a file of tokens", path)
 
     def check(self, header: str, scope: str) -> None:
         """Unauthenticated without "Bearer <token>" of the file, PermissionDenied for its scope."""
         kind, _, token = header.partition(" ")
         digest = sha256(token.strip().encode()).digest()
         matching = [
-            scopes for granted, scopes in self._file.value if hmac.compare_digest(granted, digest)
+            scopes for granted, scopes in self.value if hmac.compare_digest(granted, digest)
         ]
         if kind.lower() != "bearer" or not matching:
             raise Unauthenticated(f"{HEADER}: no token of this server", HEADER)
@@ -110,7 +109,7 @@ class Tokens:
             raise PermissionDenied(f"{HEADER}: this takes a token of scope {scope}", HEADER)
 
 
-async def keep_renewing(*files: ReloadingFile[Any] | Tokens | None) -> None:
+async def keep_renewing(*files: ReloadingFile[Any] | None) -> None:
     """Read changed files, off the event loop, until cancelled."""
     while True:
         await asyncio.sleep(RENEW_S)
