@@ -19,7 +19,7 @@ from logitsieve.index import Index
 from logitsieve.ray.serving.options import RayOptions
 from logitsieve.ray.serving.remote import RayShardDecoder
 from logitsieve.ray.serving.shards import app_names, handle_of, run_shards, running
-from logitsieve.server.app import Server, create_server
+from logitsieve.server.app import create_server
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.logs import configure
 from logitsieve.server.models.repository import Repository, open_configured
@@ -68,7 +68,8 @@ class Ingress:
         self._loop = uvloop.new_event_loop()
         Thread(target=self._loop.run_forever, daemon=True).start()
         waiting = replace(config, threads=WAITING * config.threads)
-        self._server = self._run(_started(waiting, Repository(waiting, self._open)))
+        self._server = create_server(waiting, repository=Repository(waiting, self._open))
+        self._run(self._server.start())
 
     def options(self) -> tuple[ServeConfig, RayOptions]:
         return self._config, self._options
@@ -149,12 +150,6 @@ class Ingress:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-async def _started(config: ServeConfig, repository: Repository) -> Server:
-    server = create_server(config, repository=repository)
-    await server.start()
-    return server
 
 
 @contextmanager

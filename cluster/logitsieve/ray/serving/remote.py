@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partialmethod
 from time import monotonic, sleep
 from typing import Any
 
 from logitsieve.api.errors import IndexUnreadable, Unavailable
-from logitsieve.api.results import SampleReply, ScoreReply, TopKReply
 from logitsieve.utils.deadline import time_left
 
 log = logging.getLogger(__name__)
@@ -36,18 +36,6 @@ class RayShardDecoder:
         self._handle, self._digest, self._patience_s = handle, digest, patience_s
         self._clock, self._pause = clock, pause
 
-    def topk(self, *args: Any, **options: Any) -> TopKReply:
-        reply: TopKReply = self._ask("topk", args, options)
-        return reply
-
-    def score(self, *args: Any, **options: Any) -> ScoreReply:
-        reply: ScoreReply = self._ask("score", args, options)
-        return reply
-
-    def sample(self, *args: Any, **options: Any) -> SampleReply:
-        reply: SampleReply = self._ask("sample", args, options)
-        return reply
-
     def warm(self) -> None:
         """Wait for the first answer; IndexUnreadable for another index."""
         digest = self._until(START_S, lambda left: self._handle.digest.remote())
@@ -55,7 +43,7 @@ class RayShardDecoder:
             reason = f"its replicas have opened an index with digest {digest[:12]}"
             raise IndexUnreadable(f"shard {self._digest[:12]}", reason)
 
-    def _ask(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _ask(self, method: str, *args: Any, **options: Any) -> Any:
         left = time_left()
         seconds = self._patience_s if left is None else min(self._patience_s, left)
         reply = self._until(
@@ -64,6 +52,10 @@ class RayShardDecoder:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    topk = partialmethod(_ask, "topk")
+    score = partialmethod(_ask, "score")
+    sample = partialmethod(_ask, "sample")
 
     def _until(self, seconds: float, send: Callable[[float], Any]) -> Any:
         """Return the first answer; Unavailable without one in time."""
