@@ -6,8 +6,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 330,
-    "lines of source": 42_625,
+    "files of source": 328,
+    "lines of source": 42_530,
     "lines of core/": 18_220,
     "lines of tests/": 47_675,
     "lines of benchmarks/": 7_710,
