@@ -226,6 +226,15 @@ def test_draws_ignore_times_of_best_ids(tmp_path: Path, kernel_cache: Path, rows
     assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("exact", {}))
 
 
+def test_draws_and_scores_need_a_precise_best_id(tmp_path: Path, kernel_cache: Path) -> None:
+    screen, hidden = entries("screen", (1, 1, 1), 0.5, probes=1), make_hidden(1)
+    for entry in screen:
+        entry["precision"]["1"] = {"mean": 0.99, "low": 0.99}
+    decoder = opened(tmp_path, kernel_cache, calibration(entries("exact", (9, 9, 9), 1.0), screen))
+    assert decoder.score(hidden, [0], min_precision=0.9).answer.head == "screen"
+    assert decoder.sample(hidden, min_precision=0.9).answer.head == "screen"
+
+
 def test_the_class_decides_what_a_head_proves(tmp_path: Path, kernel_cache: Path) -> None:
     points = calibration(
         entries("exact", (9, 9, 9), 1.0),

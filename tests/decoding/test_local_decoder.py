@@ -42,6 +42,8 @@ def test_the_default_head_answers_unless_knobs_name_another_point(decoder: Local
     assert decoder.topk(hidden, 4, head="screen", knobs={"probes": 2}).ids.tolist() == (
         two.ids.tolist()
     )
+    usual = decoder.topk(hidden, 4, head="screen")  # which other knobs have not changed
+    np.testing.assert_array_equal(usual.answer.scanned, one.answer.scanned)
     assert decoder._head("screen", (("probes", 2.0),)) is decoder._head(
         "screen", (("probes", 2.0),)
     )

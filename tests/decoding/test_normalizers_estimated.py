@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import SAMPLED, Query
+from logitsieve.decoding.normalizers import SAMPLED, SAMPLED_SHARE, Query
 from logitsieve.index import HeadEntry, open_index, write_index
 from logitsieve.index_builder.fit.svd import preview_arrays
 from tests.decoding.drawn import edited_logits
@@ -18,14 +18,14 @@ from tests.synthetic import make_hidden, make_softmax
 
 @pytest.mark.parametrize("head", ["screen", "svd", "certified"])
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
-def test_lowrank_previews_the_others(decoder: LocalDecoder, constraints: str, head: str) -> None:
+def test_lowrank_previews_the_others(
+    decoder: LocalDecoder, constraints: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logitsieve.decoding.normalizers.LOGITS_AT_ONCE", 600)  # two rows
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (5, 1))
     answering = decoder.index.head(head)
-    logits = (
-        NORMALIZERS["lowrank"]
-        .target_logits(Query(decoder.index, answering, HIDDEN), every)[1]
-        .astype(np.float64)
-    )
+    query = Query(decoder.index, answering, HIDDEN)
+    logits = NORMALIZERS["lowrank"].target_logits(query, every)[1]
     found, exact = answering.candidates(HIDDEN, 1), logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
     rows = np.repeat(np.arange(5), np.diff(found.offsets))
     np.testing.assert_array_equal(
@@ -93,6 +93,7 @@ def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide) -> None:
     assert abs(off.mean()) < 4 / np.sqrt(len(off))
     assert 0.9 < off.std() < 1.2
     assert (found.error > 0).all()
+    assert SAMPLED_SHARE == 10  # as the page says
 
 
 def test_sampled_depends_on_its_row_alone(wide: Wide) -> None:

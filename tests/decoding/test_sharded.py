@@ -208,16 +208,8 @@ def test_draws_are_those_of_the_whole(
 def test_beams_are_those_of_the_whole(
     local: LocalDecoder, sharded: ShardedDecoder, name: str, alpha: float
 ) -> None:
-    finished = np.arange(9) == 4
-    options: Any = {
-        "beams_in": 3,
-        "beams_out": 4,
-        "constraints": CONSTRAINTS[name],
-        "finished": finished,
-        "eos_ids": [2],
-        "lengths": np.arange(9),
-        "length_alpha": alpha,
-    }
+    options = dict[str, Any](beams_in=3, beams_out=4, lengths=np.arange(9), length_alpha=alpha)
+    options |= {"constraints": CONSTRAINTS[name], "finished": np.arange(9) == 4, "eos_ids": [2]}
     scores = -np.arange(9, dtype=np.float32) / 7
     one, other = (each.beam_step(HIDDEN, scores, **options) for each in (local, sharded))
     assert other.answer.exact.all()
@@ -373,13 +365,16 @@ def test_a_draw_asks_each_shard_once(sharded: ShardedDecoder) -> None:
     assert len(calls) == len(shards)
 
 
-@pytest.mark.parametrize(("gap", "settled"), [(0.0, False), (0.019, False), (0.021, True)])
-def test_a_draw_is_sure_if_errors_cannot_change_it(gap: float, settled: bool) -> None:
+@pytest.mark.parametrize(("off", "least"), [(0.01, 0.02), (0.0, 1.16e-13)])
+@pytest.mark.parametrize(("gap", "settled"), [(0.0, False), (0.95, False), (1.05, True)])
+def test_a_draw_is_sure_if_errors_cannot_change_it(
+    off: float, least: float, gap: float, settled: bool
+) -> None:
     how, noise = Sampling(1, SEEDS[:1], 0, 1.0, 0, 1.0, 0.0), np.empty((1, 3))
     ids = np.array([[5, 3, -1]], np.int32)
     gumbel_noise(how.seeds[0], how.step, ids, noise)
-    logits = np.array([[gap, 0.0, -np.inf]]) - np.where(ids < 0, 0, noise)
-    won, values, sure = winners(ids[:, None], logits[:, None], np.full(1, 0.01), how)
+    logits = np.array([[gap * least, 0.0, -np.inf]]) - np.where(ids < 0, 0, noise)
+    won, values, sure = winners(ids[:, None], logits[:, None], np.full(1, off), how)
     assert sure.tolist() == [settled]
     assert gap == 0 or (won.item(), values.item()) == (5, logits[0, 0])
 

@@ -26,13 +26,8 @@ BLOCKS = [make_hidden(64), make_hidden(16, seed=5)]
 
 def top(ids: list[list[int]], logits: list[list[float]]) -> TopK:
     rows, k = np.shape(ids)
-    return TopK(
-        np.array(ids, np.int32),
-        np.array(logits, np.float32),
-        np.zeros(rows, bool),
-        np.full(rows, k, np.int32),
-        np.zeros(rows, bool),
-    )
+    answer, none = (np.array(ids, np.int32), np.array(logits, np.float32)), np.zeros(rows, bool)
+    return TopK(*answer, none, np.full(rows, k, np.int32), none)
 
 
 def test_hits_count_ids_in_any_order_ties_with_the_last_and_no_id_twice() -> None:

@@ -135,12 +135,10 @@ def _lists(
     A finished hypothesis has only its end, with a logit and a log Z of 0.
     """
     if not live.size:
-        nothing = BestLogits(
-            np.empty((0, 1), np.int32), np.empty((0, 1)),
-            Provenance(np.empty(0, np.bool_), np.empty(0, np.int32), np.empty(0, np.bool_)),
-        )  # fmt: skip
-        counts, log_z = np.empty(0, np.int64), LogZ(np.empty((0, FIELDS)))
-        best, log_z = nothing, log_z._replace(bounded=normalizer.has_bounds)
+        none, counts = np.empty(0, np.bool_), np.empty(0, np.int64)
+        provenance = Provenance(none, np.empty(0, np.int32), none)
+        best = BestLogits(np.empty((0, 1), np.int32), np.empty((0, 1)), provenance)
+        log_z = LogZ(np.empty((0, FIELDS)), bounded=normalizer.has_bounds)
     else:
         best, counts, log_z = _best(query, constraints, live, normalizer)
     return _with_finished(beams, live, query.k, best, counts), log_z

@@ -69,7 +69,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
         return _from_lists(query, how, shortlist(query, how), allow_list)
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
-    if how.min_p >= LEAST_MIN_P and query.head.name in LISTED and query.index.vocab_size > BEST:
+    if how.min_p >= LEAST_MIN_P and query.head.name in LISTED:
         return _from_best(query, how)
     return _from_all(query, how, normalizer)
 

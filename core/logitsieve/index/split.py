@@ -65,7 +65,7 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
     manifest, source = contents.manifest, contents.softmax
     heads = {name: manifest.heads[name] for name in SHARD_HEADS if name in manifest.heads}
     parts: dict[str, Arrays] = {}
-    if heads.keys() > {"exact"}:
+    if SKETCH.name in contents.parts:
         parts[SKETCH.name] = _sketch_of(contents.parts[SKETCH.name], rows)
     words = read_vocabulary(contents.path, manifest)
     write_index(

@@ -82,13 +82,8 @@ def finish(queue: Batcher, batch: Batch, took_us: float = US) -> None:
 def test_requests_alike_share_a_batch_in_the_order_of_arrival() -> None:
     async def play() -> None:
         queue = batcher()
-        one, two, other_k, alone, three = (
-            waiting(1),
-            waiting(2),
-            waiting(1, k=4),
-            waiting(1, independent=False),
-            waiting(3),
-        )
+        one, two, other_k = waiting(1), waiting(2), waiting(1, k=4)
+        alone, three = waiting(1, independent=False), waiting(3)
         for each in (one, two, other_k, alone, three):
             queue.put(each)
         assert (queue.rows, queue.in_flight) == (8, 5)
@@ -292,6 +287,7 @@ def test_only_who_meets_others_waits_for_more() -> None:
         queue.put(other := waiting(1, k=4))
         assert [len(taken(queue)) for _ in range(2)] == [1, 1]
         assert monotonic() >= other.ready_at
+        assert queue._pause_s(waiting(BATCH_ROWS)) == 0  # a batch by itself
 
     scene(play())
 

@@ -198,10 +198,9 @@ def test_d_softmax_gives_frequent_classes_more_dimensions() -> None:
     weight = DSoftmax(BLOCK_D, BLOCK_V, blocks=BLOCKS).export().weight
     assert bool((weight[:2, 3:] == 0).all())
     assert bool((weight[5:, :5] == 0).all())
-    criterion, other = (
-        DSoftmax(BLOCK_D, BLOCK_V, COUNTS, blocks=BLOCKS),
-        DSoftmax(BLOCK_D, BLOCK_V, blocks=BLOCKS),
-    )
+    numbers = sum(p.numel() for p in DSoftmax(8, 90).parameters())
+    assert numbers == 90 + 9 * 4 + 27 * 2 + 54 * 2
+    criterion, other = (DSoftmax(BLOCK_D, BLOCK_V, c, blocks=BLOCKS) for c in (COUNTS, None))
     other.load_state_dict(criterion.state_dict())
     assert torch.equal(other.export().weight, criterion.export().weight)
     criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, dtype=torch.float64, reduction="none")

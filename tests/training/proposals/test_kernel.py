@@ -118,6 +118,7 @@ def test_exports_are_softmaxes_and_features_need_unit_vectors() -> None:
     with refused("scale", "unit vectors"):
         SampledSoftmax(DIM, 20, RandomFeatures())
     assert SampledSoftmax(DIM, 20, Quadratic()).export().weight.shape == (20, DIM)
+    assert Quadratic().alpha == 100  # as Blanc and Rendle have it
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
 def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
     criterion, seen = made(bias=False)
     optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=60)
-    for step in range(59):
+    criterion.track(optimizer)
+    for step in range(49):
         train(criterion, optimizer, [step % 5])
         assert sum(len(rows) for rows in criterion.tracking.dirty) <= 2 * V
     train(criterion, optimizer, [8])
