@@ -1,6 +1,7 @@
 """Estimates of log Z by low-rank previews and by samples: what is scanned is exact."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ def test_lowrank_previews_the_others(
     monkeypatch.setattr("logitsieve.decoding.normalizers.LOGITS_AT_ONCE", 600)  # two rows
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (5, 1))
     answering = decoder.index.head(head)
-    query = Query(decoder.index, answering, HIDDEN)
-    logits = NORMALIZERS["lowrank"].target_logits(query, every)[1]
+    query, lowrank = Query(decoder.index, answering, HIDDEN), cast(Any, NORMALIZERS["lowrank"])
+    logits = lowrank.target_logits(query, every)[1]
+    assert len([*lowrank._slices(query)]) == 3
     found, exact = answering.candidates(HIDDEN, 1), logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
     rows = np.repeat(np.arange(5), np.diff(found.offsets))
     np.testing.assert_array_equal(
