@@ -2,8 +2,9 @@
 
     python -m benchmarks.draws lm-docs        # or any other dataset of benchmarks.race
 
-One thread. Every contender multiplies by W itself. Its results join those of other datasets in
-results/draws.json.gz. A sketch is built once, under the cache of the race.
+One thread. Every contender multiplies by W itself, and only `SCORED` finds log-probabilities, too.
+Results join those of other datasets in results/draws.json.gz. A sketch is built once, under the
+cache of the race.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks.machine import describe
 from benchmarks.race.datasets import DATASETS, Dataset, load
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
+from benchmarks.tables.draws import HEADS, SCORED
 from benchmarks.tables.draws import draws as table
 from benchmarks.timing import Search, race
 from logitsieve.decoding import LocalDecoder
@@ -76,8 +78,11 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     times = {}
     for name, (options, samples) in asked.items():
         contenders: dict[str, Search] = {
-            head: sampling(decoder, head, samples, options) for head in ("certified", "exact")
+            head: sampling(decoder, head, samples, options | {"log_probs": False})
+            for head in HEADS
+            if head in index.heads
         }
+        contenders[SCORED] = sampling(decoder, "certified", samples, options)
         contenders |= filtered(data, FILTERS[name][1]) if name in FILTERS else dense(data, samples)
         times[name] = race(contenders, hidden, 1, 0)
     return {
@@ -94,7 +99,7 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     }
 
 
-def sampling(decoder: LocalDecoder, head: str, samples: int, options: dict[str, float]) -> Search:
+def sampling(decoder: LocalDecoder, head: str, samples: int, options: dict[str, Any]) -> Search:
     """The public call, a new seed each time."""
     seeds = count()
     given: Any = options
@@ -106,7 +111,8 @@ def scanned(
 ) -> dict[str, float]:
     """Rows of W that `certified` computes, the mean; and the share of contexts that took all."""
     given: Any = options
-    found = decoder.sample(hidden, samples, seeds=0, head="certified", **given).answer.scanned
+    given = given | {"seeds": 0, "log_probs": False}
+    found = decoder.sample(hidden, samples, head="certified", **given).answer.scanned
     return {"rows": float(found.mean()), "all": float((found == decoder.index.vocab_size).mean())}
 
 

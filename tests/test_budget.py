@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 328,
-    "lines of source": 42_530,
-    "lines of core/": 18_220,
-    "lines of tests/": 47_675,
-    "lines of benchmarks/": 7_710,
+    "lines of source": 42_707,
+    "lines of core/": 18_390,
+    "lines of tests/": 47_733,
+    "lines of benchmarks/": 7_879,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=MODELS)
     parser.add_argument("--kinds", nargs="*", default=JUDGED, choices=JUDGED, help="of text")
-    parser.add_argument("--draw", action="store_true", help="draw instead of taking the best")
+    parser.add_argument("--draw", choices=DRAWN, help="draw so instead of taking the best")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")
     parser.add_argument("--native", action="store_true", help="npm's build on any CPU")
@@ -75,10 +75,10 @@ def main() -> None:
         cpu = describe()["cpu"]
         of_build |= {"name": llama.name, "system_info": llama.system_info, "cpu": cpu}
         print(label, llama.name, llama.system_info, flush=True)
-        times = of_build.setdefault("drawn" if options.draw else "greedy", {})
+        times = of_build.setdefault(options.draw or "greedy", {})
         for kind, threads in product(options.kinds, options.threads):
             texts = sequences(folder, kind, options.rounds + 1)
-            found = speeds(gguf, index, texts, threads, llama, draw=options.draw)
+            found = speeds(gguf, index, texts, threads, llama, options.draw)
             times.setdefault(kind, {})[str(threads)] = found
             raw.write(options.out, results)
             print(kind, threads, {who: one["tokens_per_s"][0] for who, one in found.items()})
@@ -116,16 +116,15 @@ def speeds(
     texts: Sequence[tuple[list[int], int]],
     threads: int,
     llama: LlamaLibrary,
-    *,
-    draw: bool,
+    draw: str | None,
 ) -> dict[str, Any]:
     """Tokens a second of each contender and the work of its head, median and range over texts."""
     hold_threads(threads)
-    drawing = sampling(1, 1, DRAWN) if draw else None
+    drawing = sampling(1, 1, DRAWN[draw]) if draw else None
     decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
     with LlamaContext(gguf, threads=threads, positions=POSITIONS, llama=llama) as context:
-        racing = contenders(context, decoder, draw=draw)
+        racing = contenders(context, decoder, drawing)
         for number, (tokens, first) in enumerate(texts):
             for name, head in racing.items():
                 text = tokens[:first], tokens[first : first + TOKENS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,13 +22,17 @@ from logitsieve.decoding import LocalDecoder
 
 PEER, BODY = "llama.cpp", "body"
 HEADS = ("exact", "certified", "assured", "estimated", "screen")
-DRAWN: SampleOptions = {"seeds": 1, "temperature": 0.8, "top_p": 0.95, "min_p": 0.05}
+DRAWN: Mapping[str, SampleOptions] = {
+    "no filter": {"seeds": 1, "temperature": 0.8},
+    "top_p 0.95": {"seeds": 1, "temperature": 0.8, "top_p": 0.95},
+    "top_p 0.95, min_p 0.05": {"seeds": 1, "temperature": 0.8, "top_p": 0.95, "min_p": 0.05},
+}
 
 
 class Chain(DenseOutput):
     """llama.cpp's own chain of samplers over its own logits: temperature, top_p, min_p, a draw."""
 
-    def __init__(self, context: LlamaContext) -> None:
+    def __init__(self, context: LlamaContext, drawing: Sampling) -> None:
         self._api, self._at = context._api, context._context
         made = {
             "llama_sampler_chain_init": (ctypes.c_void_p, ctypes.c_bool),
@@ -43,12 +47,12 @@ class Chain(DenseOutput):
             function = getattr(self._api, name)
             function.restype, function.argtypes = result, arguments
         self._chain = self._api.llama_sampler_chain_init(False)
-        for sampler in (
-            self._api.llama_sampler_init_temp(DRAWN["temperature"]),
-            self._api.llama_sampler_init_top_p(DRAWN["top_p"], 1),
-            self._api.llama_sampler_init_min_p(DRAWN["min_p"], 1),
-            self._api.llama_sampler_init_dist(1),
-        ):
+        samplers = [self._api.llama_sampler_init_temp(drawing.temperature)]
+        if drawing.top_p < 1.0:
+            samplers.append(self._api.llama_sampler_init_top_p(drawing.top_p, 1))
+        if drawing.min_p > 0.0:
+            samplers.append(self._api.llama_sampler_init_min_p(drawing.min_p, 1))
+        for sampler in (*samplers, self._api.llama_sampler_init_dist(1)):
             self._api.llama_sampler_chain_add(self._chain, sampler)
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
@@ -59,11 +63,11 @@ class Chain(DenseOutput):
 
 
 def contenders(
-    context: LlamaContext, decoder: LocalDecoder, *, draw: bool
+    context: LlamaContext, decoder: LocalDecoder, drawing: Sampling | None
 ) -> dict[str, OutputHead | None]:
     """Each by its name; None chooses nothing: the limit of any head."""
     gguf = context.gguf
-    own = Chain(context) if draw else DenseOutput()
+    own = Chain(context, drawing) if drawing else DenseOutput()
     found: dict[str, OutputHead | None] = {PEER: own, BODY: None}
     for name, target in heads_of(decoder).items():
         found[name] = DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)

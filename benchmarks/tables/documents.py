@@ -29,9 +29,10 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
-    "llamacpp-avx512": "as `llamacpp` but for draws and `--judge`, on a CPU with AVX-512",
+    "llamacpp-avx512": "as `llamacpp` but for `--judge`, on a CPU with AVX-512",
+    "llamacpp-drawn": "as `llamacpp-avx512`, with each choice of `--draw`",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
-    "`--draw`, and with `--judge 20000`; then `smollm2-135m`",
+    "`--judge 20000`; then `smollm2-135m`",
     "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
@@ -40,7 +41,8 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "papers/": "`{command}`",
 }
 # Files of several runs by their names.
-SEVERAL = (GROWTH, "draws", "exactness", "llamacpp", "llamacpp-avx512", "huggingface")
+LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn"
+SEVERAL = (GROWTH, "draws", "exactness", *LLAMA_CPP, "huggingface")
 
 
 def documents() -> Iterator[tuple[str, str]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.llamacpp.contenders import BODY, HEADS, PEER
+from benchmarks.llamacpp.contenders import BODY, DRAWN, HEADS, PEER
 from benchmarks.tables.figures import ABSENT, digits, markdown
 from benchmarks.tables.results import load
+
+GREEDY = ("greedy",)
 
 
 def speeds(way: str) -> str:
@@ -36,9 +38,7 @@ def speeds(way: str) -> str:
             about.append(line)
     head = ["model", "text", "threads", "llama.cpp's own head", *(f"`{name}`" for name in heads)]
     head += ["no head: the limit", "rows of W a token"]
-    if way != "greedy":
-        about.clear()
-    return markdown(head, merged(rows)) + "\n".join(["", *about, ""]) * bool(about)
+    return markdown(head, merged(rows)) + "\n".join(["", *about, ""])
 
 
 def instructions(system_info: str) -> str:
@@ -46,24 +46,28 @@ def instructions(system_info: str) -> str:
     return ", ".join(re.findall(r"(\w+) = 1", system_info))
 
 
-def first(raw: str = "llamacpp", by_threads: bool = False) -> str:
-    """A row for each model: one thread, of each kind of text by llama.cpp's fastest build."""
+def first(raw: str = "llamacpp", ways: Collection[str] = GREEDY, about_builds: bool = True) -> str:
+    """A row for each model, way and number of threads: each kind by llama.cpp's fastest build."""
     fastest: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
     about: dict[str, None] = {}
-    for name, build, kind, threads, one in runs("greedy", raw):
-        if not by_threads and threads != "1":
-            continue
-        of_row = fastest.setdefault((name.partition(",")[0].partition(":")[0], threads), {})
-        per_s = {who: found["tokens_per_s"][0] for who, found in one.items()}
-        if per_s[PEER] > of_row.get(kind, {PEER: 0.0})[PEER]:
-            of_row[kind] = per_s
-        about[f"{build['cpu']}; {build['name']}: {instructions(build['system_info'])}."] = None
+    for way in ways:
+        for name, build, kind, threads, one in runs(way, raw):
+            if threads != "1" and not about_builds:
+                continue
+            of_row = fastest.setdefault(
+                (name.partition(",")[0].partition(":")[0], way, threads), {}
+            )
+            per_s = {who: found["tokens_per_s"][0] for who, found in one.items()}
+            if per_s[PEER] > of_row.get(kind, {PEER: 0.0})[PEER]:
+                of_row[kind] = per_s
+            about[f"{build['cpu']}; {build['name']}: {instructions(build['system_info'])}."] = None
     names = [*HEADS, BODY]
     rows = []
-    for (model, threads), kinds in fastest.items():
+    for (model, way, threads), kinds in fastest.items():
         speeds = sorted(per_s[PEER] for per_s in kinds.values())
         label = f"{model}, {'one thread' if threads == '1' else f'{threads} threads'}"
-        cells = [label if by_threads else model, f"{digits(speeds[0])} to {digits(speeds[-1])}"]
+        label = f"{model}, {way}" if ways is not GREEDY else label if about_builds else model
+        cells = [label, f"{digits(speeds[0])} to {digits(speeds[-1])}"]
         for name in names:
             times = sorted(one[name] / one[PEER] for one in kinds.values() if name in one)
             cells.append(f"{times[0]:.2f}x to {times[-1]:.2f}x" if times else "")
@@ -71,7 +75,7 @@ def first(raw: str = "llamacpp", by_threads: bool = False) -> str:
     kept = [name for i, name in enumerate(names, 2) if any(row[i] for row in rows)]
     head = ["tokens a second", "llama.cpp", *(f"`{name}`" for name in kept if name != BODY)]
     table = markdown([*head, "no head"], [[cell for cell in row if cell] for row in rows])
-    return "\n".join([table, *about, ""]) if by_threads else table
+    return "\n".join([table, *about, ""]) if about_builds else table
 
 
 def judged() -> str:
@@ -127,9 +131,9 @@ def runs(
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "llamacpp, first": first,
+    "llamacpp, first": partial(first, about_builds=False),
     "llamacpp": partial(speeds, "greedy"),
-    "llamacpp-drawn": partial(speeds, "drawn"),
+    "llamacpp-drawn": partial(first, "llamacpp-drawn", DRAWN),
     "llamacpp-judged": judged,
-    "llamacpp-avx512": partial(first, "llamacpp-avx512", by_threads=True),
+    "llamacpp-avx512": partial(first, "llamacpp-avx512"),
 }

@@ -42,7 +42,7 @@ def stepped(rows: int = 4, **changes: Any) -> Beams:
 def test_how_to_draw() -> None:
     ready = sampled(samples=np.int64(3), step=2**64 - 1, temperature=0, top_k=5, top_p=0.9)
     assert ready[0] == 3
-    assert ready[2:] == (2**64 - 1, 0.0, 5, 0.9, 0.0)
+    assert ready[2:] == (2**64 - 1, 0.0, 5, 0.9, 0.0, True)
     one, other = (sampled(8, seeds=None).seeds for _ in range(2))
     assert one.shape == (8,)
     assert len({*one.tolist(), *other.tolist()}) == 16
@@ -77,6 +77,7 @@ def test_one_seed_is_spread_over_the_rows(seed: Any) -> None:
         *[("top_k", value) for value in (-1, 1.5, 2**31, False)],
         *[("top_p", value) for value in (0, -0.5, 1.1, np.nan, "1")],
         *[("min_p", value) for value in (-0.1, 1.1, np.nan, None)],
+        *[("log_probs", value) for value in (0, 1.0, None, "no")],
     ],
 )
 def test_wrong_ways_to_draw(field: str, value: Any) -> None:

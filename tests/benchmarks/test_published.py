@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.llamacpp.__main__ import speeds
-from benchmarks.llamacpp.contenders import BODY, PEER, Chain, contenders
+from benchmarks.llamacpp.contenders import BODY, DRAWN, PEER, Chain, contenders
 from benchmarks.llamacpp.judge import judge
 from benchmarks.published.contexts import JUDGED, PLAIN, answers, asked, contexts_folder, read
 from benchmarks.published.texts import Paragraphs
 from benchmarks.race.points import ONE
 from benchmarks.tables import published
+from logitsieve.api.requests import sampling
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -86,10 +87,10 @@ def test_what_an_index_is_fitted_on_begins_with_the_primer(gguf: Path, tmp_path:
     assert len(np.load(folder / "fit.npy")) == len(expected) + len(prose)
 
 
-@pytest.mark.parametrize("draw", [False, True])
-def test_every_contender_decodes_the_text(gguf: Path, index: Path, draw: bool) -> None:
+@pytest.mark.parametrize("draw", [None, *DRAWN])
+def test_every_contender_decodes_the_text(gguf: Path, index: Path, draw: str | None) -> None:
     texts = [(list(range(300, 320)), 4)] * 3
-    found = speeds(gguf, index, texts, 1, library(), draw=draw)
+    found = speeds(gguf, index, texts, 1, library(), draw)
     assert list(found) == [PEER, BODY, "exact", "certified"]
     assert found["certified"]["proven"][0] == 1
     assert found[BODY]["scanned"][0] == 0
@@ -99,7 +100,7 @@ def test_every_contender_decodes_the_text(gguf: Path, index: Path, draw: bool) -
 def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, index: Path) -> None:
     decoder = LocalDecoder(open_index(index))
     with LlamaContext(gguf) as context:
-        racing = contenders(context, decoder, draw=False)
+        racing = contenders(context, decoder, None)
         chosen = {}
         for name, head in racing.items():
             if head is not None:
@@ -110,7 +111,7 @@ def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, index: Path) ->
         context.headless = False
         context.forget()
         rows = context.read([300, 301])
-        chain = Chain(context)
+        chain = Chain(context, sampling(1, 1, DRAWN["top_p 0.95, min_p 0.05"]))
         draws = {int(chain.choose(rows, [UNEDITED], None).ids[0]) for _ in range(50)}
         assert draws <= set(np.argsort(-rows[0])[:100].tolist())
 

@@ -10,7 +10,7 @@ import pytest
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import SampleReply
-from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.decoding import NORMALIZERS, LocalDecoder, sampler
 from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
 from logitsieve.heads.exact import DrawOptions
@@ -149,6 +149,44 @@ def test_filtered_draws_are_the_best_of_what_remains_by_the_noise_of_all(
             off = 1e-6 * abs(log_z)
             assert reply.answer.log_z_low[row] <= log_z + off
             assert reply.answer.log_z_high[row] >= log_z - off
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("min_p", [0.0, 0.003, 0.3])
+@pytest.mark.parametrize("constraints", ["none", "best banned", "worst biased up", "penalised"])
+@pytest.mark.parametrize("best", [1, 8])
+def test_draws_by_the_best_ids_are_those_by_all(
+    decoder: LocalDecoder,
+    monkeypatch: pytest.MonkeyPatch,
+    top_p: float,
+    min_p: float,
+    constraints: str,
+    best: int,
+) -> None:
+    options: Any = {"seeds": range(4), "step": 2, "temperature": 1.2, "top_p": top_p}
+    options |= {"min_p": min_p, "constraints": CONSTRAINTS[constraints]}
+    wanted = decoder.sample(HIDDEN, 200, head="exact", **options)
+    monkeypatch.setattr(sampler, "BEST", best)
+    monkeypatch.setattr(sampler, "PRODUCTS_A_DRAW", 0)
+    monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
+    monkeypatch.setattr(decoder.index.head("certified"), "quick_best", True)
+    decoder = LocalDecoder(decoder.index)  # without heads made before
+    if top_p == 1.0 and min_p == 0.0:
+        monkeypatch.delattr(sampler, "_from_all")  # no draw is left open
+    for head in ("exact", "certified"):
+        reply = decoder.sample(HIDDEN, 200, head=head, log_probs=False, **options)
+        np.testing.assert_array_equal(reply.ids, wanted.ids)
+        assert reply.answer.exact.all()
+        assert reply.answer.log_z is None
+        assert reply.answer.normalizer == ""
+        assert np.isnan(reply.log_probs).all()
+        assert (reply.answer.scanned <= SIZE).all()
+
+
+def test_a_normalizer_asks_for_log_probs(decoder: LocalDecoder) -> None:
+    options: Any = {"seeds": 1, "normalizer": "exact", "head": "exact"}
+    reply = decoder.sample(HIDDEN, log_probs=False, **options)
+    np.testing.assert_array_equal(reply.log_probs, decoder.sample(HIDDEN, **options).log_probs)
 
 
 @pytest.mark.parametrize("width", [1e-9, 0.01, 100.0])

@@ -198,7 +198,7 @@ def test_defaults_in_process_are_those_on_the_wire(remote: Decoder, local: Local
 
 def test_draws_are_proven_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
     hidden = make_hidden(5)
-    for filters in ({}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.1}):
+    for filters in ({}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.1}, {"log_probs": False}):
         reply = remote.sample(hidden, 2, seeds=3, model="other", **filters)
         assert reply.answer.head == "certified"
         assert reply.answer.exact.all()

@@ -107,13 +107,18 @@ class DecoderHead(nn.Module):
     def sample(
         self, constraints: Constraints | None, options: SampleOptions
     ) -> tuple[Tensor, Tensor]:
-        """Draw ids and log-probabilities [B, 1] for the last rows, by torch's generator."""
+        """Draw ids and log-probabilities [B, 1] for the last rows, by torch's generator.
+
+        Unless `generate` returns scores, 0 stands for a log-probability.
+        """
         assert self.hidden is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
         target = self._target_with(self._normalizer if self._scored else None)
         given: SampleOptions = {**target, **options, "seeds": seeds.numpy().view(np.uint64)}
+        given["log_probs"] = self._scored
         reply = self._decoder.sample(self._rows(self.hidden), constraints=constraints, **given)
-        return self._ids(reply.ids), torch.as_tensor(reply.log_probs)
+        ids, log_probs = self._ids(reply.ids), torch.as_tensor(reply.log_probs)
+        return ids, log_probs if self._scored else log_probs.where(ids < 0, 0.0)
 
     def _target_with(self, normalizer: NormalizerName | None) -> Target:
         """Without a normalizer, no width: it would add log Z."""

@@ -149,7 +149,7 @@ class DecoderOutput:
         if drawing is None:
             top = self._decoder.topk(rows, 1, constraints=constraints, **self._target)
             return _chosen(top.ids[:, 0], top.answer)
-        options: dict[str, Any] = {**drawing._asdict(), **self._target}
+        options: dict[str, Any] = {**drawing._asdict(), **self._target, "log_probs": False}
         drawn = self._decoder.sample(rows, constraints=constraints, **options)
         return _chosen(drawn.ids[:, 0], drawn.answer)
 

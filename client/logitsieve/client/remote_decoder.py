@@ -101,7 +101,7 @@ class RemoteDecoder(ABC):
         # Fresh seeds are drawn here, so a retry draws the same ids.
         draws = sampling(fill(request, hidden, constraints, options), samples, options)
         put(request.seeds, draws.seeds)
-        for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p"):
+        for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p", "log_probs"):
             setattr(request, name, getattr(draws, name))
         return self._reply(SAMPLE, request)
 

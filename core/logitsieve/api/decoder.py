@@ -63,6 +63,10 @@ class SampleOptions(Target, total=False):
     A draw depends on its row's seed (uint64 [B]), `step` and its number among the row's draws. One
     number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
     fresh seeds. Equal arguments, version, head and knobs draw equal ids.
+
+    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `exact`,
+    `certified` and the other heads of a sketch take little more time than their best ids, and are
+    as sure as these.
     """
 
     seeds: ArrayLike | None
@@ -71,6 +75,7 @@ class SampleOptions(Target, total=False):
     top_k: int
     top_p: float
     min_p: float
+    log_probs: bool
 
 
 class BeamOptions(Target, total=False):
@@ -99,6 +104,7 @@ DEFAULTS: Mapping[str, Any] = {
     "top_k": 0,
     "top_p": 1.0,
     "min_p": 0.0,
+    "log_probs": True,
     "lengths": None,
     "finished": None,
     "eos_ids": (),

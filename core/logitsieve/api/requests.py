@@ -32,6 +32,7 @@ class Sampling(NamedTuple):
     top_k: int  # 0: all
     top_p: float
     min_p: float
+    log_probs: bool = True
 
 
 class Beams(NamedTuple):
@@ -58,6 +59,7 @@ def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
         whole("top_k", given["top_k"], 0, INT32_MAX),
         _number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
         _number("min_p", given["min_p"], 0.0, 1.0),
+        _flag("log_probs", given["log_probs"]),
     )
 
 
@@ -135,6 +137,12 @@ def _number(field: str, value: Any, low: float, high: float) -> float:
     if not number or not low <= value <= high:
         raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
     return float(value)
+
+
+def _flag(field: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidRequest(field, repr(value), "True or False")
+    return bool(value)
 
 
 def checked_temperature(value: Any) -> float:

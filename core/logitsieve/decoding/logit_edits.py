@@ -25,7 +25,7 @@ from logitsieve.api.results import (
     Provenance,
     offsets_of,
 )
-from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits
+from logitsieve.heads._base.head import Softmax, edits_of_rows
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
@@ -140,11 +140,6 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
     both = both[order]
     offsets = np.searchsorted(both, np.arange(len(offsets), dtype=np.int64) * vocab_size)
     return ListedLogits(offsets, (both % vocab_size).astype(np.int32), values[order])
-
-
-def unedited(rows: int) -> Edits:
-    """Return edits that change no logit."""
-    return Edits(*no_edits(rows), False)
 
 
 def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:

@@ -3,12 +3,14 @@
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
 trick. Otherwise it draws from all of V: over all logits that filters leave (`exact`), with the same
 noise over proven bounds (`certified`), or lazily (other heads: not exact; with filters `certified`
-or `exact` draws instead).
+or `exact` draws instead). Without log-probabilities the best ids and the noise of the others are
+enough for the same draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, offsets_of
-from logitsieve.decoding.logit_edits import BestLogits, best_edited, target_logits, unedited
+from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, target_logits
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
     CERTIFIED,
@@ -28,23 +30,24 @@ from logitsieve.decoding.normalizers import (
     Query,
     narrowed,
 )
-from logitsieve.heads._base.head import refuse_first
-from logitsieve.heads.certified import GRADES, WIDEST_LOG_Z
-from logitsieve.kernels.sampling.lists import cut_best, cut_lists, list_sample
+from logitsieve.heads._base.head import no_edits, refuse_first
+from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.sampling.lists import best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
-LISTED = ("exact", *GRADES)  # heads that find the best ids in less time than they bound all
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
+MOST_OPEN = 0.3  # expected draws outside of the nucleus for which drawing twice pays
 
 
 class Draws(NamedTuple):
     """Draws, and their source."""
 
     ids: Int32  # [B, N]
-    log_probs: Float32  # [B, N] under the distribution drawn from
+    log_probs: Float32  # [B, N] under the distribution drawn from; NaN if not asked
     provenance: Provenance  # exact: proven to be the full softmax's, after filters
     normalizer: str  # its name
     log_z: LogZ32  # of that distribution, at its temperature
@@ -69,9 +72,18 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
         return _from_lists(query, how, shortlist(query, how), allow_list)
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
-    if how.min_p >= LEAST_MIN_P and query.head.name in LISTED:
-        return _from_best(query, how)
+    if query.head.quick_best:
+        if not how.log_probs and normalizer is None and _suits_best(query, how):
+            return _by_best(query, how)
+        if how.min_p >= LEAST_MIN_P:
+            return _from_best(query, how)
     return _from_all(query, how, normalizer)
+
+
+def _suits_best(query: Query, how: Sampling) -> bool:
+    softmax, open_ = query.index.softmax, how.samples * (1.0 - how.top_p)
+    few = how.samples * PRODUCTS_A_DRAW < softmax.vocab_size * softmax.dim
+    return few and open_ <= MOST_OPEN
 
 
 def _filtered(how: Sampling) -> bool:
@@ -98,6 +110,33 @@ def _from_best(query: Query, how: Sampling) -> Draws:
     return draws
 
 
+def _by_best(query: Query, how: Sampling) -> Draws:
+    """Draw from all by the best ids and the noise of others, without log-probabilities."""
+    best, wanted = _best(query, BEST)
+    lists, index, rows = _cut(best, wanted), query.index, len(query.hidden)
+    ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
+    asked = how.seeds, how.step, query.scale, how.top_p, how.min_p, index.first_id
+    edits = no_edits(rows) if query.edits is None else query.edits[:3]
+    draw = partial(
+        best_sample.entry(), index.softmax.descriptor.ctypes.data, query.hidden, lists.offsets,
+        lists.ids + np.int32(index.first_id), lists.logits, *asked, *edits, ids, scanned,
+    )  # fmt: skip
+    refuse_first(run_slices(draw, rows, index.threads))
+    exact, scanned = best.provenance.exact.copy(), scanned + best.provenance.scanned
+    rest = np.flatnonzero((ids < 0).any(axis=1))
+    if rest.size:
+        others = _from_all(query.rows(rest), how._replace(seeds=how.seeds[rest]), None)
+        ids[rest], exact[rest] = others.ids, others.provenance.exact
+        scanned[rest] += others.provenance.scanned
+    scanned = np.minimum(scanned, index.vocab_size)
+    return _unscored(ids, best.provenance._replace(exact=exact, scanned=scanned))
+
+
+def _unscored(ids: Int32, provenance: Provenance) -> Draws:
+    log_probs = np.full(ids.shape, np.nan, np.float32)
+    return Draws(ids, log_probs, provenance, "", LogZ32(None))
+
+
 def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
     """Draw from lists; `bounded`: proven to hold all that is drawn from."""
     rows = len(query.hidden)
@@ -120,6 +159,12 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
         name = next(name for name in names if name in query.index.heads)
         query = query._replace(head=query.index.head(name))
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
+    exact, handed = np.empty((2, len(query.hidden)), np.bool_)
+    exact.fill(drawn.exact)
+    handed.fill(fallback)
+    provenance = Provenance(exact, drawn.scanned, handed)
+    if not how.log_probs and normalizer is None:
+        return _unscored(drawn.ids, provenance)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
     if _filtered(how):
         normalizer = CANDIDATES  # among the filtered ids
@@ -128,10 +173,6 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
     assert log_z is not None, "filters are met by heads that find log Z"
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
-    exact, handed = np.empty((2, len(query.hidden)), np.bool_)
-    exact.fill(drawn.exact)
-    handed.fill(fallback)
-    provenance = Provenance(exact, drawn.scanned, handed)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 
 
@@ -210,11 +251,14 @@ def best_left(query: Query, how: Sampling) -> tuple[Shortlist, Bool]:
 
 def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
     """Return the best ids that edits leave, up to `most` (0: all), and [B] how many."""
-    edits = unedited(len(query.hidden)) if query.edits is None else query.edits
-    wanted = edits.remaining(query.index.vocab_size)
+    softmax, head, hidden, size = query.index.softmax, *query[1:3], query.index.vocab_size
+    if query.edits is None:
+        k = min(most or size, size)
+        return best_unedited(softmax, head, hidden, k), np.full(len(hidden), k)
+    wanted = query.edits.remaining(size)
     if most > 0:
         wanted = np.minimum(wanted, most)
-    return best_edited(query.index.softmax, query.head, query.hidden, wanted, edits), wanted
+    return best_edited(softmax, head, hidden, wanted, query.edits), wanted
 
 
 def _cut(best: BestLogits, lengths: Int64) -> Shortlist:

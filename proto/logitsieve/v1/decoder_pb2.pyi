@@ -226,7 +226,7 @@ class BeamStepResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., parents: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., ranks: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("target", "hidden", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints")
+    __slots__ = ("target", "hidden", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints", "log_probs")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class SampleRequest(_message.Message):
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     target: Target
     hidden: Tensor
     samples: int
@@ -247,7 +248,8 @@ class SampleRequest(_message.Message):
     top_p: float
     min_p: float
     constraints: Constraints
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Union[Tensor, _Mapping]] = ..., step: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
+    log_probs: bool
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Union[Tensor, _Mapping]] = ..., step: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ..., log_probs: _Optional[bool] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
     __slots__ = ("answer", "ids", "log_probs")

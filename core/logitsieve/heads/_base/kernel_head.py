@@ -75,6 +75,7 @@ class Head(ABC):
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
     most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
+    quick_best: bool = False  # draws take less time by its best ids than by all logits or bounds
 
     _kernel: TopKernel
 

@@ -1,7 +1,9 @@
-"""Lists of logits, best first: the cut by top-p and min-p, and draws from the remaining ids.
+"""Lists of logits, best first: the cut by top-p and min-p, and draws by the largest x_i / T + G_i.
 
-A draw takes the largest x_i / T + G_i of a CSR list, with the noise of gumbel.py: the winner among
-all ids, if the list has it.
+A draw from the remaining ids needs no others. A draw from all ids begins with the best, too: with M
+the largest value among them, another id needs noise above M less the last one's x / T, and few have
+as much (Mussmann, Levy, Ermon 2017, Fast Amortized Inference). They are found by noise alone, with
+that of gumbel.py, so the draw is the one from all logits.
 """
 
 from math import exp
@@ -9,10 +11,23 @@ from math import exp
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.gumbel import SPARE, may_be_within, noise_of
-from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
+from logitsieve.kernels.sampling.gumbel import (
+    BLOCK,
+    SPARE,
+    find_heaviest,
+    list_candidates,
+    may_be_within,
+    noise_of,
+)
+from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
+from logitsieve.kernels.topk.scan import prefetch_beginnings
 
 CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
+AHEAD = 8  # rows to prefetch
+OPEN = -1
 
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
@@ -92,3 +107,104 @@ def _winner(ids, scaled, weights, count, seed, step, draw):
                 place, most = i, value
                 limit = SPARE * exp(-most)
     return place
+
+
+@kernel(
+    "(int64, float32[:,::1], int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64,"
+    " float64, float64, int64, int64[::1], int32[::1], float64[::1], int32[:,::1], int32[::1],"
+    " int64, int64)"
+)
+def best_sample(
+    address, hidden, offsets, best, logits, seeds, step, inverse, top_p, min_p, first_id,
+    edit_offsets, edited, values, ids, scanned, start, stop,
+):  # fmt: skip
+    """Fill ids [B, N] like `gumbel_sample`, and scanned [B], which counts logits computed.
+
+    Lists of the `best` ids, as in `list_sample`, have edited logits; no other logit exceeds a
+    list's last. A draw that may be beyond top-p or min-p becomes OPEN.
+    """
+    descriptor = int64_pointer(address)
+    matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
+    size, bad, longest = padded(matrix.rows), -1, 0
+    for row in range(start, stop):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    scratch = np.empty(padded(dim) + 2 * longest, np.float64)
+    wide, scaled = pointer(scratch), shift(pointer(scratch), padded(dim))
+    weights = shift(scaled, longest)
+    equal, heaviest = np.ones(size, np.float32), np.empty(padded(size // BLOCK), np.float32)
+    equal[matrix.rows :] = np.float32(0)
+    find_heaviest(pointer(equal), size, pointer(heaviest))
+    blocks, rows = np.empty(heaviest.size + LANES, np.int32), np.empty(size + LANES, np.int32)
+    for row in range(start, stop):
+        if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
+            bad = row
+            break
+        first, count = offsets[row], offsets[row + 1] - offsets[row]
+        named, most = shift(pointer(best), first), logits[first]
+        left = _weigh(shift(pointer(logits), first), count, inverse, min_p, scaled, weights)
+        seed, scanned[row] = seeds[row], 0
+        for draw in range(ids.shape[1]):
+            key = np.uint64(draw)
+            place = _winner(named, scaled, weights, left, seed, step, key)
+            winner, weight = np.int64(named[place]), weights[place]
+            value = scaled[place] + noise_of(seed, step, key, winner)
+            others = list_candidates(
+                pointer(equal), pointer(heaviest), size, first_id, value - scaled[count - 1], seed,
+                step, key, pointer(blocks), pointer(rows),
+            )  # fmt: skip
+            for i in range(-AHEAD, others):
+                if i + AHEAD < others:
+                    prefetch_beginnings(matrix, pointer(rows), i + AHEAD, i + AHEAD + 1)
+                if i < 0:
+                    continue
+                other = np.int64(rows[i])
+                logit = _edited(edited, values, edit_offsets[row], edit_offsets[row + 1], other)
+                if logit != logit:
+                    logit = exact_logit(matrix, wide, other)
+                    scanned[row] += 1
+                relative, other = (logit - most) * inverse, other + first_id
+                if min_p > 0.0 and exp(relative) < min_p * (1.0 - CLOSE):
+                    continue
+                noisy = relative + noise_of(seed, step, key, other)
+                if noisy > value or (noisy == value and other < winner):
+                    place, winner, weight, value = count, other, exp(relative), noisy
+            open_ = weight < min_p * (1.0 + CLOSE) and min_p > 0.0
+            if top_p < 1.0:
+                open_ = open_ or not _surely_in(weights, place, count, top_p)
+            ids[row, draw] = OPEN if open_ else winner - first_id
+    keep_alive((scratch, equal, heaviest, blocks, rows, edited, values, best, logits))
+    return bad
+
+
+@inline
+def _weigh(logits, count, inverse, min_p, scaled, weights):
+    """Fill scaled logits and weights; return the length of the prefix that min-p may leave."""
+    left = 0
+    for i in range(count):
+        scaled[i] = (logits[i] - logits[0]) * inverse
+        weights[i] = exp(scaled[i])
+        left += weights[i] >= min_p * (1.0 - CLOSE)
+    return left
+
+
+@inline
+def _edited(edited, values, first, last, row):
+    """Return a row's edited logit, or NaN."""
+    end = last
+    while first < last:
+        middle = (first + last) // 2
+        if edited[middle] < row:
+            first = middle + 1
+        else:
+            last = middle
+    return values[first] if first < end and edited[first] == row else np.nan
+
+
+@inline
+def _surely_in(weights, place, count, top_p):
+    """Return whether a listed id is in the nucleus, as the list has at most all mass."""
+    total, before = 0.0, 0.0
+    for i in range(count):
+        total += weights[i]
+        before += weights[i] if i < place else 0.0
+    return place < count and before * (1.0 + CLOSE) < top_p * total

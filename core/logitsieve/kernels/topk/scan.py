@@ -119,7 +119,7 @@ def _four_rows(listed, ids, i, last, delta):
 
 
 @inline
-def _prefetch_beginnings(matrix, ids, begin, end):
+def prefetch_beginnings(matrix, ids, begin, end):
     for i in range(begin, end):
         row = np.int64(ids[i])
         prefetch(matrix.bias, row)
@@ -165,13 +165,13 @@ def fill_one(matrix, listed, ids, first, last, operand, logits):
     """float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours."""
     dim = matrix.dim
     if listed:
-        _prefetch_beginnings(matrix, ids, first, min(first + ROWS_AHEAD, last))
+        prefetch_beginnings(matrix, ids, first, min(first + ROWS_AHEAD, last))
     steps, stride, delta = _steps(listed, first, last)
     for step in range(steps):
         place = step * stride
         i = first + place
         if listed:
-            _prefetch_beginnings(matrix, ids, i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last))
+            prefetch_beginnings(matrix, ids, i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last))
         r0, r1, r2, r3 = _four_rows(listed, ids, i, last, delta)
         if matrix.kind == F32:
             dots = dots_1x4(matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim, operand, dim)
