@@ -65,46 +65,43 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
 }
 # By the parameter `method`.
 KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}
-OF_ANY = (
-    "method", "head", "knobs.<name>", "min_precision", "exact", "normalizer", "width", "timeout",
-)  # fmt: skip
-OF_SAMPLE = ("step", "temperature", "top_k", "top_p", "min_p")
+Kind = tuple[type | tuple[type, ...], str]  # of a parameter, and its name
+TEXT: Kind = (str, "a string")
+NUMBER: Kind = ((int, float), "a number")
+WHOLE: Kind = (int, "an integer")
+FLAG: Kind = (bool, "a bool")
+OF_ANY = {
+    "method": TEXT,
+    "head": TEXT,
+    "knobs.<name>": NUMBER,
+    "min_precision": NUMBER,
+    "exact": FLAG,
+    "normalizer": TEXT,
+    "width": NUMBER,
+    "timeout": WHOLE,
+}
+OF_SAMPLE = {"step": WHOLE, "temperature": NUMBER, "top_k": WHOLE, "top_p": NUMBER, "min_p": NUMBER}
 BY_ROW = ("exact", "scanned", "log_z")  # outputs from the Answer
 
 
-class Parameters:
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self._left = {
-            name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
-            for name, value in parameters.items()
-        }
-
-    def take(self, name: str, kind: Any, allowed: str, default: Any = None) -> Any:
-        if name not in self._left:
-            return default
-        value = self._left.pop(name)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InvalidRequest(f"parameters.{name[:100]}", type(value).__name__, allowed)
-        return value
-
-    def text(self, name: str) -> str:
-        return cast(str, self.take(name, str, "a string", ""))
-
-    def number(self, name: str, default: float) -> float:
-        return float(self.take(name, (int, float), "a number", default))
-
-    def whole(self, name: str, most: int = MOST) -> int:
-        return _within(f"parameters.{name}", self.take(name, int, "an integer", 0), most)
-
-    def knobs(self) -> dict[str, float]:
-        names = [name for name in self._left if name.startswith("knobs.")]
-        return {name.removeprefix("knobs."): self.number(name, 0.0) for name in names}
-
-    def require_none_left(self, kind: str) -> None:
-        for name in self._left:
-            allowed = ", ".join(OF_ANY + OF_SAMPLE * (kind == SAMPLE.method))
-            got = f"{name[:100]!r} for {kind}"
-            raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
+def read_parameters(message: Any) -> tuple[str, dict[str, Any]]:
+    """Return the method and all parameters; InvalidRequest for one that it does not take."""
+    given = {
+        name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
+        for name, value in message.parameters.items()
+    }
+    method = given.get("method") or TOP_K.method
+    if method not in KINDS:
+        raise InvalidRequest("parameters.method", f"{method!r:.100}", ", ".join(KINDS))
+    kinds = OF_ANY | (OF_SAMPLE if method == SAMPLE.method else {})
+    for name, value in given.items():
+        field = f"parameters.{name[:100]}"
+        kind = kinds.get("knobs.<name>" if name.startswith("knobs.") else name)
+        if kind is None:
+            raise InvalidRequest(field, f"{name[:100]!r} for {method}", ", ".join(kinds))
+        if not isinstance(value, kind[0]) or (isinstance(value, bool) and kind is not FLAG):
+            raise InvalidRequest(field, type(value).__name__, kind[1])
+    return method, given
 
 
 def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, float, Write]:
@@ -113,10 +110,7 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
     Runs before admission, so it must cost little. Returns the method, its request, its timeout in
     seconds or 0, and the writer of the response.
     """
-    parameters = Parameters(message.parameters)
-    kind = parameters.text("method") or TOP_K.method
-    if kind not in KINDS:
-        raise InvalidRequest("parameters.method", repr(kind[:100]), ", ".join(KINDS))
+    kind, parameters = read_parameters(message)
     inputs, target = _inputs(message, kind, max_rows), _target(parameters, model)
     hidden = inputs.get("hidden")
     request: pb.TopKRequest | pb.SampleRequest
@@ -128,14 +122,13 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
             hidden=hidden,
             samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
             seeds=inputs.get("seeds"),
-            step=parameters.whole("step", most=MOST**2),
-            temperature=parameters.number("temperature", 1.0),
-            top_k=parameters.whole("top_k"),
-            top_p=parameters.number("top_p", 1.0),
-            min_p=parameters.number("min_p", 0.0),
+            step=_within("parameters.step", parameters.get("step", 0), MOST**2),
+            temperature=parameters.get("temperature", 1.0),
+            top_k=_within("parameters.top_k", parameters.get("top_k", 0), MOST),
+            top_p=parameters.get("top_p", 1.0),
+            min_p=parameters.get("min_p", 0.0),
         )
-    timeout_us = parameters.whole("timeout", most=MOST**2)
-    parameters.require_none_left(kind)
+    timeout_us = _within("parameters.timeout", parameters.get("timeout", 0), MOST**2)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
     if kind == TOP_K.method and not (target.normalizer or target.log_z_width):
         outputs.remove("log_z")
@@ -161,11 +154,11 @@ def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -
     return cast(bytes, message.SerializeToString())
 
 
-def _target(parameters: Parameters, model: str) -> pb.Target:
-    head, knobs = parameters.text("head"), parameters.knobs()
-    precision = parameters.take("min_precision", (int, float), "a number")
-    exact = parameters.take("exact", bool, "a bool") or False
-    normalizer, width = parameters.text("normalizer"), parameters.number("width", 0.0)
+def _target(parameters: Mapping[str, Any], model: str) -> pb.Target:
+    names = [name for name in parameters if name.startswith("knobs.")]
+    head, knobs = parameters.get("head"), {name[6:]: parameters[name] for name in names}
+    precision, exact = parameters.get("min_precision"), parameters.get("exact", False)
+    normalizer, width = parameters.get("normalizer", ""), parameters.get("width", 0.0)
     if normalizer and normalizer not in NORMALIZER_CODES:
         allowed = ", ".join(NORMALIZER_CODES)
         raise InvalidRequest("parameters.normalizer", repr(normalizer[:100]), allowed)
