@@ -31,11 +31,6 @@ class LastAnswer(NamedTuple):
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
 
-    def same(self, logits: Tensor) -> bool:
-        """Check that `logits` [..., V] hold these bits."""
-        rows = logits.reshape(-1, logits.shape[-1]).to(self.ids.device)
-        return len(rows) == len(self.ids) and torch.equal(rows.gather(1, self.ids), self.logits)
-
 
 class DecoderHead(nn.Module):
     """Replaces an nn.Linear and keeps its parameters under their names."""
@@ -49,7 +44,7 @@ class DecoderHead(nn.Module):
         self.hidden: Tensor | None = None  # [B, D] of the last call
         self.last: LastAnswer | None = None  # if logits were read
         self._decoder, self._target = decoder, target
-        self._tensors = takes_tensors(decoder)
+        self._tensors = bool(getattr(decoder, "takes_tensors", False))  # in process, on a GPU
         self._normalizer, self._least_k = normalizer, k  # rest() sets the others
         self.rest()
 
@@ -89,7 +84,10 @@ class DecoderHead(nn.Module):
 
     def unchanged(self, logits: Tensor) -> bool:
         """Check that `logits` [..., V] hold the last answer's bits."""
-        return bool((logits == UNREAD).all()) if self.last is None else self.last.same(logits)
+        if (last := self.last) is None:
+            return bool((logits == UNREAD).all())
+        rows = logits.reshape(-1, logits.shape[-1]).to(last.ids.device)
+        return len(rows) == len(last.ids) and torch.equal(rows.gather(1, last.ids), last.logits)
 
     def topk(
         self,
@@ -180,8 +178,3 @@ class DecoderHead(nn.Module):
             unknown -= new.sum(1)
         missing = (1 - known).clamp(min=0) / unknown.clamp(min=1)
         return torch.minimum(log_z + missing.log(), top.logits[:, -1].double()).float()
-
-
-def takes_tensors(decoder: Decoder) -> bool:
-    """Check if the decoder is in process, on a GPU."""
-    return bool(getattr(decoder, "takes_tensors", False))

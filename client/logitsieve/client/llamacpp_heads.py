@@ -18,7 +18,7 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64, TopKReply
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +146,13 @@ class DecoderOutput:
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
             return self._bent(rows, edits, drawing, self._softcap)
         constraints = as_constraints(edits)
+        reply: TopKReply | SampleReply
         if drawing is None:
-            top = self._decoder.topk(rows, 1, constraints=constraints, **self._target)
-            return _chosen(top.ids[:, 0], top.answer)
-        options: dict[str, Any] = {**drawing._asdict(), **self._target, "log_probs": False}
-        drawn = self._decoder.sample(rows, constraints=constraints, **options)
-        return _chosen(drawn.ids[:, 0], drawn.answer)
+            reply = self._decoder.topk(rows, 1, constraints=constraints, **self._target)
+        else:
+            options: dict[str, Any] = {**drawing._asdict(), **self._target, "log_probs": False}
+            reply = self._decoder.sample(rows, constraints=constraints, **options)
+        return Chosen(reply.ids[:, 0], reply.answer.scanned, reply.answer.exact)
 
     def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
         """Score by the decoder; InvalidRequest names `logprobs` for a softcap."""
@@ -224,10 +225,6 @@ class DecoderOutput:
         )
         ids, logits = (np.concatenate([top[part] for top in tops], axis=1) for part in (0, 1))
         return TopKReply(ids, logits, answer)
-
-
-def _chosen(ids: Int32, answer: Answer) -> Chosen:
-    return Chosen(ids, answer.scanned, answer.exact)
 
 
 def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:

@@ -135,7 +135,9 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
     """
     groups: dict[Any, list[int]] = {}
     for place, one in enumerate(each):
-        groups.setdefault(_settings(one), []).append(place)
+        # A head takes one penalty, step, temperature and filters.
+        drawing = one.drawing and (len(one.made), one.drawing[3:])
+        groups.setdefault((one.options.repetition_penalty, drawing), []).append(place)
     if len(groups) == 1:
         return _chosen(head, rows, each)
     ids, scanned = np.empty((2, len(each)), np.int32)
@@ -144,14 +146,6 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
         chosen = _chosen(head, rows[places], [each[place] for place in places])
         ids[places], scanned[places], exact[places] = chosen
     return Chosen(ids, scanned, exact)
-
-
-def _settings(one: Continuation) -> tuple[float, ...]:
-    penalty, drawing = one.options.repetition_penalty, one.drawing
-    if drawing is None:
-        return (penalty,)
-    filters = drawing.temperature, drawing.top_k, drawing.top_p, drawing.min_p
-    return (penalty, len(one.made), *filters)
 
 
 def _chosen(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
