@@ -3,7 +3,7 @@ import struct
 import numpy as np
 import pytest
 
-from logitsieve.llamacpp.library import ContextLayout, LlamaParameters, ModelLayout, TensorLayout
+from logitsieve.llamacpp.library import MODEL, ContextLayout, LlamaParameters, TensorLayout
 
 # Defaults of llama_context_params in llama.h of three builds, field by field.
 SIZES = struct.pack("<4i", 512, 2048, 512, 1)
@@ -53,9 +53,9 @@ def test_other_defaults_are_refused(build: str, place: int) -> None:
 
 def test_a_model_and_a_tensor_are_found_by_their_defaults() -> None:
     raw = bytes(16) + struct.pack("<2i", -1, 1)
-    assert ModelLayout.found_in(parameters(raw)) == ModelLayout(16)
+    assert parameters(raw).places(MODEL, "llama_model_params") == {"gpu_layers": 16}
     with pytest.raises(ValueError, match="llama_model_params of an unknown layout"):
-        ModelLayout.found_in(parameters(bytes(16)))
+        parameters(bytes(16)).places(MODEL, "llama_model_params")
     words = np.zeros(48, np.int64)
     words[2:10] = [3, 5, 1, 1, 4, 12, 60, 60]
     words[31] = 12345

@@ -15,6 +15,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64, offsets_of, repeated_id, select_rows
 
 ID_LISTS = "ids for every row: a list of integers, or a list of such lists, one for each row"
+SETS = ("banned", "allowed", "biased", "repeated")
 WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
 
 
@@ -41,33 +42,23 @@ class Constraints:
 
     def for_rows(self, rows: int) -> Self:
         """Convert every list to IdSets and `bias` to float32; InvalidRequest names a field."""
-        biased = _id_sets(self.biased, rows, "constraints.biased")
+        sets: dict[str, Any] = {
+            name: _id_sets(getattr(self, name), rows, f"constraints.{name}") for name in SETS
+        }
+        biased = sets["biased"]
         if biased is not None and (repeated := repeated_id(*biased)):
             got = f"{repeated[1]} twice in row {repeated[0]}"
             raise InvalidRequest("constraints.biased", got, "distinct ids in each row")
-        return replace(
-            self,
-            banned=_id_sets(self.banned, rows, "constraints.banned"),
-            allowed=_id_sets(self.allowed, rows, "constraints.allowed"),
-            biased=biased,
-            bias=_bias(self.bias, self.biased, biased),
-            repeated=_id_sets(self.repeated, rows, "constraints.repeated"),
-            repetition_penalty=_penalty(self.repetition_penalty),
-        )
+        bias, penalty = _bias(self.bias, self.biased, biased), _penalty(self.repetition_penalty)
+        return replace(self, **sets, bias=bias, repetition_penalty=penalty)
 
     def take(self, rows: Int64) -> Self:
         """Select rows, in that order, of constraints that `for_rows` made."""
         bias = self.bias
         if isinstance(self.biased, IdSets):
             bias = np.asarray(bias, np.float32)[select_rows(self.biased.offsets, rows)[1]]
-        return replace(
-            self,
-            banned=_taken(self.banned, rows),
-            allowed=_taken(self.allowed, rows),
-            biased=_taken(self.biased, rows),
-            bias=bias,
-            repeated=_taken(self.repeated, rows),
-        )
+        sets: dict[str, Any] = {name: _taken(getattr(self, name), rows) for name in SETS}
+        return replace(self, **sets, bias=bias)
 
 
 def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:

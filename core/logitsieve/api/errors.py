@@ -23,7 +23,7 @@ LogitsieveError
 └── MissingExtra (ImportError)
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,17 +31,8 @@ from typing import Any, Self
 class LogitsieveError(Exception):
     """Root of the tree."""
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restored, (type(self), self.args, vars(self))
-
-
-def _restored(
-    kind: type[LogitsieveError], args: tuple[Any, ...], fields: Mapping[str, Any]
-) -> LogitsieveError:
-    error = kind.__new__(kind)
-    error.args = args
-    vars(error).update(fields)
-    return error
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__new__, (type(self),), {**vars(self), "args": self.args}
 
 
 class InvalidRequest(LogitsieveError, ValueError):

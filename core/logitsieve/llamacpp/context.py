@@ -70,7 +70,10 @@ class LlamaContext(LlamaModel):
         self.separate = separate
         self.headless = False
         super().__init__(gguf, llama)
-        self._refuse_reordering()
+        api, model = self._api, self._model
+        self._rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
+        if self._rolling and sequences > 1:
+            raise InvalidRequest("sequences", sequences, "1 with a recurrent model")
         self._hook = HiddenHook(self._library.tensor, BATCH, self.gguf.dim)
         wanted = positions
         if wanted is None:
@@ -256,12 +259,6 @@ class LlamaContext(LlamaModel):
 
     def _sequence(self, sequence: int) -> int:
         return whole("sequence", sequence, 0, self.sequences - 1)
-
-    def _refuse_reordering(self) -> None:
-        api, model = self._api, self._model
-        self._rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
-        if self._rolling and self.sequences > 1:
-            raise InvalidRequest("sequences", self.sequences, "1 with a recurrent model")
 
     def _make(self, positions: int) -> Any:
         layout, parameters = self._library.context, self._api.llama_context_default_params()

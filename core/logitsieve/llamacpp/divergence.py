@@ -8,8 +8,6 @@ memory grows with neither the text nor V. With p, q the softmaxes of the logits 
 Shape letters: N positions, S rows of a slice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Arrays of numbers are views; arrays of strings, such as a vocabulary, are read on demand.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterator, Mapping

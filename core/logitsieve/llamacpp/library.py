@@ -6,8 +6,6 @@ letters, one per 32-bit word, and must match one pattern, or the build is refuse
 are passed by value, in a longer buffer.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -29,16 +27,7 @@ from logitsieve.utils.environment import require
 IDLE_TURNS = {"GOMP_SPINCOUNT": "5000"}
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # the user's own
 
-PARAMETER_WORDS = 64
-PARAMETER_BYTES = 4 * PARAMETER_WORDS
-
-
-class LlamaParameters(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_uint8 * PARAMETER_BYTES),)
-
-    def set(self, code: str, offset: int, value: int) -> None:
-        struct.pack_into(code, self.bytes, offset, value)
-
+PARAMETER_BYTES = 256
 
 LETTERS = {
     struct.pack("<i", 512): "c",
@@ -54,10 +43,20 @@ LETTERS = {
 }
 
 
-def _letters(parameters: LlamaParameters) -> str:
-    raw = bytes(parameters.bytes)
-    words = (raw[start : start + 4] for start in range(0, PARAMETER_BYTES, 4))
-    return "".join(LETTERS.get(word, "?") for word in words)
+class LlamaParameters(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_uint8 * PARAMETER_BYTES),)
+
+    def set(self, code: str, offset: int, value: int) -> None:
+        struct.pack_into(code, self.bytes, offset, value)
+
+    def places(self, pattern: re.Pattern[str], name: str) -> dict[str, int]:
+        """Return the byte offsets of a pattern's groups; ValueError for other defaults."""
+        raw = bytes(self.bytes)
+        words = (raw[start : start + 4] for start in range(0, PARAMETER_BYTES, 4))
+        match = pattern.match(letters := "".join(LETTERS.get(word, "?") for word in words))
+        if match is None:
+            raise ValueError(f"{name} of an unknown layout ({letters[:40]})")
+        return {field: 4 * match.start(field) for field in match.groupdict()}
 
 
 # n_ctx, n_batch, n_ubatch, n_seq_max, a few counts, both numbers of threads, the enumerations,
@@ -68,7 +67,7 @@ _CONTEXT = re.compile(
     r"(?P<hook>0000)11(?:00){2,4}(?P<flags>B)"
 )
 # Pointers, n_gpu_layers, split_mode (by layers), main_gpu.
-_MODEL = re.compile(r"0000(?P<gpu_layers>m)1")
+MODEL = re.compile(r"0000(?P<gpu_layers>m)1")
 
 
 class ContextLayout(NamedTuple):
@@ -82,26 +81,10 @@ class ContextLayout(NamedTuple):
 
     @classmethod
     def found_in(cls, defaults: LlamaParameters) -> Self:
-        match = _CONTEXT.match(letters := _letters(defaults))
-        if match is None:
-            raise ValueError(f"llama_context_params of an unknown layout ({letters[:40]})")
-        layout = cls(*(4 * match.start(field) for field in cls._fields))
+        layout = cls(**defaults.places(_CONTEXT, "llama_context_params"))
         if layout.hook % 8:
             raise ValueError(f"llama_context_params with cb_eval at {layout.hook}")
         return layout
-
-
-class ModelLayout(NamedTuple):
-    """Byte offsets into llama_model_params."""
-
-    gpu_layers: int  # 32 bits
-
-    @classmethod
-    def found_in(cls, defaults: LlamaParameters) -> Self:
-        match = _MODEL.match(letters := _letters(defaults))
-        if match is None:
-            raise ValueError(f"llama_model_params of an unknown layout ({letters[:8]})")
-        return cls(4 * match.start("gpu_layers"))
 
 
 class TensorLayout(NamedTuple):
@@ -190,7 +173,7 @@ class LlamaLibrary(NamedTuple):
     name: str  # with its version
     functions: Any
     context: ContextLayout
-    model: ModelLayout
+    gpu_layers: int  # the byte offset of 32 bits into llama_model_params
     tensor: TensorLayout
 
     @property
@@ -230,14 +213,14 @@ def load(path: Path, name: str) -> LlamaLibrary:
         pointer.restype, pointer.argtypes = result, arguments
     try:
         context = ContextLayout.found_in(functions.llama_context_default_params())
-        model = ModelLayout.found_in(functions.llama_model_default_params())
+        model = functions.llama_model_default_params().places(MODEL, "llama_model_params")
         tensor = _tensor_layout(functions)
         _check_batch(functions)
     except ValueError as error:
         raise _unfit(name, str(error)) from error
     with messages(functions):
         functions.llama_backend_init()
-    return LlamaLibrary(name, functions, context, model, tensor)
+    return LlamaLibrary(name, functions, context, model["gpu_layers"], tensor)
 
 
 def _unfit(name: str, reason: str) -> InvalidRequest:

@@ -1,13 +1,11 @@
 """A model that llama.cpp has loaded from a GGUF file, its tokenizer and chat template."""
 
-from __future__ import annotations
-
 import ctypes
-import datetime
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn, Self
@@ -100,7 +98,7 @@ class LlamaModel:
 
     def _load(self) -> Any:
         parameters = self._api.llama_model_default_params()
-        parameters.set("<i", self._library.model.gpu_layers, 0)
+        parameters.set("<i", self._library.gpu_layers, 0)
         with messages(self._api) as lines:
             path = str(self.gguf.path).encode()
             model = self._api.llama_model_load_from_file(path, parameters)
@@ -147,7 +145,7 @@ def render_chat(model: LlamaModel, messages: Sequence[Mapping[str, str]]) -> str
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
     begin = "" if model.begin else gguf.special("bos")  # else it would occur twice
     try:
         template = environment.from_string(gguf.chat_template)
@@ -181,7 +179,3 @@ def _time_limit() -> Iterator[None]:
 
 def _refuse(reason: str) -> NoReturn:
     raise ValueError(reason)
-
-
-def _now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)

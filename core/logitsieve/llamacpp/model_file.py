@@ -5,9 +5,8 @@ constant, which is moved into h; some softcap it, cap * tanh(z / cap), which kee
 logits and is applied to answers.
 """
 
-from __future__ import annotations
-
 import hashlib
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,10 +181,7 @@ class GgufModel:
         if span.shape[-1] % columns or 0 in span.shape:
             got = f"{name}: {kind.name} {list(span.shape)}"
             raise self._refused(got, f"rows of whole blocks of {columns}")
-        count = 1
-        for length in span.shape:
-            count *= length
-        return kind.name, count // columns * block_bytes
+        return kind.name, math.prod(span.shape) // columns * block_bytes
 
     def _refuse_truncated(self) -> None:
         end = len(self._header.mapped)
