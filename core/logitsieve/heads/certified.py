@@ -6,7 +6,6 @@ exact logits are dropped. Time O(P D + V F), the V F on bytes; memory F + T + 16
 
 from functools import cached_property, partial
 from math import inf
-from typing import ClassVar
 
 import numpy as np
 
@@ -64,17 +63,15 @@ def _check_arrays(arrays: Arrays) -> None:
     if count > dim or (levels and count < dim):
         allowed = dim if levels else f"1 .. {dim}"
         raise ValueError(f"directions has {count} rows, allowed: {allowed}")
-    for name in ONE_LEVEL if levels else MORE_LEVELS:
+    needed, others = (MORE_LEVELS, ONE_LEVEL) if levels else (ONE_LEVEL, MORE_LEVELS)
+    for name in others:
         if name in arrays:
             other = "as the levels of earlier versions did" if levels else "which needs levels"
             raise ValueError(f"holds a tensor {name!r}, {other}")
-    for name in MORE_LEVELS if levels else ONE_LEVEL:
+    for name in needed:
         if name not in arrays:
             raise ValueError(f"holds no tensor {name!r}")
-    if levels:
-        _check_levels(arrays)
-    else:
-        _check_widths(arrays)
+    (_check_levels if levels else _check_widths)(arrays)
     rows = len(arrays["coarse" if levels else "order"])
     if len(arrays["fine"]) != rows:
         raise ValueError(f"fine has {len(arrays['fine'])} rows, needed: {rows}")
@@ -136,10 +133,10 @@ class CertifiedHead(Head):
     The arrays are trusted to be a sketch of this softmax: index/verify.py has compared them.
     """
 
-    name: ClassVar[str] = "certified"
-    part: ClassVar[PartSpec | None] = SKETCH
-    proves: ClassVar[bool] = True
-    chance: ClassVar[float] = 0.0
+    name = "certified"
+    part = SKETCH
+    proves = True
+    chance = 0.0
     compiled = certified_topk
 
     def _prepare(self) -> None:
@@ -268,16 +265,16 @@ class AssuredHead(CertifiedHead):
     Draws, bounds and log Z are `certified`'s.
     """
 
-    name: ClassVar[str] = "assured"
-    proves: ClassVar[bool] = False
-    chance: ClassVar[float] = 1e-15
+    name = "assured"
+    proves = False
+    chance = 1e-15
 
 
 class EstimatedHead(AssuredHead):
     """Like `assured`, wrong with a chance of at most 1e-3."""
 
-    name: ClassVar[str] = "estimated"
-    chance: ClassVar[float] = 1e-3
+    name = "estimated"
+    chance = 1e-3
 
 
 GRADES = (AssuredHead.name, EstimatedHead.name)  # other heads of a sketch with levels

@@ -3,11 +3,9 @@
 Time O(B V D), memory O(B (D + K)).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -40,7 +38,7 @@ class DrawOptions(NamedTuple):
     def filtered(self) -> bool:
         return self.top_p < 1.0 or self.min_p > 0.0
 
-    def rows(self, rows: Int64) -> DrawOptions:
+    def rows(self, rows: Int64) -> Self:
         edits = None if self.edits is None else edits_of_rows(self.edits, rows)
         return self._replace(seeds=self.seeds[rows], edits=edits)
 
@@ -54,9 +52,9 @@ class Drawn(NamedTuple):
 class ExactHead(Head):
     """Looks at every row of W."""
 
-    name: ClassVar[str] = "exact"
-    proves: ClassVar[bool] = True
-    chance: ClassVar[float] = 0.0
+    name = "exact"
+    proves = True
+    chance = 0.0
     compiled = dense_topk
     quick_best = True
 

@@ -3,32 +3,27 @@
 Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 
-from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
+from logitsieve.heads._base.head import Knob, by_knob
+from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec, all_different
 
 
 class FrequencyHead(ClusteredHead):
     """Looks at the first `n` ids of the part, as one cluster for every query."""
 
-    name: ClassVar[str] = "frequency"
-    part: ClassVar[PartSpec | None] = PartSpec(
-        "frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, all_different
-    )
-    probed: ClassVar[str] = "n"
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "n": Knob(
+    name = "frequency"
+    part = PartSpec("frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, all_different)
+    probed = "n"
+    knob_table = by_knob(
+        n=Knob(
             help="most frequent rows to look at: precision for time",
             default=1024,
             tried=(64, 128, 256, 512, 1024, 2048, 4096, 8192),
         )
-    }
-    limits: ClassVar[Limits] = {"n": lambda _, softmax: softmax.vocab_size}
+    )
+    limits = by_knob(n=lambda _, softmax: softmax.vocab_size)
 
     def _apply_knobs(self) -> None:
         one = {

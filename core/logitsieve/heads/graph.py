@@ -6,18 +6,18 @@ of Neural Language Models (FGD): inner products become distances, and HNSW finds
 Time O(ef M D) a row and about log V with M links; memory V (D + 8 M) bytes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64, offsets_of
-from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.kernel_head import Limits, SelectingHead
+from logitsieve.heads._base.head import Knob, Softmax, by_knob
+from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
@@ -27,18 +27,16 @@ VECTOR_MULTIPLE = 16  # faiss vectorises such sizes
 class GraphHead(SelectingHead):
     """Looks at the `ef` nearest rows on the walk."""
 
-    name: ClassVar[str] = "graph"
-    part: ClassVar[PartSpec | None] = PartSpec(
-        "graph", {"graph": TensorSpec("uint8", ("G",), "codes")}, foreign=True
-    )
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "ef": Knob(
+    name = "graph"
+    part = PartSpec("graph", {"graph": TensorSpec("uint8", ("G",), "codes")}, foreign=True)
+    knob_table = by_knob(
+        ef=Knob(
             help="rows kept in view by the walk, and evaluated: precision for time",
             default=64,
             tried=(8, 16, 32, 64, 128, 256, 512),
         )
-    }
-    limits: ClassVar[Limits] = {"ef": lambda _, softmax: softmax.vocab_size}
+    )
+    limits = by_knob(ef=lambda _, softmax: softmax.vocab_size)
 
     def _prepare(self) -> None:
         super()._prepare()

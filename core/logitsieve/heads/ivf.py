@@ -6,11 +6,8 @@ Inner Product Search, with one level of clusters.
 Time O(C D + S D) a row with C clusters; memory C D floats and V ids.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
-from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
+from logitsieve.heads._base.head import Knob, by_knob
+from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different, no_empty_lists
 
 
@@ -22,8 +19,8 @@ def _is_partition(arrays: Arrays) -> None:
 class IvfHead(ClusteredHead):
     """Looks at the rows of the `nprobe` clusters with the largest centroid . h + bias."""
 
-    name: ClassVar[str] = "ivf"
-    part: ClassVar[PartSpec | None] = PartSpec(
+    name = "ivf"
+    part = PartSpec(
         "ivf",
         {
             "centroids": TensorSpec("float32", ("C", "D")),
@@ -33,14 +30,14 @@ class IvfHead(ClusteredHead):
         },
         _is_partition,
     )
-    disjoint: ClassVar[bool] = True
-    probed: ClassVar[str] = "nprobe"
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "nprobe": Knob(
+    disjoint = True
+    probed = "nprobe"
+    knob_table = by_knob(
+        nprobe=Knob(
             help="best clusters to scan: precision for time",
             default=16,
             high=65_535,
             tried=(1, 2, 4, 8, 16, 32, 64, 128),
         )
-    }
-    limits: ClassVar[Limits] = {"nprobe": lambda arrays, _: len(arrays["centroids"])}
+    )
+    limits = by_knob(nprobe=lambda arrays, _: len(arrays["centroids"]))

@@ -7,15 +7,13 @@ Time O(J D + I + S D) a row with I ids in the probed buckets; memory J D floats 
 integers. Shape letters: L tables, N bits a table, J = L N planes.
 """
 
-from collections.abc import Mapping
 from threading import local
-from typing import ClassVar
 
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
-from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import Limits, SelectingHead
+from logitsieve.heads._base.head import Knob, by_knob
+from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS, lsh_select, probe_order
 
@@ -47,8 +45,8 @@ def _each_id_once(arrays: Arrays) -> None:
 class LshHead(SelectingHead):
     """Looks at the rows of W in h's buckets of all tables."""
 
-    name: ClassVar[str] = "lsh"
-    part: ClassVar[PartSpec | None] = PartSpec(
+    name = "lsh"
+    part = PartSpec(
         "lsh",
         {
             "planes": TensorSpec("float32", ("L", "N", "D")),
@@ -59,30 +57,30 @@ class LshHead(SelectingHead):
         structure=_whole_tables,
         values=_each_id_once,
     )
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "tables": Knob(
+    knob_table = by_knob(
+        tables=Knob(
             help="tables looked up, at most all there are: precision for time",
             default=LARGEST_TABLES,
             high=LARGEST_TABLES,
             tried=(16, 32, 64, 128, 256),
         ),
-        "probes": Knob(
+        probes=Knob(
             help="nearest buckets of each table, at most all: precision for time",
             default=1,
             high=1 << LARGEST_BITS,
             tried=(1, 2, 4, 8),
         ),
-        "candidates": Knob(
+        candidates=Knob(
             help="ids taken from the most tables, never fewer than k; 0 takes all",
             default=0,
             low=0,
             tried=(0, 300, 1000, 3000),
         ),
-    }
-    limits: ClassVar[Limits] = {
-        "tables": lambda arrays, _: arrays["planes"].shape[0],
-        "probes": lambda arrays, _: 1 << arrays["planes"].shape[1],
-    }
+    )
+    limits = by_knob(
+        tables=lambda arrays, _: arrays["planes"].shape[0],
+        probes=lambda arrays, _: 1 << arrays["planes"].shape[1],
+    )
 
     def _prepare(self) -> None:
         super()._prepare()

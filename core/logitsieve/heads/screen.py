@@ -4,12 +4,9 @@ Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen for Fast Softmax Inference o
 Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t (section 3).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from logitsieve.api.results import Int64
-from logitsieve.heads._base.head import Knob, require_part
-from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
+from logitsieve.heads._base.head import Knob, by_knob, require_part
+from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec, no_empty_lists, no_id_twice
 from logitsieve.heads.certified import SKETCH
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
@@ -22,9 +19,9 @@ class ScreenHead(ClusteredHead):
     part has them) is far from every fitted context: the fallback answers. Not in the paper.
     """
 
-    name: ClassVar[str] = "screen"
-    borrows: ClassVar[tuple[str, ...]] = ("sketch",)
-    part: ClassVar[PartSpec | None] = PartSpec(
+    name = "screen"
+    borrows = ("sketch",)
+    part = PartSpec(
         "screen",
         {
             "centroids": TensorSpec("float32", ("C", "D")),
@@ -35,12 +32,12 @@ class ScreenHead(ClusteredHead):
         structure=no_empty_lists,
         values=no_id_twice,
     )
-    probed: ClassVar[str] = "probes"
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "probes": Knob(
+    probed = "probes"
+    knob_table = by_knob(
+        probes=Knob(
             help="best clusters to unite: precision for time", default=1, high=64, tried=(1, 2, 4)
         ),
-        "escalate": Knob(
+        escalate=Knob(
             help="rows of a lower cosine to their centroid go to the fallback: time",
             default=-1.0,
             low=-1.0,
@@ -48,20 +45,18 @@ class ScreenHead(ClusteredHead):
             whole=False,
             tried=(-1.0, 0.4, 0.6, 0.8),
         ),
-        "prescreen": Knob(
+        prescreen=Knob(
             help="1: bound candidates by the sketch before computing any; pays where D is large",
             default=0,
             low=0,
             high=1,
             tried=(0, 1),
         ),
-    }
-    limits: ClassVar[Limits] = {
-        "probes": lambda arrays, _: len(arrays["centroids"]),
-        "prescreen": lambda arrays, _: int(
-            "sketch.fine" in arrays and "sketch.middle" not in arrays
-        ),
-    }
+    )
+    limits = by_knob(
+        probes=lambda arrays, _: len(arrays["centroids"]),
+        prescreen=lambda arrays, _: int("sketch.fine" in arrays and "sketch.middle" not in arrays),
+    )
 
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:

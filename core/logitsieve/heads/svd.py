@@ -7,14 +7,11 @@ Time O(W D + V W + S D) a row with a width of W and S candidates; memory V R + R
 largest width.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
-from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import Limits, SelectingHead
+from logitsieve.heads._base.head import Knob, by_knob
+from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 
@@ -22,31 +19,31 @@ from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 class SvdHead(SelectingHead):
     """Looks at the `candidates` rows with the largest logits in `width` rotated dimensions."""
 
-    name: ClassVar[str] = "svd"
-    part: ClassVar[PartSpec | None] = PartSpec(
+    name = "svd"
+    part = PartSpec(
         "svd",
         {
             "basis": TensorSpec("float32", ("R", "D")),
             "preview": TensorSpec("float32", ("V/16", "R", 16)),
         },
     )
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "width": Knob(
+    knob_table = by_knob(
+        width=Knob(
             help="rotated dimensions of the preview: precision for time",
             default=32,
             high=65_535,
             tried=(8, 16, 32, 64, 128, 256),
         ),
-        "candidates": Knob(
+        candidates=Knob(
             help="best rows of the preview that are evaluated: precision for time",
             default=128,
             tried=(32, 64, 128, 256, 512, 1024, 2048),
         ),
-    }
-    limits: ClassVar[Limits] = {
-        "width": lambda arrays, _: len(arrays["basis"]),
-        "candidates": lambda _, softmax: softmax.vocab_size,
-    }
+    )
+    limits = by_knob(
+        width=lambda arrays, _: len(arrays["basis"]),
+        candidates=lambda _, softmax: softmax.vocab_size,
+    )
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -1,15 +1,12 @@
 """The one way from a kernel's status to an answer, shown with a kernel in Python."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 import pytest
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32
 from logitsieve.heads import ExactHead
-from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import Head, Limits, replace_rows, unproven
+from logitsieve.heads._base.head import Knob, by_knob
+from logitsieve.heads._base.kernel_head import Head, replace_rows, unproven
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX, HIDDEN = make_softmax(40, 6), make_hidden(70, 6)
@@ -19,12 +16,9 @@ EXACT = ExactHead(SOFTMAX)
 class FirstRows(Head):
     """Answers with ids 0, 1, ..., but for rows of hidden that begin below `least`."""
 
-    name: ClassVar[str] = "first"
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "least": Knob(help="", default=-9.0, low=-9.0, high=9.0, whole=False)
-    }
-
-    limits: ClassVar[Limits] = {"least": lambda *_: 5}
+    name = "first"
+    knob_table = by_knob(least=Knob(help="", default=-9.0, low=-9.0, high=9.0, whole=False))
+    limits = by_knob(least=lambda *_: 5)
 
     def _kernel(
         self,

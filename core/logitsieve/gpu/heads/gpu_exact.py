@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,8 +96,8 @@ class GpuCertified(AllRows, CertifiedHead):
 class GpuAssured(GpuCertified):
     """Proven here, unlike on the host."""
 
-    name: ClassVar[str] = "assured"
+    name = "assured"
 
 
 class GpuEstimated(GpuCertified):
-    name: ClassVar[str] = "estimated"
+    name = "estimated"

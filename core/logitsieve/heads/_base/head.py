@@ -1,13 +1,11 @@
 """The protocol of heads, the frozen softmax that they answer for, and checks of requests."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy import ndarray
@@ -24,6 +22,8 @@ from logitsieve.utils.stored import StoredMatrix
 
 # CSR offsets, ids, and their logits instead of W's: -inf forbids an id.
 Edits = tuple[Int64, Int32, Float64]
+
+Entry = TypeVar("Entry")
 
 HASHED_AT_ONCE = 1 << 24  # bytes between two reports
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
@@ -98,9 +98,8 @@ class Softmax:
         return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
-def begin_sha256(kind: str, shape: tuple[int, int]) -> hashlib._Hash:
-    rows, dim = shape
-    return hashlib.sha256(f"{kind} {rows} {dim}\n".encode())
+def begin_sha256(matrix: StoredMatrix) -> "hashlib._Hash":
+    return hashlib.sha256(f"{matrix.kind} {matrix.vocab_size} {matrix.dim}\n".encode())
 
 
 def softmax_sha256(
@@ -110,7 +109,7 @@ def softmax_sha256(
 ) -> str:
     """Return the identity of a stored matrix and its bias; `report` gets the bytes hashed."""
     matrix = StoredMatrix.of(weight)
-    digest = begin_sha256(matrix.kind, matrix.shape)
+    digest = begin_sha256(matrix)
     for array in (matrix.data, bias):
         view = array.data.cast("B")
         for start in range(0, len(view), HASHED_AT_ONCE):
@@ -128,6 +127,11 @@ class Knob:
     high: float = 2**31 - 1
     whole: bool = True  # whole numbers only
     tried: tuple[float, ...] = ()
+
+
+def by_knob(**entries: Entry) -> Mapping[str, Entry]:
+    """Return what a head has by knob: the knobs themselves, or their limits."""
+    return entries
 
 
 def checked_k(k: Any, vocab_size: int) -> int:

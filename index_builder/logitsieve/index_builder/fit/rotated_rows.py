@@ -69,7 +69,7 @@ def turn(softmax: Softmax, turning: Turning, workers: Workers | None = None) -> 
     shared = Shared(_rows(*arrays, matrix.kind), _rows, arrays, (matrix.kind,))
     starts = range(0, V, BLOCK_ROWS)
     results = (workers or Workers()).map(turn_block, ((shared, start) for start in starts))
-    digest, same = begin_sha256(matrix.kind, matrix.shape), True
+    digest, same = begin_sha256(matrix), True
     for start, (rows_RP, outside_R, most, sha256) in zip(starts, results, strict=True):
         data = matrix[start : start + BLOCK_ROWS].copy().data.data.cast("B")
         digest.update(data)
