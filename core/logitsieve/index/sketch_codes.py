@@ -12,7 +12,7 @@ from logitsieve.api.results import Float64, Int64
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import NUMBERS_IN
-from logitsieve.kernels.sketch.sketch import EXTRA, numbers_of, widths_of
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, numbers_of, widths_of
 
 MIDDLE = 128  # the code that stands for 0
 LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
@@ -46,24 +46,20 @@ def codings_of(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[Coding]:
     limits, fine = sketch["limits"].tolist(), sketch["fine"][rows]
     coded = min(len(sketch["directions"]), fine.shape[1] - EXTRA)
     width = widths_of(sketch).coarse
-    codes, (scales, rests, _) = _coarse(sketch, places, width, 3)
-    yield Coding("coarse", codes[:, :coded], scales, rests, *limits[:2])
+    ends = sketch["coarse"][places // LANES, -LANES * COARSE_EXTRA :].copy().view(np.float32)
+    numbers = ends.reshape(len(places), -1, LANES)[np.arange(len(places)), :, places % LANES]
+    scales, rests, _ = numbers.T.astype(np.float64)
+    codes = _coarse(sketch, places, width)[:, :coded]
+    yield Coding("coarse", codes, scales, rests, *limits[:2])
     scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
     codes = fine[:, :coded].astype(np.float64) - MIDDLE
     yield Coding("fine", codes, scales, rests, *limits[2:4])
 
 
-def _coarse(
-    sketch: Arrays, places: Int64, width: int, extras: int
-) -> tuple[Float64, tuple[Float64, ...]]:
-    groups, lane = sketch["coarse"][places // LANES], (np.arange(len(places)), places % LANES)
-    quads = groups[:, : LANES * width].reshape(len(places), width // 4, LANES, 4)
-    codes = quads[lane[0], :, lane[1]].reshape(len(places), width).astype(np.float64) - MIDDLE
-    if not extras:
-        return codes, ()
-    ends = groups[:, -4 * extras * LANES :].copy().view(np.float32)
-    numbers = ends.reshape(len(places), extras, LANES)[lane[0], :, lane[1]].astype(np.float64)
-    return codes, tuple(numbers.T)
+def _coarse(sketch: Arrays, places: Int64, width: int) -> Float64:
+    rows, groups = np.arange(len(places)), sketch["coarse"][places // LANES, : LANES * width]
+    quads = groups.reshape(len(places), width // 4, LANES, 4)[rows, :, places % LANES]
+    return quads.reshape(len(places), width).astype(np.float64) - MIDDLE
 
 
 def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
@@ -72,7 +68,7 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
     taken = {name: sketch[name][groups] for name in NUMBERS_IN}
     of_groups = numbers_of({**sketch, **taken})
     numbers = [kind[np.arange(len(places)), lanes].astype(np.float64) for kind in of_groups]
-    codes, _ = _coarse(sketch, places, F, 0)
+    codes = _coarse(sketch, places, F)
     yield Coding("coarse", codes, numbers[0], np.full(len(places), np.inf), *limits[:2])
     size = LANES * widths.padded // 8
     planes = taken["coarse"][:, LANES * F :], taken["middle"], taken["fine"]

@@ -6,9 +6,7 @@ Any w' that meets them proves the bound of its row, and `norms`, however the ske
 Shape letters: P coordinates, R rows of a block, F coordinates coded.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +63,16 @@ class Solver(NamedTuple):
         return Residuals(others, outside, within + self.span.size * rounded)
 
 
+class Block(NamedTuple):
+    """Rows of W, over their stretch, with their coordinates and codes."""
+
+    rows: Int64
+    weight: Float64  # [R, D]
+    turned: Float64  # [R, P]
+    residuals: Residuals
+    codings: list[Coding]
+
+
 def solve(arrays: Arrays) -> Solver:
     """Return the solver of a sketch's coordinates; ValueError if it has none."""
     span, square = span_of(arrays), "triangle" not in arrays
@@ -100,26 +108,24 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     solver, left = solve(sketch), float(limits[4])
     grams = LevelGrams() if "middle" in sketch else Grams(solver)
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
-        for block, weight, turned, residuals, codings in _blocks(softmax, sketch, solver, rows):
-            _check_block(weight, turned, residuals, solver, left, codings, block)
-            grams.add(turned, residuals, codings)
-            report(len(block))
+        for block in _blocks(softmax, sketch, solver, rows):
+            _check_block(block, solver, left)
+            grams.add(block)
+            report(len(block.rows))
         norms = zip(NORMS, sketch["norms"].tolist(), grams.norms().tolist(), strict=True)
     for name, norm, needed in norms:
         if not norm >= needed:
             raise ValueError(f"norms has {norm:.9g} for {name}, their rows have {needed:.9g}")
 
 
-def _blocks(
-    softmax: Softmax, sketch: Arrays, solver: Solver, rows: Int64
-) -> Iterator[tuple[Int64, Float64, Float64, Residuals, list[Coding]]]:
+def _blocks(softmax: Softmax, sketch: Arrays, solver: Solver, rows: Int64) -> Iterator[Block]:
     stretch = sketch["stretch"].astype(np.float64) if "stretch" in sketch else 1.0
     places, left = places_of(sketch, softmax.vocab_size), float(sketch["limits"][4])
     for start in range(0, len(rows), BLOCK_ROWS):
-        block = rows[start : start + BLOCK_ROWS]
-        weight = softmax.rows(block).astype(np.float64) / stretch
-        codings = list(codings_of(sketch, block, places[block]))
-        yield block, weight, *_coordinates(weight, solver, left), codings
+        some = rows[start : start + BLOCK_ROWS]
+        weight = softmax.rows(some).astype(np.float64) / stretch
+        codings = list(codings_of(sketch, some, places[some]))
+        yield Block(some, weight, *_coordinates(weight, solver, left), codings)
 
 
 def places_of(sketch: Arrays, vocab_size: int) -> Int64:
@@ -128,23 +134,6 @@ def places_of(sketch: Arrays, vocab_size: int) -> Int64:
     if "order" in sketch:
         places[sketch["order"]] = np.arange(vocab_size)
     return places
-
-
-def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
-    """Return the `norms` [6] for a sketch's other arrays, with a margin for the check."""
-    solver = solve(sketch)
-    grams = LevelGrams() if "middle" in sketch else Grams(solver)
-    every = np.arange(softmax.vocab_size)
-    for block, _, turned, residuals, codings in _blocks(softmax, sketch, solver, every):
-        grams.add(turned, residuals, codings)
-        report(len(block))
-    return with_room(grams)
-
-
-def with_room(grams: Grams | LevelGrams) -> Float64:
-    """Return the norms of Gram matrices as a sketch stores them."""
-    share, floor = NORM_MARGINS
-    return grams.norms(roundings=2) * share + floor * grams.length
 
 
 class Grams:
@@ -156,12 +145,12 @@ class Grams:
         self._turned_PP, self._others_DD = np.zeros((count, count)), np.zeros((dim, dim))
         self._errors: dict[str, Float64] = {}  # [F, F] for each coding
 
-    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[Coding]) -> None:
+    def add(self, block: Block) -> None:
         """Add a block of rows."""
-        self._turned_PP += turned.T @ turned
-        self._others_DD += residuals.rows.T @ residuals.rows
-        for coding in codings:
-            off = coding.errors(turned)
+        self._turned_PP += block.turned.T @ block.turned
+        self._others_DD += block.residuals.rows.T @ block.residuals.rows
+        for coding in block.codings:
+            off = coding.errors(block.turned)
             self._errors[coding.name] = self._errors.get(coding.name, 0.0) + off.T @ off
 
     @property
@@ -187,9 +176,9 @@ class LevelGrams:
         self._grams: dict[str, Float64] = {}
         self._squares = 0.0  # of all coordinates
 
-    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[Coding]) -> None:
+    def add(self, block: Block) -> None:
         """Add a block of rows."""
-        head, _, *levels = codings
+        turned, (head, _, *levels) = block.turned, block.codings
         rows = levels[0].coded(turned), *(level.errors(turned) for level in levels)
         self.join(products_of(head.coded(turned), head.errors(turned), *rows))
 
@@ -212,6 +201,23 @@ class LevelGrams:
         )
         each = [[errors, max(first, tail + level), level] for level in left]
         return np.concatenate(each)
+
+
+def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
+    """Return the `norms` [6] for a sketch's other arrays, with a margin for the check."""
+    solver = solve(sketch)
+    grams = LevelGrams() if "middle" in sketch else Grams(solver)
+    every = np.arange(softmax.vocab_size)
+    for block in _blocks(softmax, sketch, solver, every):
+        grams.add(block)
+        report(len(block.rows))
+    return with_room(grams)
+
+
+def with_room(grams: Grams | LevelGrams) -> Float64:
+    """Return the norms of Gram matrices as a sketch stores them."""
+    share, floor = NORM_MARGINS
+    return grams.norms(roundings=2) * share + floor * grams.length
 
 
 def products_of(*rows: np.ndarray) -> dict[str, Float64]:
@@ -258,35 +264,25 @@ def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64,
     return turned, residuals
 
 
-def _check_block(
-    weight: Float64,
-    turned: Float64,
-    residuals: Residuals,
-    solver: Solver,
-    left: float,
-    codings: list[Coding],
-    rows: Int64,
-) -> None:
-    wrong = np.logical_or.reduce([*_broken(turned, residuals, solver, left, codings).values()])
+def _check_block(block: Block, solver: Solver, left: float) -> None:
+    wrong = np.logical_or.reduce([*_broken(block, solver, left).values()])
     if not wrong.any():
         return
-    turned = turned.copy()
+    turned = block.turned.copy()
     turned[wrong] = turned[wrong].astype(np.float32)
-    residuals = solver.residuals(weight, turned)
-    for reason, broken in _broken(turned, residuals, solver, left, codings).items():
+    block = block._replace(turned=turned, residuals=solver.residuals(block.weight, turned))
+    for reason, broken in _broken(block, solver, left).items():
         if (broken & wrong).any():
-            raise ValueError(f"row {int(rows[(broken & wrong).argmax()])}: {reason}")
+            raise ValueError(f"row {int(block.rows[(broken & wrong).argmax()])}: {reason}")
 
 
-def _broken(
-    turned: Float64, residuals: Residuals, solver: Solver, left: float, codings: list[Coding]
-) -> dict[str, Bool]:
+def _broken(block: Block, solver: Solver, left: float) -> dict[str, Bool]:
     """Return [R] True for each inequality, by its name, if it may fail for a row."""
     # w' may move by `left` minus the residual.
-    span = solver.span
+    span, turned, residuals = solver.span, block.turned, block.residuals
     spare = np.maximum(left - residuals.within, 0) / (3 * (1 + span.gain) * (1 + span.skew))
     sure = {"left is below its residual": residuals.within <= left}
-    for coding in codings:
+    for coding in block.codings:
         name, coded = coding.name, coding.coded(turned)
         errors = np.linalg.norm(coding.errors(turned), axis=1)
         lengths = np.linalg.norm(coded, axis=1)
@@ -301,12 +297,9 @@ def _broken(
             longest = np.linalg.norm(coding.codes, axis=1)
             sure[f"{name} codes are longer than their limit"] = longest <= coding.most
             continue
-        sure[f"{name} codes are farther off than kappa"] = (
-            errors <= coding.scales * coding.kappa + slack
-        )
-        sure[f"{name} coordinates are longer than Q"] = (
-            lengths <= coding.scales * coding.most + slack
-        )
+        off, long = coding.scales * coding.kappa + slack, coding.scales * coding.most + slack
+        sure[f"{name} codes are farther off than kappa"] = errors <= off
+        sure[f"{name} coordinates are longer than Q"] = lengths <= long
         if np.isfinite(coding.rests).all():
             others = turned[:, coded.shape[1] :]
             others = np.hypot(np.linalg.norm(others, axis=1), residuals.outside)
