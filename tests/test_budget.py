@@ -6,9 +6,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 328,
-    "lines of source": 42_690,
-    "lines of core/": 18_390,
+    "files of source": 327,
+    "lines of source": 42_605,
+    "lines of core/": 18_305,
     "lines of tests/": 47_733,
     "lines of benchmarks/": 7_879,
 }
