@@ -6,7 +6,7 @@ proposals/test_kernel.py.
 
 from itertools import product
 from math import log
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -58,7 +58,9 @@ def test_the_gradient_is_the_full_one_in_the_mean() -> None:
 
 def test_draws_follow_the_softmax_without_the_targets() -> None:
     criterion, hidden = made(100_000), doubles(1, D, seed=1)
+    torch.nn.init.constant_(criterion.get_parameter("classes.bias"), 700.0)  # e^1400 is infinite
     drawn = proposed(criterion, hidden, torch.tensor([[3, 7]]))
+    assert cast(Any, drawn).offsets.tolist() == [0, 100_000]
     x_V = criterion.logits(hidden).detach()[0]
     x_V[[3, 7]] = -torch.inf
     expected = x_V.softmax(0) * 100_000

@@ -106,7 +106,7 @@ class Exp(Proposal):
             for i in range(0, targets.count, step)
             for last in [min(i + step, targets.count)]
         ]
-        offsets = torch.arange(0, targets.count * m + 1, m)
+        offsets = torch.arange(targets.count + 1) * m
         ids = torch.cat([part[0].view(-1) for part in parts])
         return RaggedCandidates(offsets, ids, torch.cat([part[1].view(-1) for part in parts]))
 

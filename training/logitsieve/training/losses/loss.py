@@ -113,7 +113,7 @@ class SoftmaxLoss(nn.Module, ABC):
                 return self._nothing(prepared, hidden.shape[:-1])
             if self.reduction == "none":
                 return batch.spread(self.losses(prepared, batch.targets), hidden.shape[:-1])
-            count = max(batch.targets.count, 1) if self.reduction == "mean" else 1
+            count = batch.targets.count if self.reduction == "mean" else 1
             return self.total(prepared, batch.targets, 1 / count)
 
     def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
