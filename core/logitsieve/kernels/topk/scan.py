@@ -56,6 +56,7 @@ ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
 ROWS_A_CALL = 16  # multiplied with four queries' codes
+ALONE_CHUNK = 4 * CHUNK  # rows of all for one query, so that each of its four streams is long
 LEAST_FOURS = 4  # the least number of fours of hidden rows that each prefetch a part
 ALONE = np.int64(1)  # the only four
 # More queries than these share the decoding of rows; fewer multiply codes. Only CPUs of Intel with
@@ -238,8 +239,9 @@ def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, 
 def scan_one(matrix, listed, ids, first, last, queries, q):
     """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
     operand, logits = operand_of(matrix, queries, q), queries.logits
-    for start in range(first, last, CHUNK):
-        stop = min(start + CHUNK, last)
+    chunk = CHUNK if listed else ALONE_CHUNK
+    for start in range(first, last, chunk):
+        stop = min(start + chunk, last)
         fill_one(matrix, listed, ids, start, stop, operand, logits)
         pad_lanes(logits, stop - start)
         named = np.bool_(listed)
@@ -282,7 +284,9 @@ def _stored_rows(matrix):
 @inline
 def scan_all(matrix, queries, count, begin, end):
     few, fours = _few(matrix, count), count // 4 * 4
-    tile = _stored_rows(matrix) if few and count > 1 else tile_rows(matrix, count)
+    tile = _stored_rows(matrix) if few else tile_rows(matrix, count)
+    if count == 1:
+        tile = ALONE_CHUNK
     scratch = np.empty(tile_size(matrix), np.float32)
     for first in range(begin, end, tile):
         last = min(end, first + tile)
