@@ -107,12 +107,12 @@ def sampling(decoder: LocalDecoder, head: str, samples: int, options: dict[str, 
 
 
 def scanned(
-    decoder: LocalDecoder, hidden: np.ndarray, samples: int, options: dict[str, float]
+    decoder: LocalDecoder, hidden: np.ndarray, samples: int, options: dict[str, Any]
 ) -> dict[str, float]:
     """Rows of W that `certified` computes, the mean; and the share of contexts that took all."""
-    given: Any = options
-    given = given | {"seeds": 0, "log_probs": False}
-    found = decoder.sample(hidden, samples, head="certified", **given).answer.scanned
+    given: Any = options | {"seeds": 0, "log_probs": False, "head": "certified"}
+    rows = hidden[:, None]  # a batch may take all of W
+    found = np.array([decoder.sample(row, samples, **given).answer.scanned[0] for row in rows])
     return {"rows": float(found.mean()), "all": float((found == decoder.index.vocab_size).mean())}
 
 
