@@ -8,29 +8,25 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from logitsieve.api.constraints import Constraints
+from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import NORMALIZER_CODES, Target, point_request
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike, RowRange
-from logitsieve.utils.hidden import as_wire
+from logitsieve.api.results import ANSWER_COLUMNS, Answer, RowRange
 from logitsieve.utils.wire_tensors import decode, put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply, Rpc
 
-UINT32_MAX = (1 << 32) - 1
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
 
 R = TypeVar("R", bound=Reply)
 
 
-def fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, target: Target) -> int:
-    """Write the fields of all requests; return the number of rows."""
-    wire = as_wire(hidden)
-    put(request.hidden, wire)
+def fill(request: Any, hidden: np.ndarray, constraints: Constraints | None, target: Target) -> None:
+    """Write the fields of all requests."""
+    put(request.hidden, hidden)
     if constraints is not None:
-        _write_constraints(constraints.for_rows(len(wire)), request.constraints)
+        _write_constraints(constraints.for_rows(len(hidden)), request.constraints)
     _write_target(target, request.target)
-    return len(wire)
 
 
 def _write_target(given: Target, target: pb.Target) -> None:
@@ -53,20 +49,13 @@ def _write_target(given: Target, target: pb.Target) -> None:
 
 def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
     message.SetInParent()
-    for name in ("banned", "allowed", "biased", "repeated"):
+    for name in SETS:
         if (sets := getattr(ready, name)) is not None:
             put(getattr(message, name).offsets, sets.offsets)
             put(getattr(message, name).ids, sets.ids)
     if ready.bias is not None:
         put(message.bias, np.asarray(ready.bias))
     message.repetition_penalty = ready.repetition_penalty
-
-
-def uint32(field: str, value: int) -> int:
-    """Return `value` as an int; InvalidRequest unless it fits into 32 bits."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
-        raise InvalidRequest(field, repr(value), "a positive integer")
-    return int(value)
 
 
 def to_reply(rpc: Rpc[R], response: Any) -> R:

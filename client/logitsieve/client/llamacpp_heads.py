@@ -83,11 +83,9 @@ class OutputHead(Protocol):
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """Return the best id of each row, or a draw by `drawing.seeds` [B]."""
-        ...
 
     def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
         """Return the log-probabilities of a target and of the `k` best ids of each row."""
-        ...
 
 
 class HeadSlot(Protocol):

@@ -175,7 +175,6 @@ class Decoder(Protocol):
 
         A `normalizer` adds log Z, of the ids that the constraints leave.
         """
-        ...
 
     @shows_keywords(Target)
     def score(
@@ -187,7 +186,6 @@ class Decoder(Protocol):
         **target: Unpack[Target],
     ) -> ScoreReply:
         """Return log-probabilities of `targets`, [B, T] or [B], as constrained."""
-        ...
 
     @shows_keywords(SampleOptions)
     def sample(
@@ -199,7 +197,6 @@ class Decoder(Protocol):
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
         """Draw `samples` ids a row from softmax(logits / temperature); see `SampleOptions`."""
-        ...
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -221,7 +218,6 @@ class Decoder(Protocol):
         Ranked by score / ((5 + length) / 6)^length_alpha, ties by parent, then logit, then id. If a
         proven interval of log Z leaves an order open, a narrower one settles it.
         """
-        ...
 
 
 def asked_precision(
@@ -231,10 +227,8 @@ def asked_precision(
     if type(exact) is not bool:
         raise InvalidRequest("exact", repr(exact), "True or False")
     if min_precision is not None:
-        number = type(min_precision) is float or (
-            isinstance(min_precision, Real) and not isinstance(min_precision, bool)
-        )
-        if not number or not 0 < min_precision <= 1:
+        real = isinstance(min_precision, (float, Real)) and not isinstance(min_precision, bool)
+        if not real or not 0 < min_precision <= 1:
             raise InvalidRequest("min_precision", repr(min_precision), "a number in (0, 1]")
         if exact:
             raise InvalidRequest("min_precision", min_precision, "none beside exact")
@@ -250,12 +244,17 @@ def asked_precision(
 
 def asked_width(width: float | None) -> float:
     """Return the nats that log Z's interval may span, infinity for None; or InvalidRequest."""
-    if width is None:
-        return inf
-    number = isinstance(width, Real) and not isinstance(width, bool)
-    if not number or not NARROWEST <= width <= WIDEST:
-        raise InvalidRequest("width", repr(width), f"a number, {NARROWEST:g} to {WIDEST:g}")
-    return float(width)
+    return inf if width is None else number("width", width, NARROWEST, WIDEST)
+
+
+def number(field: str, value: Any, low: float, high: float) -> float:
+    """Return `value` as a float between `low` and `high`; or InvalidRequest."""
+    if type(value) is float and low <= value <= high:
+        return value
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not low <= value <= high:
+        raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
+    return float(value)
 
 
 DEFAULT_REQUEST = PointRequest(True, None, "", (), "")

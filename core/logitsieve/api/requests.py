@@ -1,16 +1,38 @@
-"""Check the arguments of `sample`, `score` and `beam_step`, except hidden."""
+"""Requests: a decoder checks one, except hidden, then an engine answers."""
+
+from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from numbers import Real
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
 
-from logitsieve.api.decoder import DEFAULTS, BeamOptions, SampleOptions, check_keywords
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import (
+    DEFAULTS,
+    BeamOptions,
+    SampleOptions,
+    Target,
+    check_keywords,
+    number,
+    shows_keywords,
+)
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Bool, Float32, Int32, UInt64
+from logitsieve.api.results import (
+    ArrayLike,
+    BeamStepReply,
+    Bool,
+    Float32,
+    Int32,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+    UInt64,
+)
 
 MOST_SAMPLES = 1 << 20  # draws per row in one request
 MOST_BEAMS = 1 << 12
@@ -47,6 +69,132 @@ class Beams(NamedTuple):
     length_alpha: float
 
 
+class Answering(Protocol):
+    """An engine: the methods of `Decoder` for checked requests, hidden and k of `topk` excepted."""
+
+    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
+        """See `Decoder.topk`."""
+
+    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
+        """See `Decoder.score`."""
+
+    def sample(
+        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
+    ) -> SampleReply:
+        """See `Decoder.sample`."""
+
+    def beam_step(
+        self, hidden: Float32, beams: Beams, constraints: Constraints | None
+    ) -> BeamStepReply:
+        """See `Decoder.beam_step`."""
+
+
+class CheckedDecoder(ABC):
+    """The methods of a `Decoder`: each checks its request, then an engine answers."""
+
+    _most_ids: int = INT32_MAX  # V, where it is known
+    # Engines by the rows of a request without keywords, or by `head`, if that is the only one.
+    _usual: Mapping[int | str | None, Any] = MappingProxyType({})
+
+    @abstractmethod
+    def _rows(self, hidden: ArrayLike) -> Float32:
+        """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
+
+    @abstractmethod
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
+        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
+
+    @shows_keywords(Target)
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> TopKReply:
+        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
+
+        `model` names the index; `head` and `knobs`, `min_precision` or `exact` the operating point,
+        else AUTO chooses. A `normalizer` adds log Z, a `width` in nats also its proven interval.
+        """
+        if constraints is None and type(hidden) is np.ndarray and hidden.ndim and len(target) < 2:
+            engine = self._usual.get(target.get("head") if target else len(hidden))
+            if engine is not None:  # most calls: the rest would take longer than the answer
+                found = engine.enter(hidden, k)
+                if type(found) is TopKReply:
+                    return found
+                if found is not None:
+                    reply: TopKReply = engine.finished(found, hidden, k)
+                    return reply
+        if target:
+            check_keywords(Target, target)
+        if type(hidden) is not np.ndarray or hidden.ndim != 2:
+            hidden = self._rows(hidden)
+        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
+
+    @shows_keywords(Target)
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        """Return log-probabilities of `targets`, ids [B, T] or [B], under the `constraints`.
+
+        `width` bounds their error in nats; a `normalizer` is chosen if absent. Else as for `topk`.
+        """
+        check_keywords(Target, target)
+        hidden = self._rows(hidden)
+        ready = score_targets(targets, len(hidden))
+        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
+
+    @shows_keywords(SampleOptions)
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        constraints: Constraints | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> SampleReply:
+        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
+
+        Only the `top_k` best ids remain (0: all), of these the least set with a probability of
+        `top_p` or more, and ids `min_p` times as probable as the best, or more. A draw depends on
+        its row's seed (uint64 [B]; one number is spread; None: fresh ones), on `step` and on its
+        place in the row. Other keywords are like `topk`'s; by default draws are proven.
+        """
+        hidden = self._rows(hidden)
+        ready = sampling(len(hidden), samples, options)
+        engine = self.engine_for(options, len(hidden), 1, draws=True)
+        return engine.sample(hidden, ready, constraints)
+
+    @shows_keywords(BeamOptions)
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        constraints: Constraints | None = None,
+        **options: Unpack[BeamOptions],
+    ) -> BeamStepReply:
+        """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
+
+        A hypothesis is a row of `hidden` with a score, a length in tokens (None: 0) and perhaps
+        `finished`; then it continues as itself, with the first of `eos_ids`. Continuations rank by
+        score / ((5 + length) / 6)^length_alpha. Other keywords are like `topk`'s.
+        """
+        hidden = self._rows(hidden)
+        ready = beams(len(hidden), scores, beams_in, beams_out, options)
+        k = min(ready.beams_out, self._most_ids)
+        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
+
+
 def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
     """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
     check_keywords(SampleOptions, options)
@@ -57,8 +205,8 @@ def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
         whole("step", given["step"], 0, MOST_STEPS - 1),
         checked_temperature(given["temperature"]),
         whole("top_k", given["top_k"], 0, INT32_MAX),
-        _number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
-        _number("min_p", given["min_p"], 0.0, 1.0),
+        number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
+        number("min_p", given["min_p"], 0.0, 1.0),
         _flag("log_probs", given["log_probs"]),
     )
 
@@ -80,7 +228,7 @@ def beams(
         _vector("lengths", given["lengths"], rows, np.int32, "iu"),
         _vector("finished", given["finished"], rows, np.bool_, "b"),
         _eos(given["eos_ids"]),
-        _number("length_alpha", given["length_alpha"], -STEEPEST, STEEPEST),
+        number("length_alpha", given["length_alpha"], -STEEPEST, STEEPEST),
     )
     if not np.isfinite(ready.scores).all():
         raise InvalidRequest("scores", "NaN or infinity", "finite numbers")
@@ -122,21 +270,12 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
-        number = index(value)
+        whole_number = index(value)
     except TypeError as error:
         raise InvalidRequest(field, repr(value), f"a whole number, {low} to {high}") from error
-    if not low <= number <= high:
-        raise InvalidRequest(field, number, f"a whole number, {low} to {high}")
-    return number
-
-
-def _number(field: str, value: Any, low: float, high: float) -> float:
-    if type(value) is float and low <= value <= high:
-        return value
-    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    if not number or not low <= value <= high:
-        raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
-    return float(value)
+    if not low <= whole_number <= high:
+        raise InvalidRequest(field, whole_number, f"a whole number, {low} to {high}")
+    return whole_number
 
 
 def _flag(field: str, value: Any) -> bool:
@@ -147,10 +286,10 @@ def _flag(field: str, value: Any) -> bool:
 
 def checked_temperature(value: Any) -> float:
     """Return a temperature as a float; or InvalidRequest."""
-    number = _number("temperature", value, 0.0, HOTTEST)
-    if 0 < number < COLDEST:
-        raise InvalidRequest("temperature", number, f"0, or {COLDEST:g} to {HOTTEST:g}")
-    return number
+    temperature = number("temperature", value, 0.0, HOTTEST)
+    if 0 < temperature < COLDEST:
+        raise InvalidRequest("temperature", temperature, f"0, or {COLDEST:g} to {HOTTEST:g}")
+    return temperature
 
 
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
@@ -159,7 +298,7 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if type(seeds) is int and rows == 1 and 0 <= seeds < MOST_STEPS:
         return np.array((seeds,), np.uint64)
     allowed = f"uint64 [{rows}], or one to be spread over the rows"
-    if _is_tensor(seeds):  # PyTorch's: it has few operations on uint64, so int64 are the bits
+    if hasattr(seeds, "detach"):  # PyTorch has few operations on uint64: int64 are the bits
         seeds = _on_host(seeds)
         seeds = seeds.view(np.uint64) if seeds.dtype == np.int64 else seeds
     try:
@@ -178,13 +317,9 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     return ready
 
 
-def _is_tensor(values: Any) -> bool:
-    return hasattr(values, "detach")
-
-
 def _on_host(values: Any) -> Any:
     """Copy a tensor into an array, floats as float32; return other values unchanged."""
-    if not _is_tensor(values):
+    if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()
     return (values.float() if values.is_floating_point() else values).numpy()

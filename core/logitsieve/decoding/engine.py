@@ -146,9 +146,8 @@ class Engine:
         return SampleReply(draws.ids, draws.log_probs, answer)
 
     def _query(self, hidden: Float32, constraints: Constraints | None) -> Query:
-        edits = None
-        if constraints is not None:
-            edits = open_edits(self._index.softmax, constraints, hidden)
+        softmax = self._index.softmax
+        edits = None if constraints is None else open_edits(softmax, constraints, hidden)
         return Query(self._index, self.answering, hidden, edits, width=self.width)
 
     def beam_step(

@@ -1,37 +1,16 @@
 """Decoders in this process; the service uses them too, so both agree bit for bit."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from math import inf, isfinite
-from types import MappingProxyType
-from typing import Protocol, Unpack
 
 import numpy as np
-from numpy import ndarray
 
-from logitsieve.api import requests
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import (
-    BeamOptions,
-    KnobValues,
-    SampleOptions,
-    Target,
-    check_keywords,
-    point_request,
-    shows_keywords,
-)
+from logitsieve.api.decoder import KnobValues, Target, point_request
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
-from logitsieve.api.requests import Beams, Sampling
-from logitsieve.api.results import (
-    ArrayLike,
-    BeamStepReply,
-    Float32,
-    Int32,
-    SampleReply,
-    ScoreReply,
-    TopKReply,
-)
+from logitsieve.api.requests import CheckedDecoder
+from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, proving_draws, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
@@ -45,118 +24,11 @@ CHOICES_KEPT = 256
 MANY_ROWS = 256  # beyond which a call is long
 
 
-class Answering(Protocol):
-    """An engine: the methods of `Decoder` for checked requests, hidden and k of `topk` excepted."""
-
-    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """See `Decoder.topk`."""
-
-    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """See `Decoder.score`."""
-
-    def sample(
-        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
-    ) -> SampleReply:
-        """See `Decoder.sample`."""
-
-    def beam_step(
-        self, hidden: Float32, beams: Beams, constraints: Constraints | None
-    ) -> BeamStepReply:
-        """See `Decoder.beam_step`."""
-
-
-class CheckedDecoder(ABC):
-    """A decoder in this process: it checks each request, then an engine answers."""
-
-    vocab_size: int
-    # Engines by the rows of a request without keywords, or by `head`, if that is the only one.
-    _usual: Mapping[int | str | None, Engine] = MappingProxyType({})
-
-    @abstractmethod
-    def rows(self, hidden: ArrayLike) -> Float32:
-        """Convert `hidden` [B, D] or [D] to float32 [B, D]; InvalidRequest names the fault."""
-
-    @abstractmethod
-    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
-        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
-
-    @shows_keywords(Target)
-    def topk(
-        self,
-        hidden: ArrayLike,
-        k: int,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> TopKReply:
-        """Return the k best tokens of each row; see `Decoder.topk`."""
-        if constraints is None and type(hidden) is ndarray and hidden.ndim and len(target) < 2:
-            engine = self._usual.get(target.get("head") if target else len(hidden))
-            if engine is not None:  # most calls: the rest would take longer than the answer
-                found = engine.enter(hidden, k)
-                if type(found) is TopKReply:
-                    return found
-                if found is not None:
-                    return engine.finished(found, hidden, k)
-        if target:
-            check_keywords(Target, target)
-        if type(hidden) is not ndarray or hidden.ndim != 2:
-            hidden = self.rows(hidden)
-        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
-
-    @shows_keywords(Target)
-    def score(
-        self,
-        hidden: ArrayLike,
-        targets: ArrayLike,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> ScoreReply:
-        """Return log-probabilities of `targets`; see `Decoder.score`. Raises like `topk`."""
-        check_keywords(Target, target)
-        hidden = self.rows(hidden)
-        ready = requests.score_targets(targets, len(hidden))
-        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
-
-    @shows_keywords(SampleOptions)
-    def sample(
-        self,
-        hidden: ArrayLike,
-        samples: int = 1,
-        *,
-        constraints: Constraints | None = None,
-        **options: Unpack[SampleOptions],
-    ) -> SampleReply:
-        """Draw for each row; see `Decoder.sample`. Raises like `topk`."""
-        hidden = self.rows(hidden)
-        ready = requests.sampling(len(hidden), samples, options)
-        engine = self.engine_for(options, len(hidden), 1, draws=True)
-        return engine.sample(hidden, ready, constraints)
-
-    @shows_keywords(BeamOptions)
-    def beam_step(
-        self,
-        hidden: ArrayLike,
-        scores: ArrayLike | None = None,
-        *,
-        beams_in: int,
-        beams_out: int,
-        constraints: Constraints | None = None,
-        **options: Unpack[BeamOptions],
-    ) -> BeamStepReply:
-        """Take a step of a beam search; see `Decoder.beam_step`. Raises like `topk`."""
-        hidden = self.rows(hidden)
-        ready = requests.beams(len(hidden), scores, beams_in, beams_out, options)
-        k = min(beams_out, self.vocab_size)
-        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
-
-
 class LocalDecoder(CheckedDecoder):
     """Answers from one open index. Thread-safe. IndexUnreadable for a bad calibration.json."""
 
     def __init__(self, index: Index, *, name: str = "") -> None:
-        self.index, self.vocab_size = index, index.vocab_size
+        self.index, self._most_ids = index, index.vocab_size
         self._engine: type[Engine] = index.backend.engine if index.backend else Engine
         self.name = name or index.name
         self.version = str(index.version)
@@ -182,8 +54,7 @@ class LocalDecoder(CheckedDecoder):
         """The measured points of AUTO; empty without a calibration."""
         return self.auto.points
 
-    def rows(self, hidden: ArrayLike) -> Float32:
-        """See `CheckedDecoder`."""
+    def _rows(self, hidden: ArrayLike) -> Float32:
         return self._engine.rows(self.index, hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:

@@ -20,7 +20,7 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
-from logitsieve.api.requests import Beams, Sampling
+from logitsieve.api.requests import Answering, Beams, CheckedDecoder, Sampling
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
@@ -35,7 +35,7 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.engine import NO_LOG_Z
-from logitsieve.decoding.local_decoder import CheckedDecoder, LocalDecoder
+from logitsieve.decoding.local_decoder import LocalDecoder
 from logitsieve.decoding.logit_edits import BestLogits, check_ids
 from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, LogZ32
 from logitsieve.decoding.shards import (
@@ -80,13 +80,10 @@ class ShardedDecoder(CheckedDecoder):
         self.vocab_size, self.digest = shards[0].vocab_size, shards[0].softmax_sha256
         self._pools = [ThreadPoolExecutor(CALLS_AT_ONCE) for _ in shards]
 
-    def rows(self, hidden: ArrayLike) -> Float32:
-        """See `CheckedDecoder`."""
+    def _rows(self, hidden: ArrayLike) -> Float32:
         return as_hidden(hidden)
 
-    def engine_for(
-        self, target: Target, rows: int, k: int, *, draws: bool = False
-    ) -> ShardedEngine:
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
         """See `CheckedDecoder`."""
         return ShardedEngine(self, target)
 
@@ -161,7 +158,7 @@ class ShardedEngine:
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
         """See `Decoder.topk`."""
-        started, hidden = perf_counter_ns(), self._decoder.rows(hidden)
+        started, hidden = perf_counter_ns(), as_hidden(hidden)
         k = checked_k(k, self._decoder.vocab_size)
         question = partial(Part.best, hidden=hidden, k=k, target=self._target)
         best = best_of(self._decoder.ask(question, hidden, constraints, k), k)

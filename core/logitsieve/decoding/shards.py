@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.constraints import SETS, Constraints, IdSets
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
@@ -20,7 +20,6 @@ from logitsieve.kernels.topk.merge import LOW, VALUE
 HALF_PLACE = 2.0**-24  # relative error of rounding to float32; twice that for rounding down
 FLOAT64_ERROR = 2.0**-50  # relative error of a few operations in float64
 LARGEST_NOISE = 64.0  # above any Gumbel noise
-SETS = ("banned", "allowed", "biased", "repeated")
 
 
 class Shard(NamedTuple):

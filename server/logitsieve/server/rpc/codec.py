@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.constraints import SETS, Constraints, IdSets
 from logitsieve.api.decoder import (
     AUTO,
     NORMALIZER_CODES,
@@ -22,7 +22,6 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
 NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
-SETS = ("banned", "allowed", "biased", "repeated")
 PROVENANCE = ("exact", "scanned", "fallback")  # columns of every answer
 LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
 STARTS_KEPT = 4096  # of about 200 bytes
