@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 42_605,
+    "lines of source": 42_555,
     "lines of core/": 18_309,
     "lines of tests/": 47_733,
     "lines of benchmarks/": 7_879,
