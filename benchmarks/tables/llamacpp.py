@@ -133,7 +133,7 @@ def runs(
 TABLES: dict[str, Callable[[], str]] = {
     "llamacpp, first": partial(first, about_builds=False),
     "llamacpp": partial(speeds, "greedy"),
-    "llamacpp-drawn": partial(first, "llamacpp-drawn", DRAWN),
+    "llamacpp-drawn": partial(first, "llamacpp-drawn", DRAWN, about_builds=False),
     "llamacpp-judged": judged,
     "llamacpp-avx512": partial(first, "llamacpp-avx512"),
 }
