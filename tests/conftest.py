@@ -4,9 +4,11 @@ It is read when a kernel is defined, so it is set before any test is imported. T
 kernels have the marker `gpu`: then they run under Triton's interpreter.
 """
 
+import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from unittest.mock import patch
 
@@ -40,6 +42,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.kernels.ready import compile_share
 
         compile_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test in an event loop of its own."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

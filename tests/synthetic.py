@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from logitsieve.heads import HEADS, CertifiedHead, Head, Softmax
 from logitsieve.heads._base.kernel_head import ANY_ROWS
 from logitsieve.heads.certified import GRADES
+from logitsieve.index import HeadEntry, write_index
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit import certified
@@ -183,3 +185,16 @@ def make_head(
         return exact.with_knobs(**knobs)
     arrays = arrays or ARRAYS[name](softmax)
     return HEADS[name].from_arrays(softmax, arrays, fallback=exact, threads=threads, knobs=knobs)
+
+
+def write_heads(out: Path, softmax: Softmax, *names: str, **more: Any) -> Path:
+    """Write an index of the exact head and of these, the first of which is the default one."""
+    parts, heads = dict[str, dict[str, np.ndarray]](), {"exact": HeadEntry()}
+    for name in names:
+        part = HEADS[name].part
+        assert part is not None
+        parts[part.name] = ARRAYS[name](softmax)
+        heads[name] = HeadEntry(part.name, {"probes": 1.0} if name == "screen" else {})
+    default = names[0] if names else "exact"
+    usual: dict[str, Any] = {"parts": parts, "heads": heads, "default_head": default}
+    return write_index(out, softmax=softmax, **usual | more)

@@ -11,19 +11,17 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from logitsieve.utils.wire_tensors import encode
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from logitsieve.v1.decoder_pb2_grpc import DecoderServicer, add_DecoderServicer_to_server
+from tests.client.answering import answering
 
 REPOSITORY = Path(__file__).parents[1]
 INDEX = REPOSITORY / "tests" / "index" / "golden" / "1"
@@ -90,39 +88,30 @@ def programs(
     return install(request.param, tmp_path_factory.mktemp("base"), wheel)
 
 
-class FixedAnswer(DecoderServicer):
-    """Answers every TopK with id 7 and the sum of each row."""
-
-    def TopK(self, request: pb.TopKRequest, context: Any) -> pb.TopKResponse:
-        hidden = np.frombuffer(request.hidden.data, np.float32)
-        logits = hidden.reshape(request.hidden.rows, -1).sum(axis=1, keepdims=True)
-        rows = len(logits)
-        return pb.TopKResponse(
-            ids=tensor(np.full((rows, 1), 7, np.int32)),
-            logits=tensor(logits),
-            answer=pb.Answer(
-                model="fixed",
-                version="1",
-                exact=tensor(np.ones(rows, np.bool_)),
-                scanned=tensor(np.ones(rows, np.int32)),
-                fallback=tensor(np.zeros(rows, np.bool_)),
-            ),
-        )
-
-
-def tensor(array: np.ndarray) -> pb.Tensor:
-    dtype, rows, cols, data = encode(array)
-    return pb.Tensor(dtype=pb.DType.Name(dtype), rows=rows, cols=cols, data=data)
+def fixed_answer(request: pb.TopKRequest, context: object) -> pb.TopKResponse:
+    """Id 7 and the sum of each row."""
+    hidden = np.frombuffer(request.hidden.data, np.float32)
+    logits = hidden.reshape(request.hidden.rows, -1).sum(axis=1, keepdims=True)
+    response, rows = pb.TopKResponse(), len(logits)
+    response.answer.model, response.answer.version = "fixed", "1"
+    for tensor, array in (
+        (response.ids, np.full((rows, 1), 7, np.int32)),
+        (response.logits, logits),
+        (response.answer.exact, np.ones(rows, np.bool_)),
+        (response.answer.scanned, np.ones(rows, np.int32)),
+        (response.answer.fallback, np.zeros(rows, np.bool_)),
+    ):
+        put(tensor, array)
+    return response
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    server = grpc.server(ThreadPoolExecutor(1))
-    add_DecoderServicer_to_server(FixedAnswer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield port
-    server.stop(None).wait()
+def address() -> Iterator[str]:
+    top_k = grpc.unary_unary_rpc_method_handler(
+        fixed_answer, pb.TopKRequest.FromString, pb.TopKResponse.SerializeToString
+    )
+    with answering("logitsieve.v1.Decoder", TopK=top_k) as address:
+        yield address
 
 
 def test_the_wheel_has_the_primer_and_requires_nothing_heavy(wheel: Path, programs: Path) -> None:
@@ -133,10 +122,10 @@ def test_the_wheel_has_the_primer_and_requires_nothing_heavy(wheel: Path, progra
     assert not names & {"numba", "torch", "faiss-cpu", "safetensors", "matplotlib"}
 
 
-def test_the_client_answers(programs: Path, port: int) -> None:
+def test_the_client_answers(programs: Path, address: str) -> None:
     script = (
         "from logitsieve.client import DecoderClient\n"
-        f"reply = DecoderClient('127.0.0.1:{port}').topk([[1.0, 2.0]], 1)\n"
+        f"reply = DecoderClient('{address}').topk([[1.0, 2.0]], 1)\n"
         "print(reply.ids.tolist(), reply.logits.tolist())"
     )
     assert run(programs / "python", "-c", script).strip() == "[[7]] [[3.0]]"

@@ -6,18 +6,12 @@ import pytest
 from logitsieve import version
 
 
-def test_it_is_that_of_the_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: {"logitsieve": "1.2.3"}[name])
-    assert importlib.reload(version).__version__ == "1.2.3"
-    monkeypatch.undo()
-    importlib.reload(version)
-
-
-def test_a_checkout_that_is_not_installed_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_that_of_the_installed_distribution_if_any(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(metadata, "version", missing)
-    assert importlib.reload(version).__version__ == "0+unknown"
+    for found, expected in ({"logitsieve": "1.2.3"}.__getitem__, "1.2.3"), (missing, "0+unknown"):
+        monkeypatch.setattr(metadata, "version", found)
+        assert importlib.reload(version).__version__ == expected
     monkeypatch.undo()
     importlib.reload(version)

@@ -11,30 +11,12 @@ from tests.refusals import refused
 
 
 def sampled(rows: int = 2, **changes: Any) -> Sampling:
-    options: dict[str, Any] = {
-        "samples": 1,
-        "seeds": [1, 2],
-        "step": 0,
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        **changes,
-    }
+    options: dict[str, Any] = {"samples": 1, "seeds": [1, 2], **changes}
     return sampling(rows, options.pop("samples"), cast(SampleOptions, options))
 
 
 def stepped(rows: int = 4, **changes: Any) -> Beams:
-    options: dict[str, Any] = {
-        "scores": None,
-        "beams_in": 2,
-        "beams_out": 3,
-        "lengths": None,
-        "finished": None,
-        "eos_ids": (),
-        "length_alpha": 0.0,
-        **changes,
-    }
+    options: dict[str, Any] = {"scores": None, "beams_in": 2, "beams_out": 3, **changes}
     scores, beams_in, beams_out = map(options.pop, ("scores", "beams_in", "beams_out"))
     return beams(rows, scores, beams_in, beams_out, cast(BeamOptions, options))
 
@@ -102,6 +84,8 @@ def test_hypotheses() -> None:
     assert ready.finished.dtype == np.bool_
     first = stepped()
     assert not np.concatenate([first.scores, first.lengths, first.finished]).any()
+    with refused("eos_ids", "at least one, where hypotheses have"):
+        stepped(finished=[True, False, False, False])
 
 
 @pytest.mark.parametrize(
@@ -120,11 +104,6 @@ def test_hypotheses() -> None:
 def test_wrong_hypotheses(field: str, value: Any) -> None:
     with refused(field):
         stepped(**{field: value})
-
-
-def test_what_has_finished_needs_an_end() -> None:
-    with refused("eos_ids", "at least one, where hypotheses have"):
-        stepped(finished=[True, False, False, False])
 
 
 @pytest.mark.parametrize("form", [[[1], [2]], [1, 2], np.array([1, 2], np.uint8), ((1,), (2,))])

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from logitsieve.cli import background
 from logitsieve.cli.app import app
-from logitsieve.index import HeadEntry, write_index
-from tests.synthetic import make_hidden, make_softmax, screen_arrays
+from logitsieve.llamacpp import GgufModel
+from tests.llamacpp.small_model import Make
+from tests.server.conftest import loop as loop
+from tests.server.running import WHERE, said_by
+from tests.synthetic import make_hidden, make_softmax, write_heads
 from tests.training.trainer.ring import write_ring
 
 Run = Callable[..., Any]
@@ -40,15 +44,8 @@ def run() -> Run:
 
 def write_demo(folder: Path) -> Path:
     """An index of 300 words and 24 dimensions, not calibrated."""
-    softmax = make_softmax()
-    return write_index(
-        folder / "demo" / "1",
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax)},
-        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
-        default_head="screen",
-        vocabulary=[f"<b>word{number}" for number in range(300)],
-    )
+    words = [f"<b>word{number}" for number in range(300)]
+    return write_heads(folder / "demo" / "1", make_softmax(), "screen", vocabulary=words)
 
 
 @pytest.fixture
@@ -58,7 +55,6 @@ def index(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def contexts(tmp_path: Path) -> Path:
-    """200 contexts of 24 dimensions."""
     np.save(tmp_path / "H.npy", make_hidden(200))
     return tmp_path / "H.npy"
 
@@ -85,15 +81,7 @@ def address(models: Path) -> Iterator[str]:
     """Of a `logitsieve serve` that is stopped in the end."""
     options = ["--models", str(models), "--port", "0", "--metrics-port", "0", "--no-admin"]
     server = subprocess.Popen([PROGRAM, "serve", *options], stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    lines = []
-    for line in server.stderr:
-        lines.append(line)
-        if line.startswith("gRPC at "):
-            break
-    else:
-        pytest.fail("".join(lines))
-    yield line.removeprefix("gRPC at ").partition(",")[0]
+    yield said_by(server, WHERE)[1]
     server.send_signal(signal.SIGTERM)
     rest = server.communicate(timeout=60)[1]
     assert server.returncode == 0, rest
@@ -109,3 +97,24 @@ def hidden(tmp_path: Path) -> Path:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     return write_ring(tmp_path / "ring.txt")
+
+
+@pytest.fixture(scope="session")
+def gguf_index(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the exact and the certified head of the small model."""
+    from tests.client.test_llamacpp import write_gguf_index
+
+    folder = tmp_path_factory.mktemp("models")
+    return write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1")
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let these lines of Python make the indexes; without any, a process that never ends."""
+
+    def use(code: str) -> None:
+        monkeypatch.setattr(background, "BUILD", (sys.executable, "-c", code))
+
+    monkeypatch.setattr(background, "default_cache", lambda: tmp_path / "cache")
+    use("import time; time.sleep(600)")
+    return use

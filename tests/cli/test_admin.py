@@ -9,16 +9,12 @@ from tests.server.running import Administered, Loop, administered, config_of, wr
 
 
 @pytest.fixture
-def served(tmp_path: Path, kernel_cache: Path) -> Iterator[Administered]:
+def served(loop: Loop, tmp_path: Path, kernel_cache: Path) -> Iterator[Administered]:
     """demo@1, with demo@2 on disk."""
-    loop, models = Loop(), tmp_path / "models"
-    write_model(models, version=1)
-    try:
-        with administered(loop, config_of(models, kernel_cache)) as found:
-            write_model(models, version=2)
-            yield found
-    finally:
-        loop.close()
+    write_model(tmp_path / "models", version=1)
+    with administered(loop, config_of(tmp_path / "models", kernel_cache)) as found:
+        write_model(tmp_path / "models", version=2)
+        yield found
 
 
 @pytest.mark.system

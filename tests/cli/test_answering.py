@@ -8,8 +8,6 @@ from logitsieve.cli.generate import DENSE, Handover, grade_of
 from logitsieve.client.llamacpp import LlamaContext, attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.llamacpp import GgufModel
-from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -18,12 +16,9 @@ PROMPT = "the time of man"
 SWAPPED = "2 tokens: .* a second, all 560 logits of each; then 4 tokens: .* 4 tokens proven"
 
 
-@pytest.fixture(scope="module")
-def decoder(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
-    folder: Path = tmp_path_factory.mktemp("models")
-    return LocalDecoder(
-        open_index(write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1"))
-    )
+@pytest.fixture
+def decoder(gguf_index: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(gguf_index))
 
 
 class Making:

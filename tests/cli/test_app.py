@@ -21,7 +21,9 @@ def test_the_help_lists_every_command_and_others_are_refused(run: Run) -> None:
     run("biuld", code=2, says="build")
 
 
-def test_errors_and_names_reach_the_terminal_plainly(run: Run, index: Path, tmp_path: Path) -> None:
+def test_errors_reach_the_terminal_plainly_and_the_log_level_is_the_packages(
+    run: Run, index: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "m" / "1"
     run("shard", index, "--shards", 2, "--out", out, code=1, says="error: ")
@@ -29,6 +31,10 @@ def test_errors_and_names_reach_the_terminal_plainly(run: Run, index: Path, tmp_
     assert result.stderr.startswith("error: ")
     assert result.stderr.removesuffix("\n").isprintable()
     assert r"a\x1b]0;owned\x07b" in result.stderr
+    run("--log-level", "debug", "verify", index)
+    assert logging.getLogger("logitsieve").level == logging.DEBUG
+    run("verify", index)
+    assert logging.getLogger("logitsieve").level == logging.WARNING
 
 
 def test_the_installed_command_and_the_module_run() -> None:
@@ -48,7 +54,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def missing_places(name: str, extra: str) -> list[str]:
-    """What a new command still lacks: its module, its row of the docs, its example, its test."""
     file = name.replace("-", "_")
     module = ROOT / "cli" / "logitsieve" / "cli" / f"{file}.py"
     if not module.is_file():
@@ -152,10 +157,3 @@ def test_help_fits_80_columns(run: Run, name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "80")
     lines = run(name, "--help").stdout.splitlines()
     assert all(len(line) <= 80 or line.startswith("  Example: ") for line in lines)
-
-
-def test_the_log_level_is_that_of_the_package(run: Run, index: Path) -> None:
-    run("--log-level", "debug", "verify", index)
-    assert logging.getLogger("logitsieve").level == logging.DEBUG
-    run("verify", index)
-    assert logging.getLogger("logitsieve").level == logging.WARNING

@@ -1,6 +1,5 @@
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,6 @@ from logitsieve.cli.background import (
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel
-from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
 
 ENDLESS = "import time; open({started!r}, 'w').close(); time.sleep(600)"
@@ -34,18 +32,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let these lines of Python make the indexes."""
-    return lambda code: monkeypatch.setattr(background, "BUILD", (sys.executable, "-c", code))
-
-
-@pytest.fixture(scope="module")
-def index(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    return write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1")
-
-
 def opened(path: Path) -> LocalDecoder:
     return LocalDecoder(open_index(path))
 
@@ -57,18 +43,18 @@ def files(cache: Path) -> list[str]:
 
 
 def test_an_index_is_kept_by_the_hash_of_the_matrix(
-    make_gguf: Make, index: Path, cache: Path, build: Any, capsys: pytest.CaptureFixture[str]
+    make_gguf: Make, gguf_index: Path, cache: Path, build: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, other = GgufModel(make_gguf()), GgufModel(make_gguf(head="Q8_0"))
-    build(COPIED.format(index=str(index)))
+    build(COPIED.format(index=str(gguf_index)))
     decoder, making = index_of_cache(model, threads=1)
     assert decoder is None
     assert making is not None
     with making:
         making.wait()
         made = cast(Any, making.decoder)
-        assert made.index.digest == open_index(index).digest
-    name = open_index(index).manifest.softmax_sha256[:16]
+        assert made.index.digest == open_index(gguf_index).digest
+    name = open_index(gguf_index).manifest.softmax_sha256[:16]
     assert cached_index(model) == cache / "indexes" / name / "1"
     assert files(cache) == [f"indexes/{name}", f"indexes/{name}/1"]
     assert cached_index(other) != cached_index(model)
@@ -118,10 +104,10 @@ def test_a_failure_is_told(make_gguf: Make, cache: Path, build: Any) -> None:
 
 
 def test_an_index_in_the_cache_that_is_spoiled_is_made_again(
-    make_gguf: Make, index: Path, build: Any, capsys: pytest.CaptureFixture[str]
+    make_gguf: Make, gguf_index: Path, build: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = GgufModel(make_gguf())
-    build(COPIED.format(index=str(index)))
+    build(COPIED.format(index=str(gguf_index)))
     cached_index(model).mkdir(parents=True)
     decoder, making = index_of_cache(model, threads=1)
     assert decoder is None
@@ -133,9 +119,9 @@ def test_an_index_in_the_cache_that_is_spoiled_is_made_again(
 
 
 def test_another_process_may_have_made_it(
-    make_gguf: Make, index: Path, cache: Path, build: Any
+    make_gguf: Make, gguf_index: Path, cache: Path, build: Any
 ) -> None:
-    build(COPIED.format(index=str(index)))
+    build(COPIED.format(index=str(gguf_index)))
     out = cache / "indexes" / "0" / "1"
     for _ in range(2):
         with BackgroundIndex(make_gguf(), out, opened) as making:

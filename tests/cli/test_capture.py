@@ -41,17 +41,17 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "model.py"
 
 
-def test_capture(run: Run, source: Path, tmp_path: Path) -> None:
+def test_capture_writes_contexts_and_says_what_to_do_next(
+    run: Run, source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "contexts"
     options = ("--max-rows", 30, "--dtype", "float32", "--json")
     result = run("capture", "--module", f"{source}:load", "--out", out, *options)
     summary = json.loads(result.stdout)
     assert (summary["rows"], summary["rows_seen"], summary["dtype"]) == (30, 60, "float32")
     assert np.load(out / "00000.npy").shape == (30, 8)
-
-
-def test_capture_says_what_to_do_next(run: Run, source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "contexts"
+    run("capture", "--module", f"{source}:load", "--out", out, code=2, says="out: got")
+    out = tmp_path / "others"
     shown = run("capture", "--module", f"{source}:load", "--out", out).stdout
     assert f"logitsieve build --weight {out}/weight.npy" in shown
 
@@ -127,16 +127,8 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     chat = ("--gguf", make_gguf(chat_template=CHAT), "--chat", "--json")
     made = run("capture", *chat, "--out", tmp_path / "chat", *options[:2])
     assert json.loads(made.stdout)["chat"] is True
-
-
-@pytest.mark.usefixtures("llama_wheel")
-def test_a_gguf_model_reads_the_primer(run: Run, make_gguf: Make, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / "others"  # the primer is read where there is no text
     result = run("capture", "--gguf", make_gguf(), "--out", out)
     assert result.stdout.count("primer") == 1
     assert f"--contexts {out} --heads exact,certified --out" in result.stdout
     assert json.loads((out / "capture.json").read_text())["primer"] is True
-
-
-def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:
-    run("capture", "--module", f"{source}:load", "--out", tmp_path, code=2, says="out: got")

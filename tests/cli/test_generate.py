@@ -1,35 +1,26 @@
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from logitsieve.cli import background
-from logitsieve.llamacpp import GgufModel
 from tests.cli.conftest import Run, write_demo
-from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import CHAT, Make
 
-pytestmark = pytest.mark.usefixtures("llama_wheel")
+pytestmark = pytest.mark.usefixtures("llama_wheel", "build")
 
 PROMPT = "the time of man"
 PROVEN = "the head alone [0-9,]+; [0-9,]+ of 560 rows a token, 6 tokens proven"
 COST = {"certified": PROVEN, "exact": PROVEN, "dense": "all 560 logits of each"}
 
 
-@pytest.fixture(scope="module")
-def index(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    return write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1")
-
-
-def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> None:
+def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path) -> None:
     shown = {}
     options = ("--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
     for head in COST:
-        result = run("generate", *options, "--head", head, "--index", index)
+        result = run("generate", *options, "--head", head, "--index", gguf_index)
         shown[head] = result.stdout
         assert re.search(f"^6 tokens: [0-9,.]+ a second, {COST[head]}$", result.stderr, re.M)
     assert shown["certified"] == shown["exact"] == shown["dense"]
@@ -38,20 +29,8 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> 
         assert run("generate", *options, "--head", "dense", *more).stdout == shown["dense"]
 
 
-@pytest.fixture(autouse=True)
-def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let these lines of Python make the indexes; without any, a process that never ends."""
-
-    def use(code: str) -> None:
-        monkeypatch.setattr(background, "BUILD", (sys.executable, "-c", code))
-
-    monkeypatch.setattr(background, "default_cache", lambda: tmp_path / "cache")
-    use("import time; time.sleep(600)")
-    return use
-
-
 def test_without_an_index_one_is_made(
-    run: Run, make_gguf: Make, index: Path, build: Any, tmp_path: Path
+    run: Run, make_gguf: Make, gguf_index: Path, build: Any, tmp_path: Path
 ) -> None:
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
     dense, dropped = run(*command, "--head", "dense"), run(*command)
@@ -60,7 +39,7 @@ def test_without_an_index_one_is_made(
     assert re.fullmatch("After . s the index is not finished and is dropped: --wait .*", last)
     assert cost.endswith(COST["dense"])
     assert list((tmp_path / "cache" / "indexes").iterdir()) == []
-    build(f"import shutil, sys; shutil.copytree({str(index)!r}, sys.argv[-1])")
+    build(f"import shutil, sys; shutil.copytree({str(gguf_index)!r}, sys.argv[-1])")
     waited = run(*command, "--wait", "--json")
     assert waited.stderr.splitlines()[1].endswith(
         " s the index is made: the next text begins with it."
@@ -85,15 +64,15 @@ def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
     assert json.loads(scored.stdout)["head"] == "dense"
 
 
-def test_a_head_that_needs_many_rows_is_told(run: Run, make_gguf: Make, index: Path) -> None:
+def test_a_head_that_needs_many_rows_is_told(run: Run, make_gguf: Make, gguf_index: Path) -> None:
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
-    hinted = run(*command, "--index", index, "--head", "exact")
+    hinted = run(*command, "--index", gguf_index, "--head", "exact")
     assert hinted.stderr.splitlines()[-1].startswith("More than half of the rows")
     assert "More than half" not in run(*command, "--head", "dense").stderr
 
 
-def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> None:
-    options = ("--prompt", PROMPT, "--prompt", "go", "--max-tokens", 4, "--index", index)
+def test_several_prompts_and_draws(run: Run, make_gguf: Make, gguf_index: Path) -> None:
+    options = ("--prompt", PROMPT, "--prompt", "go", "--max-tokens", 4, "--index", gguf_index)
     sample = ("--sample", "temperature=0.8,top_k=20", "--sample", "seed=3")
     command = ("generate", "--gguf", make_gguf(), *options, *sample)
     made = json.loads(run(*command, "--json").stdout)
@@ -106,7 +85,7 @@ def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> No
     )
 
 
-def test_chats_files_and_stops(run: Run, make_gguf: Make, index: Path, tmp_path: Path) -> None:
+def test_chats_files_and_stops(run: Run, make_gguf: Make, gguf_index: Path, tmp_path: Path) -> None:
     chat, file = make_gguf(chat_template=CHAT), tmp_path / "asked.txt"
     file.write_text(f"{PROMPT}\n")
     command = ("generate", "-m", chat, "-n", 6, "-t", 1, "--head", "dense")
@@ -123,13 +102,13 @@ def test_chats_files_and_stops(run: Run, make_gguf: Make, index: Path, tmp_path:
     assert stopped.stdout == answered.stdout.split(piece)[0] + "\n"
 
 
-def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, index: Path) -> None:
+def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, gguf_index: Path) -> None:
     command = (
         *("generate", "-m", make_gguf(), "-p", PROMPT, "-n", 5, "--logprobs", "--json", "-t", 1),
     )
     made = [
         json.loads(run(*command, *more).stdout)
-        for more in (("--head", "dense"), ("--index", index))
+        for more in (("--head", "dense"), ("--index", gguf_index))
     ]
     assert made[0]["ids"] == made[1]["ids"]
     assert made[0]["logprobs"][0] == pytest.approx(made[1]["logprobs"][0], abs=1e-4)

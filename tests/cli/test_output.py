@@ -25,12 +25,8 @@ def test_cells(value: object, text: str) -> None:
 
 
 def test_sizes() -> None:
-    assert [size(count) for count in (12, 2048, 3 << 20, 5 << 30)] == [
-        "12 B",
-        "2.0 KiB",
-        "3.0 MiB",
-        "5.00 GiB",
-    ]
+    sizes = {12: "12 B", 2048: "2.0 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.00 GiB"}
+    assert {count: size(count) for count in sizes} == sizes
 
 
 def test_tables_show_everything_as_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,13 @@ from tests.cli.conftest import Run
 from tests.synthetic import make_hidden
 
 
-def test_without_hidden_the_models_are_listed(run: Run, address: str) -> None:
+def test_without_hidden_the_models_of_a_server_are_listed(run: Run, address: str) -> None:
     [model] = json.loads(run("query", "--address", address, "--json").stdout)
     assert (model["name"], model["version"], model["state"]) == ("demo", "1", "available")
     assert model["heads"] == ["exact", "screen"]
     shown = run("query", "--address", address, "--models").stdout
     assert "exact, screen" in shown
+    run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
 
 
 def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidden: Path) -> None:
@@ -61,6 +62,8 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
     result = run("query", "--address", address, "--model", "demo@1", *options)
     assert "[red]" in result.stdout
     assert "\x1b" not in result.stdout
+    words.write_text("the\n")
+    run("query", "--address", address, *options, code=2, says="vocabulary: got 1 lines")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +89,6 @@ def test_wrong_options(
     run("query", "--address", address, "--hidden", hidden, *options, code=code, says=reason)
 
 
-def test_a_vocabulary_that_is_too_short(
-    run: Run, address: str, hidden: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "words.txt").write_text("the\n")
-    options = ("--hidden", hidden, "--vocabulary", tmp_path / "words.txt")
-    run("query", "--address", address, *options, code=2, says="vocabulary: got 1 lines")
-
-
 def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None:
     np.save(tmp_path / "narrow.npy", np.ones((2, 23), np.float32))
     np.save(tmp_path / "integers.npy", np.ones((2, 24), np.int64))
@@ -103,10 +98,6 @@ def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None
     for name in ("narrow.npy", "integers.npy", "object.npy", "text.npy", "many.npz", "absent.npy"):
         options = ("--address", address, "--hidden", tmp_path / name)
         run("query", *options, code=2, says="error: hidden: got")
-
-
-def test_nobody_listens(run: Run) -> None:
-    run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
 
 
 @pytest.mark.parametrize(

@@ -4,34 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.llamacpp import GgufModel
 from tests.cli.conftest import PROGRAM, Run
-from tests.client.test_llamacpp import write_gguf_index
 from tests.completions.conftest import Client
 from tests.llamacpp.small_model import Make
+from tests.server.running import said_by
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
 
-@pytest.fixture
-def index(make_gguf: Make, tmp_path: Path) -> Path:
-    return write_gguf_index(GgufModel(make_gguf()), tmp_path / "models" / "small" / "1")
-
-
 @pytest.mark.system
-def test_the_command_answers_and_stops(make_gguf: Make, index: Path) -> None:
-    options = ("--index", index, "--port", "0", "--name", "lm", "--threads", "1", "--ctx", "64")
-    command = [PROGRAM, "serve-gguf", make_gguf(), *options]
+def test_the_command_answers_and_stops(make_gguf: Make, gguf_index: Path) -> None:
+    options = ("--port", "0", "--name", "lm", "--threads", "1", "--ctx", "64")
+    command = [PROGRAM, "serve-gguf", make_gguf(), "--index", gguf_index, *options]
     server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    lines = []
-    for line in server.stderr:
-        lines.append(line)
-        if line.startswith("lm at http://127.0.0.1:"):
-            break
-    else:
-        pytest.fail("".join(lines))
-    client = Client(line.removeprefix("lm at ").strip().removesuffix("/v1"))
+    client = Client(said_by(server, r"^lm at (http://127\.0\.0\.1:\d+)/v1$")[1])
     made = client.completion(prompt="the time", max_tokens=3, echo=True, logprobs=1)
     [facts] = made["logitsieve"]["choices"]
     assert facts["heads"] == ["certified"]

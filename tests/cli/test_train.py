@@ -14,17 +14,27 @@ from logitsieve.training import LOSSES
 from tests.cli.conftest import SMALL, Run
 
 
-def test_training_then_nothing_is_left_to_do(run: Run, text: Path, tmp_path: Path) -> None:
+def test_training_then_nothing_is_left_to_do_and_a_run_keeps_its_options(
+    run: Run, text: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    result = run("train", "--text", text, "--out", out, *SMALL, "--json")
+    command = ("train", "--text", text, "--out", out, *SMALL)
+    result = run(*command, "--json")
     facts = json.loads(result.stdout)
     assert facts["steps"] == 19
     assert facts["perplexity"] > 1
     assert (facts["contexts"], facts["index"]) == (None, None)
     assert "valid perplexity" in result.stderr
     assert json.loads((out / "settings.json").read_text())["loss_option"] == ["n_sampled=4"]
-    again = run("train", "--out", out, "--resume")
-    assert "19 steps, perplexity" in again.stdout
+    for again in (command, ("train", "--out", out)):
+        assert "19 steps, perplexity" in run(*again, "--resume").stdout
+    run(*command, code=2, says="which holds a run, allowed: another folder, or --resume")
+    for flag, value, reason in (
+        ("--dim", 9, "dim: got 9, allowed: 8, with which the run was begun"),
+        ("--loss-option", "bias=false", "loss_option: got"),
+        ("--text", tmp_path / "other", "text: got"),
+    ):
+        run(*command, "--resume", flag, value, code=2, says=reason)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +61,6 @@ def test_wrong_input(
     placed = [text if option == "TEXT" else option for option in options]
     run("train", "--out", tmp_path / "run", *SMALL, *placed, code=2, says=reason)
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
-
-
-def test_a_run_keeps_its_options(run: Run, text: Path, tmp_path: Path) -> None:
-    command = ("train", "--text", text, "--out", tmp_path / "run", *SMALL)
-    run(*command)
-    run(*command, code=2, says="which holds a run, allowed: another folder, or --resume")
-    run(*command, "--resume")
-    for flag, value, reason in (
-        ("--dim", 9, "dim: got 9, allowed: 8, with which the run was begun"),
-        ("--loss-option", "bias=false", "loss_option: got"),
-        ("--text", tmp_path / "other", "text: got"),
-    ):
-        run(*command, "--resume", flag, value, code=2, says=reason)
 
 
 def test_losses_are_listed_and_must_be_servable(run: Run, text: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Run
 
 
-def test_tune_as_json(run: Run, index: Path, contexts: Path) -> None:
+def test_tune_as_json_and_what_was_left_out(run: Run, index: Path, contexts: Path) -> None:
     out = index.parent / "2"
     options = ["--rows", 40, "--minutes", 0, "--json"]
     result = run("tune", index, "--contexts", contexts, "--out", out, *options)
@@ -18,12 +18,9 @@ def test_tune_as_json(run: Run, index: Path, contexts: Path) -> None:
     assert (calibration["heldout_rows"], calibration["settings"]["measured"]) == (40, 2)
     assert calibration["contexts"] == {"rows": 40, "dim": 24}
     assert {choice["k"] for choice in facts["auto"]} == {"any"}
-
-
-def test_what_was_left_out_is_said(run: Run, index: Path, contexts: Path) -> None:
-    out = index.parent / "2"
-    result = run("tune", index, "--contexts", contexts, "--out", out, "--minutes", 0)
-    assert "settings left out, --minutes were over" in result.stdout
+    options[-1:] = ["--out", index.parent / "3"]
+    shown = run("tune", index, "--contexts", contexts, *options).stdout
+    assert "settings left out, --minutes were over" in shown
 
 
 @pytest.mark.parametrize(

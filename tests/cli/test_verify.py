@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.index import HeadEntry, write_index
 from tests.cli.conftest import Run
-from tests.synthetic import certified_arrays, make_softmax
+from tests.synthetic import make_softmax, write_heads
 
 
 def test_verify_tells_what_it_checked(run: Run, index: Path, tmp_path: Path) -> None:
@@ -13,10 +12,7 @@ def test_verify_tells_what_it_checked(run: Run, index: Path, tmp_path: Path) -> 
     assert facts["ok"]
     assert {path.name for path in index.iterdir()} == set(facts["checked"])
     assert "no damage" in run("verify", index).stdout
-    softmax, out = make_softmax(vocab_size=5000), tmp_path / "demo" / "1"
-    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
-    parts = {"sketch": certified_arrays(softmax)}
-    write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")
+    out = write_heads(tmp_path / "demo" / "1", make_softmax(vocab_size=5000), "certified")
     assert json.loads(run("verify", out, "--json").stdout)["rows"] == 1024
     assert "1,024 rows checked (of 5,000), all bounds hold" in run("verify", out).stdout
     assert "5,000 rows checked (of 5,000)" in run("verify", out, "--all-rows").stdout

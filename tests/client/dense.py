@@ -21,6 +21,8 @@ from logitsieve.api.results import (
 from logitsieve.utils.hidden import as_hidden
 from tests.client.tiny_models import prompts
 
+Limits = Constraints | None
+
 
 class DenseDecoder:
     """Answers from a weight [V, D] and a bias [V]; counts what it is asked for."""
@@ -31,12 +33,7 @@ class DenseDecoder:
         self.asked: list[tuple[str, Any]] = []  # (method, target)
 
     def topk(
-        self,
-        hidden: ArrayLike,
-        k: int,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        self, hidden: ArrayLike, k: int, *, constraints: Limits = None, **target: Unpack[Target]
     ) -> TopKReply:
         self.asked.append(("topk", target))
         logits = self._logits(hidden, constraints)
@@ -52,7 +49,7 @@ class DenseDecoder:
         hidden: ArrayLike,
         targets: ArrayLike,
         *,
-        constraints: Constraints | None = None,
+        constraints: Limits = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
         self.asked.append(("score", target))
@@ -65,7 +62,7 @@ class DenseDecoder:
         hidden: ArrayLike,
         samples: int = 1,
         *,
-        constraints: Constraints | None = None,
+        constraints: Limits = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
         """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
@@ -93,7 +90,7 @@ class DenseDecoder:
         finished: ArrayLike | None = None,
         eos_ids: Sequence[int] = (),
         length_alpha: float = 0.0,
-        constraints: Constraints | None = None,
+        constraints: Limits = None,
         **target: Unpack[Target],
     ) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""
@@ -140,7 +137,6 @@ class DenseDecoder:
 
 
 def log_softmax(logits: Float64) -> Float64:
-    """Rows of logits [B, V] to log-probabilities."""
     found: Float64 = logits - np.logaddexp.reduce(logits, axis=1)[:, None]
     return found
 
@@ -171,7 +167,6 @@ def _mask(sets: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def decoder_of(model: Any) -> DenseDecoder:
-    """Over the output layer as `capture` writes it."""
     weight = model.lm_head.weight.detach().numpy().copy()
     bias = getattr(model, "final_logits_bias", torch.zeros(1, len(weight)))[0].numpy().copy()
     return DenseDecoder(weight, bias)

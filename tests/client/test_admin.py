@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -14,17 +13,7 @@ def test_a_time_to_drain_has_its_range(drain_s: float) -> None:
         client.unload("demo", 1, drain_s)
 
 
-def test_every_method_can_be_awaited() -> None:
-    async def scene() -> None:
-        async with AsyncAdminClient("127.0.0.1:1", timeout_s=60) as client:
-            for call in (client.load("a", 1), client.unload("a", 1), client.set_alias("a", "b", 1)):
-                with pytest.raises(Unavailable, match="nothing answers at 127"):
-                    await call
-
-    asyncio.run(scene())
-
-
-def test_without_a_server_every_method_says_so() -> None:
+async def test_without_a_server_every_method_says_so() -> None:
     with AdminClient("127.0.0.1:1", timeout_s=60) as client:
         calls: list[Callable[[], ModelInfo]] = [
             lambda: client.load("demo", 1),
@@ -34,3 +23,7 @@ def test_without_a_server_every_method_says_so() -> None:
         for call in calls:
             with pytest.raises(Unavailable, match="nothing answers at 127"):
                 call()
+    async with AsyncAdminClient("127.0.0.1:1", timeout_s=60) as other:
+        for awaited in (other.load("a", 1), other.unload("a", 1), other.set_alias("a", "b", 1)):
+            with pytest.raises(Unavailable, match="nothing answers at 127"):
+                await awaited

@@ -57,29 +57,23 @@ def test_a_misspelt_keyword_is_a_mistake_of_the_caller(method: str) -> None:
         getattr(client, method)(np.zeros((1, 2)), 1, normaliser="exact")
 
 
+def scored(flags: np.ndarray, log_probs: np.ndarray) -> pb.ScoreResponse:
+    response = pb.ScoreResponse(log_probs=put(pb.Tensor(), log_probs))
+    for tensor in (response.answer.exact, response.answer.fallback):
+        put(tensor, flags)
+    put(response.answer.scanned, np.zeros(len(flags), np.int32))
+    return response
+
+
 def test_the_caller_owns_the_arrays_of_a_reply() -> None:
-    flags, counts = np.zeros(1, np.bool_), np.zeros(1, np.int32)
-    answer = pb.Answer()
-    for tensor, array in (
-        (answer.exact, flags),
-        (answer.scanned, counts),
-        (answer.fallback, flags),
-    ):
-        put(tensor, array)
-    log_probs = put(pb.Tensor(), np.ones((1, 2), np.float32))
-    reply = to_reply(SCORE, pb.ScoreResponse(answer=answer, log_probs=log_probs))
+    reply = to_reply(SCORE, scored(np.zeros(1, np.bool_), np.ones((1, 2), np.float32)))
     reply.log_probs[0, 0] = 5.0
     assert reply.log_probs.tolist() == [[5.0, 1.0]]
     assert reply.answer.log_z is None
 
 
 def test_nothing_is_promised_of_rows_that_an_older_server_calls_not_exact() -> None:
-    answer, flags = pb.Answer(), np.array([True, False])
-    for tensor in (answer.exact, answer.fallback):
-        put(tensor, flags)
-    put(answer.scanned, np.zeros(2, np.int32))
-    log_probs = put(pb.Tensor(), np.ones((2, 1), np.float32))
-    response = pb.ScoreResponse(answer=answer, log_probs=log_probs)
+    response = scored(np.array([True, False]), np.ones((2, 1), np.float32))
     assert to_reply(SCORE, response).answer.chances.tolist() == [0.0, 1.0]
     response.answer.chance = 1e-15
     assert to_reply(SCORE, response).answer.chances.tolist() == [0.0, 1e-15]

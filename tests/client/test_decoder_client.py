@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import ModelNotFound
 from logitsieve.client import AsyncDecoderClient, DecoderClient
 from logitsieve.decoding import LocalDecoder
@@ -14,12 +13,6 @@ from logitsieve.server import create_server
 from tests.refusals import refused
 from tests.server.running import WAIT_S, config_for, write_model
 from tests.synthetic import make_hidden
-
-
-def test_it_is_a_decoder() -> None:
-    with DecoderClient("127.0.0.1:1") as client:
-        as_protocol: Decoder = client
-        assert as_protocol is client
 
 
 @pytest.mark.parametrize("keepalive_s", [0, 9.9, -1, float("nan")])
@@ -37,31 +30,28 @@ ASKS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> None:
+async def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path)
     local = LocalDecoder(open_index(tmp_path / "demo" / "1", kernel_cache=kernel_cache))
 
-    async def scene() -> None:
-        server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
-        await server.start()
-        address = f"127.0.0.1:{server.port}"
-        async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:
-            asked = [getattr(client, name)(*args, **more) for name, args, more in ASKS]
-            replies = await asyncio.gather(*asked)
-            async with client.stream() as stream:
-                on_stream = [getattr(stream, name)(*args, **more) for name, args, more in ASKS]
-                replies += await asyncio.gather(*on_stream)
-            assert [model.name for model in await client.models()] == ["demo"]
-            assert (await client.model("demo")).vocab_size == 300
-            with pytest.raises(ModelNotFound):
-                await client.topk(HIDDEN, 3, model="other")
-            with refused("k"):
-                await client.topk(HIDDEN, 301)
-        await server.stop()
-        for (name, args, more), reply in zip(ASKS * 2, replies, strict=True):
-            expected = getattr(local, name)(*args, **more)
-            for one, other in zip(reply[:-1], expected[:-1], strict=True):
-                np.testing.assert_array_equal(one, other)
-            np.testing.assert_array_equal(reply.answer.exact, expected.answer.exact)
-
-    asyncio.run(scene())
+    server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:
+        asked = [getattr(client, name)(*args, **more) for name, args, more in ASKS]
+        replies = await asyncio.gather(*asked)
+        async with client.stream() as stream:
+            on_stream = [getattr(stream, name)(*args, **more) for name, args, more in ASKS]
+            replies += await asyncio.gather(*on_stream)
+        assert [model.name for model in await client.models()] == ["demo"]
+        assert (await client.model("demo")).vocab_size == 300
+        with pytest.raises(ModelNotFound):
+            await client.topk(HIDDEN, 3, model="other")
+        with refused("k"):
+            await client.topk(HIDDEN, 301)
+    await server.stop()
+    for (name, args, more), reply in zip(ASKS * 2, replies, strict=True):
+        expected = getattr(local, name)(*args, **more)
+        for one, other in zip(reply[:-1], expected[:-1], strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(reply.answer.exact, expected.answer.exact)

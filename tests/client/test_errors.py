@@ -29,6 +29,7 @@ from logitsieve.client.errors import EXCEPTIONS, of_message
 from logitsieve.server.rpc.status import CODES
 from logitsieve.server.rpc.status import to_status as status_of
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.client.answering import answering
 from tests.refusals import refused
 from tests.server.materials import authority, signed_by
 
@@ -61,21 +62,16 @@ class Script:
 
 @contextmanager
 def scripted(script: Script) -> Iterator[DecoderClient]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    methods = {"Get": grpc.unary_unary_rpc_method_handler(script.get)}
-    handler = grpc.method_handlers_generic_handler("logitsieve.v1.Models", methods)
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with DecoderClient(f"127.0.0.1:{port}", timeout_s=60) as client:
-            yield client
-    finally:
-        server.stop(None).wait()
+    get = grpc.unary_unary_rpc_method_handler(script.get)
+    with (
+        answering("logitsieve.v1.Models", Get=get) as address,
+        DecoderClient(address, timeout_s=60) as client,
+    ):
+        yield client
 
 
-def raised(*failures: Any) -> LogitsieveError:
-    with scripted(Script(*failures)) as client, pytest.raises(LogitsieveError) as caught:
+def raised(script: Script) -> LogitsieveError:
+    with scripted(script) as client, pytest.raises(LogitsieveError) as caught:
         client.model("demo")
     return caught.value
 
@@ -91,58 +87,50 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_arrives_as_it_was_raised(error: LogitsieveError) -> None:
-    arrived = raised(to_status(error))
+def test_an_error_arrives_as_it_was_raised_and_is_not_retried(error: LogitsieveError) -> None:
+    script = Script(to_status(error))
+    arrived = raised(script)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert getattr(arrived, "field", "") == getattr(error, "field", "")
     assert isinstance(arrived.__cause__, grpc.RpcError)
-
-
-def test_an_incident_arrives() -> None:
-    status = to_status(RuntimeError("defect"))
-    arrived = raised(status)
-    assert isinstance(arrived, InternalError)
-    assert arrived.incident
-    assert arrived.incident in status[1]
+    assert script.calls == 1
 
 
 @pytest.mark.parametrize("code", grpc.StatusCode)
 def test_every_code_without_a_trailer_is_one_of_ours(code: grpc.StatusCode) -> None:
     if code is grpc.StatusCode.OK:
         return
-    assert "told" in str(raised(*[(code, "told", ())] * 4))
+    assert "told" in str(raised(Script(*[(code, "told", ())] * 4)))
 
 
-def test_every_code_that_the_server_sends_has_its_exception() -> None:
-    assert set(CODES.values()) <= EXCEPTIONS.keys() | {grpc.StatusCode.INTERNAL}
-
-
-def test_a_spoiled_trailer_leaves_the_status() -> None:
+def test_a_spoiled_trailer_leaves_the_status_and_a_text_cut_short_stays_as_it_is() -> None:
+    error = pb.Error(code=3, field="k", message="k: got 0, allo")
+    assert str(of_message(error)) == "k: got 0, allo"
     trailer = (("logitsieve-error-bin", b"\xff\xff"),)
-    assert str(raised((grpc.StatusCode.NOT_FOUND, "gone", trailer))) == "gone"
+    assert str(raised(Script((grpc.StatusCode.NOT_FOUND, "gone", trailer)))) == "gone"
 
 
-def test_grpcs_own_refusal_of_a_large_message() -> None:
+def test_grpcs_own_refusal_of_a_large_message_and_an_incident() -> None:
     words = "SERVER: Received message larger than max (9 vs. 8)"
-    error = raised(*[(grpc.StatusCode.RESOURCE_EXHAUSTED, words, ())] * 4)
+    error = raised(Script(*[(grpc.StatusCode.RESOURCE_EXHAUSTED, words, ())] * 4))
     assert isinstance(error, RequestTooLarge)
     assert words in str(error)
+    assert set(CODES.values()) <= EXCEPTIONS.keys() | {grpc.StatusCode.INTERNAL}
+    status = to_status(RuntimeError("defect"))
+    arrived = raised(Script(status))
+    assert isinstance(arrived, InternalError)
+    assert arrived.incident
+    assert arrived.incident in status[1]
 
 
 @pytest.mark.parametrize("error", [Overloaded("full", 0.001), Unavailable("draining")])
 def test_a_short_trouble_is_waited_out(error: LogitsieveError) -> None:
-    script = Script(to_status(error), to_status(error))
-    with scripted(script) as client:
-        assert client.model("demo").version == "7"
-    assert script.calls == 3
-
-
-def test_large_requests_are_retried_too() -> None:
-    script = Script(to_status(Unavailable("draining")))
-    with scripted(script) as client:
-        assert client.model("x" * (1 << 20)).version == "7"
-    assert script.calls == 2
+    for name in ("demo", "x" * (1 << 20)):
+        script = Script(to_status(error), to_status(error))
+        with scripted(script) as client:
+            assert client.model(name).version == "7"
+        assert script.calls == 3
 
 
 def test_retries_do_not_multiply_an_outage() -> None:
@@ -232,23 +220,12 @@ def test_address_and_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
         AdminClient("decoder.example:1")
 
 
-def test_a_long_trouble_is_raised() -> None:
+def test_a_long_trouble_is_raised_and_no_pushback_goes_beyond_the_timeout() -> None:
     script = Script(*[to_status(Overloaded("full", 0.003))] * 9)
     with scripted(script) as client, pytest.raises(Overloaded) as caught:
         client.model("demo")
     assert script.calls == 4
     assert caught.value.retry_after_s == 0.003
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_what_cannot_get_better_is_not_retried(error: LogitsieveError) -> None:
-    script = Script(to_status(error))
-    with scripted(script) as client, pytest.raises(LogitsieveError):
-        client.model("demo")
-    assert script.calls == 1
-
-
-def test_pushback_beyond_the_timeout_ends_at_the_timeout() -> None:
     script = Script(*[to_status(Overloaded("full", 3600))] * 2)
     with scripted(script) as client:
         client.timeout_s = 0.5
@@ -257,13 +234,7 @@ def test_pushback_beyond_the_timeout_ends_at_the_timeout() -> None:
     assert script.calls == 1
 
 
-def test_nobody_listens() -> None:
-    with DecoderClient("127.0.0.1:1", timeout_s=60) as client, pytest.raises(Unavailable):
-        client.models()
-
-
 def hint(port: int, tls: Tls | None = None, kind: Any = DecoderClient) -> str:
-    """The text of what a call to this port raises."""
     with kind(f"127.0.0.1:{port}", timeout_s=60, tls=tls) as client:
         call = client.models if kind is DecoderClient else partial(client.load, "demo", 1)
         with pytest.raises(LogitsieveError) as caught:
@@ -307,8 +278,3 @@ def test_an_http_port_says_so() -> None:
             assert hint(http.server_port).endswith("is that the metrics port?")
         finally:
             http.shutdown()
-
-
-def test_a_text_that_was_cut_short_stays_as_it_is() -> None:
-    error = pb.Error(code=3, field="k", message="k: got 0, allo")
-    assert str(of_message(error)) == "k: got 0, allo"

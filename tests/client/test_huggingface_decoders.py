@@ -15,13 +15,13 @@ from logitsieve.client.beam_search import beam_search
 from logitsieve.client.huggingface import attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, generate
 from tests.client.tiny_models import DIM, EOS, prompts
 from tests.oracle import chi_square_p
 from tests.server.running import Loop, config_for, running
-from tests.synthetic import certified_arrays
+from tests.synthetic import write_heads
 
 PAGE = Path(__file__).parents[2] / "docs" / "huggingface.md"
 SEARCHES: list[dict[str, Any]] = [
@@ -44,13 +44,7 @@ def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, np.zeros(len(weight), np.float32))
-    write_index(
-        folder / "lm" / "1",
-        softmax=softmax,
-        parts={"sketch": certified_arrays(softmax)},
-        heads={"exact": HeadEntry(), "certified": HeadEntry("sketch")},
-        default_head="certified",
-    )
+    write_heads(folder / "lm" / "1", softmax, "certified")
     return folder
 
 
@@ -60,11 +54,9 @@ def local(folder: Path, kernel_cache: Path) -> LocalDecoder:
 
 
 @pytest.fixture(scope="module")
-def remote(folder: Path, kernel_cache: Path) -> Iterator[DecoderClient]:
-    loop = Loop()
+def remote(folder: Path, kernel_cache: Path, loop: Loop) -> Iterator[DecoderClient]:
     with running(loop, config_for(folder, kernel_cache=kernel_cache)) as run:
         yield run.client
-    loop.close()
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client import DecoderClient
 from logitsieve.client.llamacpp import attach, generate
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel, LlamaContext
 from tests.client.dense import DenseDecoder
 from tests.llamacpp.small_model import Make
 from tests.server.running import Loop, config_for, running
-from tests.synthetic import certified_arrays
+from tests.synthetic import write_heads
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
@@ -26,13 +25,7 @@ def write_gguf_index(gguf: GgufModel, out: Path) -> Path:
     """An index of the exact and the certified head over a file's matrix."""
     bias = np.zeros(gguf.vocab_size, np.float32) if gguf.bias is None else gguf.bias
     softmax = Softmax(np.array(gguf.matrix.dense()), np.array(bias))
-    return write_index(
-        out,
-        softmax=softmax,
-        parts={"sketch": certified_arrays(softmax)},
-        heads={"exact": HeadEntry(), "certified": HeadEntry("sketch")},
-        default_head="certified",
-    )
+    return write_heads(out, softmax, "certified")
 
 
 def dense_of(gguf: GgufModel) -> DenseDecoder:
@@ -200,17 +193,16 @@ def test_an_index_of_another_matrix_is_refused(
     assert not context.headless
 
 
-def test_over_a_channel(context: LlamaContext, folder: Path, local: LocalDecoder) -> None:
+def test_over_a_channel(
+    context: LlamaContext, folder: Path, local: LocalDecoder, loop: Loop
+) -> None:
     with attach(context, local) as attached:
         expected = run(attached), run(attached, temperature=1.0, seeds=3)
-    loop = Loop()
     with (
         running(loop, config_for(folder)) as server,
-        DecoderClient(server.address) as client,
-        attach(context, client, head="certified") as attached,
+        attach(context, server.client, head="certified") as attached,
     ):
         assert (run(attached), run(attached, temperature=1.0, seeds=3)) == expected
-    loop.close()
 
 
 def test_a_context_that_was_made_elsewhere_is_refused(local: LocalDecoder) -> None:

@@ -94,13 +94,10 @@ def test_log_probabilities_are_those_of_the_logits(context: LlamaContext) -> Non
         assert found == pytest.approx(logits[token] - np.logaddexp.reduce(logits), abs=1e-6)
 
 
-def test_characters_are_shown_when_they_are_whole(context: LlamaContext) -> None:
+def test_characters_come_whole_and_it_ends_where_the_cache_is_full(context: LlamaContext) -> None:
     octets = [3 + byte for byte in "日é".encode()]
     generation = generate(context, "the", max_tokens=5, allowed=lambda made: [octets[len(made)]])
     assert [token.text for token in generation] == ["", "", "日", "", "é"]
-
-
-def test_it_ends_where_the_cache_is_full(context: LlamaContext) -> None:
     generation = generate(context, [5] * 250, max_tokens=50, ignore_end=True)
     assert len(list(generation)) == 7
 

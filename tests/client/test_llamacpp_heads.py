@@ -98,12 +98,15 @@ def test_the_best_ids_are_scored_like_targets(weight: np.ndarray, hidden: np.nda
         assert (scores.best[:, 1] == scores.targets).all()
 
 
-def test_constraints_are_none_without_edits() -> None:
+def test_constraints_are_none_without_edits_and_the_lower_of_equal_ids_is_best() -> None:
     assert as_constraints([RowEdits(), RowEdits(repeated=[3])]) is None
     made = as_constraints([RowEdits(banned=[1]), RowEdits(bias={2: 0.5})])
     assert made is not None
     assert made.banned == [[1], []]
     assert (made.biased, made.bias) == ([[], [2]], [[], [0.5]])
+    assert pick(np.array([7, 4, 9]), np.array([1.0, 1.0, 0.0]), None, 0) == 4
+    with pytest.raises(InvalidRequest, match="allowed"):
+        pick(np.array([7]), np.array([-np.inf]), None, 0)
 
 
 def test_draws_follow_the_filtered_law() -> None:
@@ -123,9 +126,3 @@ def test_draws_follow_the_filtered_law() -> None:
         assert counts[~kept].sum() == 0
         expected = np.array(law)[kept] / sum(law)
         assert chi_square_p(counts[kept], expected) > 1e-4
-
-
-def test_the_lower_of_equal_ids_is_best_and_none_left_is_refused() -> None:
-    assert pick(np.array([7, 4, 9]), np.array([1.0, 1.0, 0.0]), None, 0) == 4
-    with pytest.raises(InvalidRequest, match="allowed"):
-        pick(np.array([7]), np.array([-np.inf]), None, 0)

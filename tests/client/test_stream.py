@@ -24,6 +24,7 @@ from logitsieve.api.errors import (
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.client.answering import answering
 from tests.server.running import Loop
 
 WAIT_S = 60.0
@@ -46,22 +47,14 @@ def answered(request: pb.DecodeRequest) -> pb.DecodeResponse:
     )
 
 
-@contextmanager
-def serving(script: Script | None) -> Iterator[str]:
-    """The address of a server that follows `script`."""
-    server = grpc.server(ThreadPoolExecutor(4))
-    if script is not None:
-        method = grpc.stream_stream_rpc_method_handler(
-            script, pb.DecodeRequest.FromString, pb.DecodeResponse.SerializeToString
-        )
-        handler = grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", {"Decode": method})
-        server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
+def serving(script: Script | None) -> AbstractContextManager[str]:
+    """The address of a server that follows `script`, or has no streams."""
+    if script is None:
+        return answering("logitsieve.v1.Decoder")
+    method = grpc.stream_stream_rpc_method_handler(
+        script, pb.DecodeRequest.FromString, pb.DecodeResponse.SerializeToString
+    )
+    return answering("logitsieve.v1.Decoder", Decode=method)
 
 
 class Waiting:
@@ -129,12 +122,6 @@ def in_order(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[pb.
 
 def asked_for(decoder: Decoder, k: int) -> int:
     return int(decoder.topk(ROW, k).ids[0, 0])
-
-
-def test_a_stream_is_a_decoder() -> None:
-    with serving(in_order) as address, DecoderClient(address) as client:
-        as_protocol: Decoder = client.stream(timeout_s=WAIT_S)
-        assert [asked_for(as_protocol, k) for k in (3, 1, 2)] == [3, 1, 2]
 
 
 def test_threads_get_their_own_answers_in_whatever_order_they_come(scripted: Scripted) -> None:
@@ -234,20 +221,13 @@ def test_a_server_that_ends_the_stream_without_a_word(scripted: Scripted) -> Non
                 stream.topk(ROW, 1)
 
 
-def test_nobody_listens() -> None:
+def test_no_server_and_one_without_streams(scripted: Scripted) -> None:
     with DecoderClient("127.0.0.1:1", timeout_s=WAIT_S) as client, client.stream() as stream:
         for _ in range(2):
             with pytest.raises(Unavailable):
                 stream.topk(ROW, 1)
-
-
-def test_a_server_without_streams() -> None:
-    with (
-        serving(None) as address,
-        DecoderClient(address, timeout_s=WAIT_S) as client,
-        client.stream() as stream,
-        pytest.raises((NotBuilt, Unavailable), match="Method not found"),
-    ):
+    refused = pytest.raises((NotBuilt, Unavailable), match="Method not found")
+    with scripted(None) as client, client.stream() as stream, refused:
         stream.topk(ROW, 1)
 
 
@@ -299,17 +279,7 @@ def test_a_timeout_is_as_for_the_client(scripted: Scripted, timeout_s: Any) -> N
         client.stream(timeout_s=timeout_s)
 
 
-def test_the_streams_of_one_client_end_with_it(scripted: Scripted) -> None:
-    with scripted(in_order) as client:
-        stream = client.stream()
-        assert asked_for(stream, 2) == 2
-        client.close()
-        with pytest.raises(Unavailable):
-            stream.topk(ROW, 1)
-        stream.close()
-
-
-def test_an_awaited_call_that_is_cancelled_leaves_the_stream_alone() -> None:
+async def test_an_awaited_call_that_is_cancelled_leaves_the_stream_alone() -> None:
     taken = Event()
 
     def skipping(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
@@ -317,13 +287,10 @@ def test_an_awaited_call_that_is_cancelled_leaves_the_stream_alone() -> None:
         taken.set()
         yield from map(answered, requests)
 
-    async def scene(address: str) -> None:
+    with serving(skipping) as address:
         client = AsyncDecoderClient(address, timeout_s=WAIT_S)
         async with client, client.stream() as stream:
             waiting = asyncio.ensure_future(stream.topk(ROW, 1))
             assert await asyncio.to_thread(taken.wait, WAIT_S)
             waiting.cancel()
             assert (await stream.topk(ROW, 2)).ids.tolist() == [[2]]
-
-    with serving(skipping) as address:
-        asyncio.run(scene(address))

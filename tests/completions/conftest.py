@@ -38,8 +38,6 @@ def attached(
 
 @dataclass
 class Client:
-    """Sends requests as curl would."""
-
     address: str
 
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:

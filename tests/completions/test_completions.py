@@ -34,7 +34,9 @@ def events(client: Client, path: str, **body: Any) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
-def test_draws_depend_on_the_seed_alone(client: Client) -> None:
+def test_draws_depend_on_the_seed_alone_and_are_those_of_generate(
+    client: Client, attached: LlamaAttachment
+) -> None:
     [alone] = texts(client.completion(prompt=PROMPT, **SAMPLED))
     several = client.completion(prompt=["of", PROMPT, "go back", PROMPT], **SAMPLED)
     assert texts(several)[1] == texts(several)[3] == alone
@@ -42,9 +44,6 @@ def test_draws_depend_on_the_seed_alone(client: Client) -> None:
     three = texts(client.completion(prompt=PROMPT, n=3, **SAMPLED))
     assert three[0] == alone
     assert len(set(three)) == 3
-
-
-def test_a_seed_draws_as_generate_does(client: Client, attached: LlamaAttachment) -> None:
     options = GenerationOptions(max_tokens=12, temperature=0.9, top_p=0.95, seeds=7)
     [made] = texts(client.completion(prompt=PROMPT, **SAMPLED))
     generation = attached.generate(PROMPT, **vars(options))

@@ -7,6 +7,7 @@ from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.completions.config import CompletionsConfig
 from logitsieve.completions.serve import Endpoints
 from tests.completions.conftest import NAME, Client
+from tests.server.materials import write_tokens
 from tests.server.running import Loop
 
 OLD, NEW = "a-token-of-readers", "another-one-of-readers"
@@ -15,8 +16,7 @@ OLD, NEW = "a-token-of-readers", "another-one-of-readers"
 def test_a_changed_file_of_tokens_is_read(
     loop: Loop, attached: LlamaAttachment, tmp_path: Path
 ) -> None:
-    file = tmp_path / "tokens"
-    file.write_text(f"read:{OLD}\n")
+    file = write_tokens(tmp_path, f"read:{OLD}\n")
     endpoints = Endpoints(
         attached,
         CompletionsConfig(port=0, name=NAME, tokens=file),

@@ -1,7 +1,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,7 +9,7 @@ from starlette.testclient import TestClient
 
 from logitsieve.console.app import Pages
 from logitsieve.decoding import LocalDecoder
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.http.application import ServerView, application
@@ -21,7 +20,7 @@ from tests.server.conftest import loop as loop
 from tests.server.conftest import measured as measured
 from tests.server.conftest import measured_models as measured_models
 from tests.server.running import calibration, entries
-from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 KEPT = 48  # contexts
 # In the places of the first words.
@@ -44,43 +43,26 @@ MEASURED = calibration(
 )
 
 
-def write_shown(folder: Path, version: int, **more: Any) -> Path:
-    """demo@1 and demo@2 with words, contexts and points."""
-    softmax = make_softmax(seed=version)
-    return write_index(
+def write_shown(folder: Path, version: int) -> Path:
+    return write_heads(
         folder / "demo" / str(version),
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)},
-        heads={
-            "exact": HeadEntry(),
-            "certified": HeadEntry("sketch"),
-            "screen": HeadEntry("screen", {"probes": 1}),
-        },
+        make_softmax(seed=version),
+        "certified",
+        "screen",
         default_head="screen",
         vocabulary=[*HOSTILE, *(f"word{number}" for number in range(len(HOSTILE), 300))],
         calibration={**MEASURED, "contexts": pack_contexts(make_hidden(KEPT))},
         config={"target_precision": {"p1": 0.95}},
-        **more,
-    )
-
-
-def write_bare(folder: Path) -> Path:
-    """bare@1: no words, no contexts, no points, no screen."""
-    return write_index(
-        folder / "bare" / "1",
-        softmax=make_softmax(vocab_size=40, dim=8),
-        parts={},
-        heads={"exact": HeadEntry()},
-        default_head="exact",
     )
 
 
 @pytest.fixture(scope="package")
 def shown_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """demo@1 and demo@2, and bare@1: no words, no contexts, no points, no screen."""
     folder = tmp_path_factory.mktemp("shown")
     for version in (1, 2):
         write_shown(folder, version)
-    write_bare(folder)
+    write_heads(folder / "bare" / "1", make_softmax(vocab_size=40, dim=8))
     return folder
 
 
@@ -125,6 +107,5 @@ def shown(
 
 @pytest.fixture
 def port(routes: Routes) -> Iterator[TestClient]:
-    """A console; requests are made in this process."""
     with shown(lambda: routes) as app, TestClient(app, "http://localhost") as client:
         yield client

@@ -55,29 +55,21 @@ def test_equal_seeds_draw_equal_words(demo: LocalDecoder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "field"),
+    ("ask", "question", "field"),
     [
-        ({"k": 0}, "k"),
-        ({"k": "5"}, "k"),
-        ({"head": 5}, "head"),
-        ({"head": "screen", "knobs": {"probes": "1"}}, "knobs"),
-        ({"banned": "word9"}, "banned"),
+        (top, {"k": 0}, "k"),
+        (top, {"k": "5"}, "k"),
+        (top, {"head": 5}, "head"),
+        (top, {"head": "screen", "knobs": {"probes": "1"}}, "knobs"),
+        (top, {"banned": "word9"}, "banned"),
+        (draws, {"samples": 0}, "samples"),
+        (draws, {"seed": -1}, "seed"),
+        (draws, {"temperature": "hot"}, "temperature"),
+        (draws, {"top_k": 1.5}, "top_k"),
     ],
 )
-def test_senseless_questions(demo: LocalDecoder, question: dict[str, Any], field: str) -> None:
+def test_senseless_questions(
+    demo: LocalDecoder, ask: Any, question: dict[str, Any], field: str
+) -> None:
     with refused(field):
-        top(demo, HIDDEN, question, CONFIG)
-
-
-@pytest.mark.parametrize(
-    ("question", "field"),
-    [
-        ({"samples": 0}, "samples"),
-        ({"seed": -1}, "seed"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"top_k": 1.5}, "top_k"),
-    ],
-)
-def test_senseless_draws(demo: LocalDecoder, question: dict[str, Any], field: str) -> None:
-    with refused(field):
-        draws(demo, HIDDEN, question, CONFIG)
+        ask(demo, HIDDEN, question, CONFIG)

@@ -14,6 +14,7 @@ from logitsieve.server.http.listener import Listener
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
 from tests.console.conftest import HOSTILE, shown
+from tests.server.materials import write_tokens
 from tests.server.running import Loop, Running
 from tests.synthetic import make_hidden
 
@@ -206,23 +207,18 @@ def test_a_page_paints_before_the_server_answers(opened: Opened) -> None:
         tab.page.evaluate(PAINTED)
 
 
-def test_the_slider_says_what_auto_takes(opened: Opened) -> None:
+def test_the_slider_the_table_and_the_plot_say_what_auto_takes(opened: Opened) -> None:
     tab = opened()
     tab.open("/points?model=demo@1", "#chosen b")
     assert "screen probes=3" in tab.page.inner_text("#chosen")
+    assert "100 % (proven)" in tab.page.inner_text("#table")
+    assert "AUTO's choice" in tab.page.inner_text("#plot .u-legend")
     tab.page.focus("#least")
     tab.page.keyboard.press("End")
     tab.page.wait_for_selector("#chosen:has-text('proven exact')")
     tab.page.keyboard.press("PageDown")
     tab.page.wait_for_selector("#chosen:not(:has-text('null'))")
     tab.require_quiet()
-
-
-def test_a_proof_is_named_in_percent_and_the_plot_marks_autos_choice(opened: Opened) -> None:
-    tab = opened()
-    tab.open("/points?model=demo@1", "#chosen b")
-    assert "100 % (proven)" in tab.page.inner_text("#table")
-    assert "AUTO's choice" in tab.page.inner_text("#plot .u-legend")
 
 
 def test_a_mistake_is_shown_where_it_was_made(opened: Opened) -> None:
@@ -240,9 +236,7 @@ def test_a_mistake_is_shown_where_it_was_made(opened: Opened) -> None:
 
 
 def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path: Path) -> None:
-    file = tmp_path / "tokens"
-    file.write_text(f"console:{TOKEN}\n")
-    file.chmod(0o600)
+    file = write_tokens(tmp_path, f"console:{TOKEN}\n")
     with listening(loop, routes, Tokens(file)) as address:
         tab = opened(400, "dark", at=address)
         tab.open("/", "input[type=password]")
@@ -259,17 +253,12 @@ def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path
         tab.page.wait_for_selector("input[type=password]")
 
 
-def test_a_server_at_work(opened: Opened, measured: Running) -> None:
+def test_a_server_at_work_that_goes(opened: Opened, measured: Running) -> None:
     measured.client.topk(make_hidden(1), 1)
     tab = opened(at=f"http://127.0.0.1:{measured.server.metrics_port}")
     tab.open("/", "#figures .figure")
     tab.page.wait_for_selector("#rate canvas")
     tab.require_sound()
-
-
-def test_a_server_that_has_gone(opened: Opened, loop: Loop, measured: Running) -> None:
-    tab = opened(at=f"http://127.0.0.1:{measured.server.metrics_port}")
-    tab.open("/", "#figures .figure")
     tab.page.context.set_offline(True)
     tab.page.wait_for_selector("#problem:has-text('does not answer')")
     assert tab.page.inner_text("#state") == "no answer"

@@ -30,7 +30,7 @@ def test_work_runs_at_a_lower_priority_and_under_a_lease(routes: Routes) -> None
         asyncio.run(desk.run(work, "demo@2"))
 
 
-def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
+async def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
     entered, leaving = threading.Semaphore(0), threading.Event()
     running: list[int] = []
 
@@ -39,40 +39,28 @@ def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
         entered.release()
         assert leaving.wait(WAIT_S)
 
-    async def ask() -> list[object]:
-        desk = Desk(lambda: routes, let_in)
-        asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
-        for _ in range(AT_ONCE):
-            await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
-        assert len(running) == AT_ONCE
-        with pytest.raises(Overloaded):
-            await desk.run(work, "demo")
-        leaving.set()
-        done: list[object] = list(await asyncio.gather(*asked))
-        desk.close()
-        return done
-
-    assert asyncio.run(ask()) == [None] * MOST_WAITING
-
-
-def test_what_a_server_refuses_is_refused_here(routes: Routes) -> None:
-    def refuse(time_left_s: float | None) -> None:
-        raise Overloaded("too much is in flight", 0.1)
-
-    desk = Desk(lambda: routes, refuse)
+    desk = Desk(lambda: routes, let_in)
+    asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
+    for _ in range(AT_ONCE):
+        await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
+    assert len(running) == AT_ONCE
     with pytest.raises(Overloaded):
-        asyncio.run(desk.run(lambda decoder: None, "demo"))
+        await desk.run(work, "demo")
+    leaving.set()
+    assert await asyncio.gather(*asked) == [None] * MOST_WAITING
     desk.close()
 
 
-def test_an_answer_that_takes_too_long(routes: Routes) -> None:
-    leaving = threading.Event()
+async def test_what_a_server_refuses_and_what_takes_too_long(routes: Routes) -> None:
+    def refuse(time_left_s: float | None) -> None:
+        raise Overloaded("too much is in flight", 0.1)
 
-    async def ask() -> None:
-        desk = Desk(lambda: routes, let_in, answer_s=0.01)
-        with pytest.raises(DeadlineExceeded):
-            await desk.run(lambda decoder: leaving.wait(WAIT_S), "demo")
-        leaving.set()
-        await asyncio.to_thread(desk.close)
-
-    asyncio.run(ask())
+    desk, leaving = Desk(lambda: routes, refuse), threading.Event()
+    with pytest.raises(Overloaded):
+        await desk.run(lambda decoder: None, "demo")
+    desk.close()
+    desk = Desk(lambda: routes, let_in, answer_s=0.01)
+    with pytest.raises(DeadlineExceeded):
+        await desk.run(lambda decoder: leaving.wait(WAIT_S), "demo")
+    leaving.set()
+    await asyncio.to_thread(desk.close)

@@ -15,6 +15,9 @@ def test_points_and_their_frontier(demo: LocalDecoder) -> None:
     assert facts["frontier"][1][1] == [2, 3, 1]
     assert facts["target"] == {1: 0.95}
     assert facts["elsewhere"] == ""
+    for precision, k, field in ((2.0, 1, "min_precision"), (0.9, 0, "k")):
+        with refused(field):
+            chosen_facts(demo, precision, k)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +40,3 @@ def test_an_index_without_points(bare: LocalDecoder) -> None:
     facts = points_facts(bare)
     assert (facts["points"], facts["frontier"], facts["heldout_rows"]) == ([], {}, None)
     assert chosen_facts(bare, None, 1)["chosen"][0]["head"] == "exact"
-
-
-@pytest.mark.parametrize(("precision", "k", "field"), [(2.0, 1, "min_precision"), (0.9, 0, "k")])
-def test_senseless_choices(demo: LocalDecoder, precision: float, k: int, field: str) -> None:
-    with refused(field):
-        chosen_facts(demo, precision, k)

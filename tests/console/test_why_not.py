@@ -34,7 +34,7 @@ def test_rank_and_logit_are_exact_for_every_word(demo: LocalDecoder) -> None:
         assert dropped_by(facts) == ("" if rank <= 5 else "best")
 
 
-def test_a_word_that_no_probed_list_holds(demo: LocalDecoder) -> None:
+def test_words_that_no_probed_list_holds_or_a_bound_drops(demo: LocalDecoder) -> None:
     candidates = demo.index.head("screen").candidates(HIDDEN, 5).ids
     for word in range(0, 300, 10):
         facts = reasons(demo, word=word, head="screen")
@@ -43,17 +43,12 @@ def test_a_word_that_no_probed_list_holds(demo: LocalDecoder) -> None:
         assert facts["lists"]["count"] >= stage["passed"]
         if word not in candidates:
             assert dropped_by(facts) == "list"
-
-
-def test_a_word_that_a_bound_drops(demo: LocalDecoder) -> None:
     computed = demo.index.head("certified").candidates(HIDDEN, 5).ids
     for word in range(0, 300, 5):
         facts = reasons(demo, word=word, head="certified")
         assert facts["computed"] == (word in computed)
         assert (dropped_by(facts) == "bounds") == (word not in computed)
-
-
-def test_a_list_that_is_scanned_through_the_sketch(demo: LocalDecoder) -> None:
+    # A list that is scanned through the sketch.
     listed = demo.index.head("screen").candidates(HIDDEN, 5).ids
     computed = demo.index.head("screen", prescreen=1).candidates(HIDDEN, 5).ids
     for word in range(0, 300, 10):

@@ -57,19 +57,14 @@ def prompt_of(model: LanguageModel) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_greedy_takes_the_argmax(seed: int) -> None:
+def test_greedy_takes_the_argmax_as_one_beam_does(seed: int) -> None:
     model = tiny_model(seed=seed)
-    ids, _ = completions(model, 10, 1)
+    ids, by_one_beam = completions(model, 10, 1)
+    assert by_one_beam == ids
     for place, word in enumerate(ids):
         assert word == log_probs(model, [*prompt_of(model), *ids[:place]]).argmax()
     assert len(ids) == 10 or ids[-1] == END
     assert END not in ids[:-1]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_one_beam_is_greedy(seed: int) -> None:
-    greedy, beam = completions(tiny_model(seed=seed), 10, 1)
-    assert greedy == beam
 
 
 def test_a_wide_beam_finds_the_likeliest_completion() -> None:
@@ -84,13 +79,10 @@ def test_a_wide_beam_finds_the_likeliest_completion() -> None:
     )
 
 
-def test_decoding_stops_at_the_end() -> None:
+def test_decoding_stops_at_the_end_and_a_reader_goes_on_from_its_parents() -> None:
     model = tiny_model()
     torch.nn.init.constant_(model.output.bias[END : END + 1], 1000.0)
     assert completions(model, 10, 3) == ([END], [END])
-
-
-def test_a_reader_goes_on_from_its_parents() -> None:
     model = tiny_model()
     reader = Reader(model)
     reader.read([[5, 3], [7, 2]])

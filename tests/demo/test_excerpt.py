@@ -12,7 +12,7 @@ DEMO = EXCERPT.parent.parent
 MODEL = DEMO / "model"
 
 
-def test_excerpt_is_the_same_each_time(tmp_path: Path) -> None:
+def test_an_excerpt_is_the_same_each_time_and_disjoint_from_held_out_text(tmp_path: Path) -> None:
     paragraphs = [f"paragraph {number}" for number in range(5000)]
     first, second = tmp_path / "first.gz", tmp_path / "second.gz"
     write_paragraphs(first, excerpt(paragraphs))
@@ -20,9 +20,6 @@ def test_excerpt_is_the_same_each_time(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
     assert read_paragraphs(first) == excerpt(paragraphs)
     assert len(excerpt(paragraphs)) == pytest.approx(len(paragraphs) / 7, rel=0.05)
-
-
-def test_held_out_text_is_disjoint_from_the_rest(tmp_path: Path) -> None:
     seen, held_out = split(read_paragraphs(EXCERPT))
     assert len(held_out) == pytest.approx(len(seen) / 9, rel=0.01)
     assert set(seen).isdisjoint(held_out)

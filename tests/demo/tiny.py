@@ -23,7 +23,6 @@ def tiny_model(vocabulary_size: int = len(WORDS), seed: int = 0) -> LanguageMode
 
 
 def tiny_options(folder: Path, words: int = 4) -> Options:
-    """A whole demo that takes seconds."""
     random = np.random.default_rng(3)
     model, text, prompts = folder / "model", folder / "text.txt.gz", folder / "prompts.txt"
     model.mkdir()

@@ -105,8 +105,6 @@ VARIANTS: dict[str, str] = {
 
 
 class Rendered(NamedTuple):
-    """Documents of one installation."""
-
     documents: list[dict[str, Any]]
 
     def all(self, kind: str) -> list[dict[str, Any]]:
@@ -133,7 +131,6 @@ class Rendered(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """serve.toml, read."""
         return tomllib.loads(self.named("logitsieve")["data"]["serve.toml"])
 
 

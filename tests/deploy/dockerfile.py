@@ -31,7 +31,6 @@ class Stage:
 
     @property
     def user(self) -> str:
-        """Who the image runs as."""
         return self.all("USER")[-1]
 
     def words(self, instruction: str) -> list[str]:
@@ -44,7 +43,6 @@ class Stage:
 
     @property
     def health(self) -> list[str]:
-        """The command of HEALTHCHECK."""
         return [str(word) for word in json.loads(self.one("HEALTHCHECK").partition("CMD ")[2])]
 
 

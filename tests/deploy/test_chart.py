@@ -29,14 +29,15 @@ def rendered(request: pytest.FixtureRequest) -> Rendered:
     return render(request.param)
 
 
-def test_lint_finds_nothing() -> None:
+def test_lint_finds_nothing_and_validation_is_strict() -> None:
     report = helm_python.lint(CHART, strict=True)
     assert report["errors"] == []
     assert [found for found in report["messages"] if found["severity"] > 1] == []
-
-
-def test_its_versions_are_the_project() -> None:
     assert {METADATA["version"], METADATA["appVersion"]} == {PROJECT["project"]["version"]}
+    service = render().one("Service")
+    service["spec"]["clusterIPP"] = "None"
+    with pytest.raises(kubernetes_validate.ValidationError, match="clusterIPP"):
+        kubernetes_validate.validate(service, NEWEST, strict=True)
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -46,14 +47,7 @@ def test_every_document_is_valid(rendered: Rendered, version: str) -> None:
             kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_validation_is_strict() -> None:
-    service = render().one("Service")
-    service["spec"]["clusterIPP"] = "None"
-    with pytest.raises(kubernetes_validate.ValidationError, match="clusterIPP"):
-        kubernetes_validate.validate(service, NEWEST, strict=True)
-
-
-def test_selectors_find_the_pods(rendered: Rendered) -> None:
+def test_selectors_find_the_pods_of_their_installation(rendered: Rendered) -> None:
     labels = rendered.pod["metadata"]["labels"].items()
     selectors = [rendered.one("Service")["spec"]["selector"]]
     for kind in ("Deployment", "PodDisruptionBudget", "ServiceMonitor"):
@@ -61,11 +55,8 @@ def test_selectors_find_the_pods(rendered: Rendered) -> None:
     for policy in rendered.all("NetworkPolicy"):
         selectors.append(policy["spec"]["podSelector"]["matchLabels"])
     assert all(selector and selector.items() <= labels for selector in selectors)
-
-
-def test_two_installations_do_not_select_each_other() -> None:
-    selectors = [render(name=name).one("Service")["spec"]["selector"] for name in ("a", "b")]
-    assert selectors[0] != selectors[1]
+    other = render(name="other").one("Service")["spec"]["selector"]
+    assert not other.items() <= labels
 
 
 def test_nothing_runs_with_more_rights_than_it_needs(rendered: Rendered) -> None:
@@ -81,13 +72,6 @@ def test_nothing_runs_with_more_rights_than_it_needs(rendered: Rendered) -> None
         "capabilities": {"drop": ["ALL"]},
     }
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
-
-
-def test_only_the_kernel_cache_can_be_written(rendered: Rendered) -> None:
-    mounts, volumes = rendered.container["volumeMounts"], rendered.pod["spec"]["volumes"]
-    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes}
-    writable = [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
-    assert writable == [rendered.options["kernel_cache"]]
 
 
 def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
@@ -120,22 +104,22 @@ def test_probes_and_scrapers_speak_tls_to_a_console(console: str, scheme: str) -
     assert rendered.options.get("console", False) == (console == "true")
 
 
-def test_the_drain_ends_before_the_pod_is_killed(rendered: Rendered) -> None:
+def test_no_server_is_taken_away_and_a_drain_ends_before_the_pod_is_killed(
+    rendered: Rendered,
+) -> None:
+    deployment = rendered.one("Deployment")["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     pause = rendered.container.get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})
     needed = pause["preStop"]["sleep"]["seconds"] + rendered.options["drain_s"]
     assert rendered.pod["spec"]["terminationGracePeriodSeconds"] > needed + 10
+    assert rendered.one("Service")["spec"]["clusterIP"] == "None"  # it names every pod
+    scaled = bool(rendered.all("HorizontalPodAutoscaler"))
+    assert ("replicas" in deployment) is not scaled
 
 
-def test_a_rolling_update_takes_no_server_away(rendered: Rendered) -> None:
-    strategy = rendered.one("Deployment")["spec"]["strategy"]
-    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-
-
-def test_the_service_names_every_pod(rendered: Rendered) -> None:
-    assert rendered.one("Service")["spec"]["clusterIP"] == "None"
-
-
-def test_the_files_of_the_options_are_mounted(rendered: Rendered) -> None:
+def test_files_of_options_are_mounted_and_the_cache_alone_can_be_written(
+    rendered: Rendered,
+) -> None:
     options, mounts = rendered.options, rendered.container["volumeMounts"]
     paths = {PurePosixPath(mount["mountPath"]) for mount in mounts}
     files = ("tls_cert", "tls_key", "tls_client_ca", "tokens", "models", "kernel_cache")
@@ -143,6 +127,10 @@ def test_the_files_of_the_options_are_mounted(rendered: Rendered) -> None:
     [_, config, *_] = rendered.container["args"]
     for path in [PurePosixPath(config), *named]:
         assert paths & {path, path.parent}
+    mounts, volumes = rendered.container["volumeMounts"], rendered.pod["spec"]["volumes"]
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes}
+    writable = [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
+    assert writable == [rendered.options["kernel_cache"]]
 
 
 def test_tls_and_tokens_come_from_secrets() -> None:
@@ -154,12 +142,6 @@ def test_tls_and_tokens_come_from_secrets() -> None:
     assert "tls_client_ca" not in render("tls: {secret: logitsieve-tls}").options
 
 
-def test_options_arrive_as_they_were_given() -> None:
-    given = yaml.safe_load(VARIANTS["everything"])["serve"]
-    options = render(VARIANTS["everything"]).options
-    assert {name: options[name] for name in given} == given
-
-
 def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> None:
     text = rendered.named("logitsieve")["data"]["serve.toml"]
     (tmp_path / "serve.toml").write_text(text, encoding="utf-8")
@@ -168,8 +150,10 @@ def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> Non
     assert config.models == Path("/models")
 
 
-def test_arguments_variables_and_an_account_can_be_added() -> None:
+def test_options_arrive_and_arguments_variables_and_an_account_can_be_added() -> None:
     rendered, plain = render(VARIANTS["everything"]), render()
+    given = yaml.safe_load(VARIANTS["everything"])["serve"]
+    assert {name: rendered.options[name] for name in given} == given
     assert rendered.container["args"][2:] == ["--log-level", "debug"]
     threads, node = rendered.container["env"]
     assert threads == {"name": "LOGITSIEVE_SERVE_THREADS", "value": "2"}
@@ -192,25 +176,17 @@ def test_a_changed_option_starts_new_pods() -> None:
     assert marks[0] != marks[1] == marks[2]
 
 
-def test_the_number_of_servers_has_one_owner(rendered: Rendered) -> None:
-    scaled = bool(rendered.all("HorizontalPodAutoscaler"))
-    assert ("replicas" in rendered.one("Deployment")["spec"]) is not scaled
-
-
 def scaled_by(values: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = render(values).one("HorizontalPodAutoscaler")["spec"]["metrics"]
     return found
 
 
-def test_it_scales_by_queue_time_by_cpu_or_by_both() -> None:
+def test_it_scales_by_queue_time_which_the_adapter_reads_by_cpu_or_by_both() -> None:
     queue, cpu = scaled_by(VARIANTS["scaled by both"])
     assert scaled_by("") == [queue]
     assert scaled_by(VARIANTS["scaled by CPU"]) == [cpu]
     assert cpu["resource"]["target"]["averageUtilization"] == 70
     assert queue["pods"]["target"]["averageValue"] == "1000"
-
-
-def test_the_adapter_makes_the_metric_from_a_series_of_the_server() -> None:
     text = (CHART.parent / "prometheus-adapter.yaml").read_text(encoding="utf-8")
     [rule] = yaml.safe_load(text)["rules"]["custom"]
     assert scaled_by("")[0]["pods"]["metric"]["name"] == rule["name"]["as"]
@@ -240,20 +216,14 @@ def test_rules_and_the_dashboard_arrive_as_they_were_given() -> None:
     assert json.loads(given["dashboard"])["legend"] == '{{model}} "p95"'
 
 
-def test_rules_without_groups_are_refused() -> None:
+def test_rules_without_groups_documents_that_are_left_out_and_a_digest() -> None:
     with pytest.raises(helm_python.HelmRenderError, match="a file with groups of rules"):
         render("monitoring: {rules: 'alert: Shedding'}")
-
-
-def test_optional_documents_can_be_left_out() -> None:
     kinds = {document["kind"] for document in render(VARIANTS["nothing optional"]).documents}
     assert kinds == {"ConfigMap", "Deployment", "Service"}
-
-
-def test_a_digest_goes_before_the_tag() -> None:
     digest = "sha256:" + "0" * 64
     assert render("image: {tag: next}").container["image"] == "logitsieve:next"
-    values = f'image: {{tag: next, digest: "{digest}"}}'
+    values = f'image: {{tag: next, digest: "{digest}"}}'  # which goes before the tag
     assert render(values).container["image"] == f"logitsieve@{digest}"
 
 

@@ -14,8 +14,6 @@ SERVERS = {name: service for name, service in SERVICES.items() if name.startswit
 RUNTIME = read()["runtime"]
 OPTIONS = dict(zip(RUNTIME.words("CMD")[::2], RUNTIME.words("CMD")[1::2], strict=True))
 
-each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
-
 
 def mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
     """Where -> (from where, whether it can be written)."""
@@ -23,34 +21,24 @@ def mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
     return {part[2]: (part[1], part[3] is None) for part in found if part}
 
 
-@each_service
+@pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
 def test_every_service_is_locked_down(service: dict[str, Any]) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["healthcheck"]["test"][0] == "CMD"
     assert not {"privileged", "cap_add", "network_mode", "pid", "user"} & service.keys()
-
-
-@each_service
-def test_what_can_be_written_is_a_volume(service: dict[str, Any]) -> None:
     writable = [source for source, written in mounts(service).values() if written]
     assert writable
     assert set(writable) <= COMPOSE["volumes"].keys()
-
-
-@each_service
-def test_images_name_their_version_and_no_host(service: dict[str, Any]) -> None:
+    # An image names its version and no host.
     assert re.fullmatch(r"logitsieve|[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"])
 
 
-def test_ports_are_on_loopback_and_differ() -> None:
+def test_servers_share_the_models_and_no_cache_nor_port() -> None:
     ports = [port for service in SERVICES.values() for port in service["ports"]]
     published = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in ports]
     assert len({found[1] for found in published if found}) == len(ports) == len(SERVICES)
-
-
-def test_servers_share_the_models_and_no_cache() -> None:
     first, second = (mounts(service) for service in SERVERS.values())
     models, cache = OPTIONS["--models"], OPTIONS["--kernel-cache"]
     assert first.keys() == second.keys() == {models, cache}

@@ -4,33 +4,16 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
-import pytest
+from tests.deploy.dockerfile import PROJECT, REPOSITORY, assignments, read
 
-from tests.deploy.dockerfile import PROJECT, REPOSITORY, Stage, assignments, read
-
-
-@pytest.fixture(scope="module")
-def builder() -> Stage:
-    return read()["builder"]
+STAGES = read()
+BUILDER, RUNTIME, GPU = STAGES["builder"], STAGES["runtime"], STAGES["gpu"]
 
 
-@pytest.fixture(scope="module")
-def runtime() -> Stage:
-    return read()["runtime"]
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Stage:
-    return read()["gpu"]
-
-
-def test_all_stages_begin_with_the_same_python_and_the_last_needs_no_gpu() -> None:
-    assert [*read()] == ["builder", "gpu-builder", "base", "gpu", "runtime"]
-    assert {stage.base for stage in read().values()} == {"python:3.11-slim"}
-
-
-def test_what_is_copied_is_there_and_is_all_that_is_sent(builder: Stage) -> None:
-    copied = {source for text in builder.all("COPY") for source in text.split()[:-1]}
+def test_stages_begin_alike_and_what_is_copied_is_all_that_is_sent() -> None:
+    assert [*STAGES] == ["builder", "gpu-builder", "base", "gpu", "runtime"]
+    assert {stage.base for stage in STAGES.values()} == {"python:3.11-slim"}
+    copied = {source for text in BUILDER.all("COPY") for source in text.split()[:-1]}
     roots = {root.partition("/")[0] for root in PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"]}
     assert roots <= copied
     assert [source for source in copied if not (REPOSITORY / source).exists()] == []
@@ -39,10 +22,10 @@ def test_what_is_copied_is_there_and_is_all_that_is_sent(builder: Stage) -> None
     assert {line[1:] for line in lines if line.startswith("!")} == copied
 
 
-def test_dependencies_come_before_the_sources_and_by_their_hashes(builder: Stage) -> None:
-    [file], install = builder.all("COPY")[0].split()[:-1], builder.all("RUN")[0]
+def test_dependencies_come_before_the_sources_and_by_their_hashes() -> None:
+    [file], install = BUILDER.all("COPY")[0].split()[:-1], BUILDER.all("RUN")[0]
     assert install.endswith(f"--require-hashes --requirement {file}")
-    names = [name for name, _ in builder.steps]
+    names = [name for name, _ in BUILDER.steps]
     assert names.index("RUN") < [i for i, name in enumerate(names) if name == "COPY"][1]
     locked = {}
     for line in re.sub(r"\\\n\s*", "", (REPOSITORY / file).read_text("utf-8")).splitlines():
@@ -59,49 +42,46 @@ def test_dependencies_come_before_the_sources_and_by_their_hashes(builder: Stage
             assert locked[name] == pinned.get(name, locked[name])
 
 
-def test_the_runtime_takes_from_the_builder_only(runtime: Stage) -> None:
-    assert runtime.all("COPY") == ["--from=builder /opt/logitsieve /opt/logitsieve"]
-    assert not any(fnmatch(step, "*pip*install*") for step in runtime.all("RUN"))
-
-
-def test_it_runs_as_a_fixed_user_that_is_not_root(runtime: Stage) -> None:
-    assert runtime.one("USER") == "10001:10001"
-    names = [name for name, _ in runtime.steps]
+def test_the_runtime_takes_from_the_builder_only_and_runs_as_a_fixed_user() -> None:
+    assert RUNTIME.all("COPY") == ["--from=builder /opt/logitsieve /opt/logitsieve"]
+    assert not any(fnmatch(step, "*pip*install*") for step in RUNTIME.all("RUN"))
+    assert RUNTIME.one("USER") == "10001:10001"
+    names = [name for name, _ in RUNTIME.steps]
     assert "RUN" not in names[names.index("USER") :]
 
 
-def test_the_image_for_a_gpu_is_the_other_with_what_a_gpu_needs(gpu: Stage, runtime: Stage) -> None:
-    extra = [step for step in gpu.steps if step not in runtime.steps]
+def test_signals_reach_the_server_and_labels_are_the_project() -> None:
+    python, script, action, *command = RUNTIME.words("ENTRYPOINT")
+    assert (python, Path(script).name, action) == ("python", "kernels.py", "run")  # becomes it
+    assert command == ["logitsieve", "serve"]
+    assert RUNTIME.one("STOPSIGNAL") == "SIGTERM"
+    project, prefix = PROJECT["project"], "org.opencontainers.image."
+    named = {
+        "title": project["name"],
+        "version": project["version"],
+        "licenses": project["license"],
+    }
+    expected = {f"{prefix}{name}": text for name, text in named.items()}
+    assert expected.items() <= assignments(RUNTIME.one("LABEL")).items()
+
+
+def test_the_image_for_a_gpu_is_the_other_with_what_a_gpu_needs() -> None:
+    extra = [step for step in GPU.steps if step not in RUNTIME.steps]
     assert [name for name, _ in extra] == ["USER", "RUN", "COPY", "ENV"]
     assert extra[2][1] == "--from=gpu-builder /opt/logitsieve /opt/logitsieve"
-    assert [step for step in runtime.steps if step not in gpu.steps] == [
+    assert [step for step in RUNTIME.steps if step not in GPU.steps] == [
         ("COPY", "--from=builder /opt/logitsieve /opt/logitsieve")
     ]
-    install = read()["gpu-builder"].all("RUN")[-1]
+    install = STAGES["gpu-builder"].all("RUN")[-1]
     assert install.endswith('--constraint constraints.txt "$(echo /dist/*.whl)[gpu]"')
     assert "gpu" in PROJECT["project"]["optional-dependencies"]
-    names = [name for name, _ in gpu.steps]
-    assert gpu.user == runtime.user
+    names = [name for name, _ in GPU.steps]
+    assert GPU.user == RUNTIME.user
     assert "RUN" not in names[len(names) - 1 - names[::-1].index("USER") :]
 
 
-def test_what_a_gpu_compiles_goes_to_the_one_folder_that_can_be_written(gpu: Stage) -> None:
-    options = gpu.words("CMD")
+def test_what_a_gpu_compiles_goes_to_the_one_folder_that_can_be_written() -> None:
+    options = GPU.words("CMD")
     cache = options[options.index("--kernel-cache") + 1]
-    assert gpu.environment["TRITON_CACHE_DIR"].startswith(f"{cache}/")
-    assert gpu.environment["TMPDIR"] == cache
-
-
-def test_signals_reach_the_server(runtime: Stage) -> None:
-    python, script, action, *command = runtime.words("ENTRYPOINT")
-    assert (python, Path(script).name, action) == ("python", "kernels.py", "run")  # becomes it
-    assert command == ["logitsieve", "serve"]
-    assert runtime.one("STOPSIGNAL") == "SIGTERM"
-
-
-def test_the_labels_are_the_project(runtime: Stage) -> None:
-    labels = assignments(runtime.one("LABEL"))
-    prefix = "org.opencontainers.image."
-    assert labels[f"{prefix}title"] == PROJECT["project"]["name"]
-    assert labels[f"{prefix}version"] == PROJECT["project"]["version"]
-    assert labels[f"{prefix}licenses"] == PROJECT["project"]["license"]
+    assert GPU.environment["TRITON_CACHE_DIR"].startswith(f"{cache}/")
+    assert GPU.environment["TMPDIR"] == cache

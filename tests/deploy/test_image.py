@@ -5,7 +5,6 @@ test_built_image.py builds the image itself. `test_packaging` installs the same 
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.index import HeadEntry, write_index
 from tests.deploy.dockerfile import REPOSITORY, Stage, assignments, read
-from tests.synthetic import make_softmax
+from tests.server.running import said_by
+from tests.synthetic import make_softmax, write_heads
 
 pytestmark = [pytest.mark.system, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 INSTALLED, WHEELS = "/opt/logitsieve", "/dist"
@@ -65,12 +64,9 @@ def test_nothing_heavy_is_installed_and_the_rest_was_tested_together(folder: Pat
     }
 
 
-def test_what_is_installed_is_compiled_to_bytecode(folder: Path) -> None:
+def test_what_is_installed_is_compiled_and_the_extra_comes_on_request(folder: Path) -> None:
     compiled = (folder / INSTALLED.lstrip("/")).rglob("logitsieve/server/__pycache__/app.*.pyc")
     assert list(compiled)
-
-
-def test_the_extra_is_installed_on_request(folder: Path) -> None:
     step = read()["builder"].all("RUN")[-1].replace(" install ", " install --dry-run ")
     assert "Would install" not in shell(folder, step)
     assert "faiss-cpu-" in shell(folder, step, EXTRAS="faiss")
@@ -78,13 +74,7 @@ def test_the_extra_is_installed_on_request(folder: Path) -> None:
 
 def test_it_serves_by_the_images_own_command(folder: Path, tmp_path: Path) -> None:
     models, cache, runtime = tmp_path / "models", tmp_path / "cache", read()["runtime"]
-    write_index(
-        models / "demo" / "1",
-        softmax=make_softmax(),
-        parts={},
-        heads={"exact": HeadEntry()},
-        default_head="exact",
-    )
+    write_heads(models / "demo" / "1", make_softmax())
     cache.mkdir()
     options = runtime.words("CMD")
     options[options.index("--models") + 1] = str(models)
@@ -98,14 +88,7 @@ def test_it_serves_by_the_images_own_command(folder: Path, tmp_path: Path) -> No
         env=environment, stderr=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
         try:
-            assert server.stderr is not None
-            lines = []
-            for line in server.stderr:
-                lines.append(line)
-                if found := re.search(r"metrics at http://[^:]+:(\d+)/", line):
-                    break
-            else:
-                raise AssertionError("".join(lines))
+            found = said_by(server, r"metrics at http://[^:]+:(\d+)/")
             probe = [f"{home}/bin/python", str(REPOSITORY / "deploy" / "image" / "probe.py")]
             for page in ("healthz", "readyz"):
                 url = f"http://127.0.0.1:{found[1]}/{page}"

@@ -48,7 +48,6 @@ def settings_for(features: set[str]) -> dict[str, str]:
 
 
 def asked() -> set[str]:
-    """Features that the kernels' sources ask for."""
     sources = (REPOSITORY / "core/logitsieve/kernels").rglob("*.py")
     return {name for path in sources for name in re.findall(r'has\("([\w.]+)"\)', path.read_text())}
 

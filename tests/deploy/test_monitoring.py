@@ -24,15 +24,12 @@ def test_what_is_mounted_is_there(name: str) -> None:
     assert [source for source in sources if not (DEPLOY / source).exists()] == []
 
 
-def test_prometheus_asks_every_server() -> None:
+def test_prometheus_asks_every_server_and_finds_its_rules() -> None:
     jobs = read("prometheus/prometheus.yml")["scrape_configs"]
     groups = [group for job in jobs for group in job.get("static_configs", [])]
     targets = {target for group in groups for target in group["targets"]}
     assert {f"{name}:9090" for name in SERVERS} <= targets
     assert {target.partition(":")[0] for target in targets} <= SERVICES.keys() | {"localhost"}
-
-
-def test_prometheus_finds_its_rules() -> None:
     [rules] = [at for at, _ in mounts(SERVICES["prometheus"]).items() if at.endswith("/rules")]
     patterns = read("prometheus/prometheus.yml")["rule_files"]
     at = [
@@ -40,12 +37,3 @@ def test_prometheus_finds_its_rules() -> None:
     ]
     for file in (DEPLOY / "prometheus" / "rules").iterdir():
         assert any(fnmatch(f"{rules}/{file.name}", pattern) for pattern in at)
-
-
-def test_grafana_finds_prometheus_and_the_dashboards() -> None:
-    [sources] = (DEPLOY / "grafana" / "provisioning" / "datasources").glob("*.y*ml")
-    [source] = yaml.safe_load(sources.read_text(encoding="utf-8"))["datasources"]
-    assert source["url"] == "http://prometheus:9090"
-    [providers] = (DEPLOY / "grafana" / "provisioning" / "dashboards").glob("*.y*ml")
-    [provider] = yaml.safe_load(providers.read_text(encoding="utf-8"))["providers"]
-    assert provider["options"]["path"] in mounts(SERVICES["grafana"])

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import pytest
-
 from tests.deploy.dockerfile import REPOSITORY
 from tests.server.materials import authority, signed_by
 
@@ -45,12 +43,6 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[int]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving() as port:
-        yield f"http://127.0.0.1:{port}"
-
-
 def probe(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROBE), url]
     return subprocess.run(
@@ -58,12 +50,20 @@ def probe(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_succeeds_where_the_page_is_200(address: str) -> None:
-    done = probe(f"{address}/healthz")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_it_succeeds_where_the_page_is_200_and_asks_no_proxy() -> None:
+    with serving() as port:
+        address = f"http://127.0.0.1:{port}"
+        done = probe(f"{address}/healthz", http_proxy="http://127.0.0.1:1")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        # A port of the environment goes first.
+        done = probe("http://127.0.0.1:1/healthz", LOGITSIEVE_SERVE_METRICS_PORT=str(port))
+        assert done.returncode == 0
+        for url in (f"{address}/readyz", "http://127.0.0.1:1/healthz"):
+            done = probe(url)
+            assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_it_succeeds_over_tls_too(address: str, tmp_path: Path) -> None:
+def test_it_succeeds_over_tls_too(tmp_path: Path) -> None:
     pair = signed_by(authority())
     (tmp_path / "pair").write_bytes(pair.key_pem + pair.cert_pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -71,19 +71,3 @@ def test_it_succeeds_over_tls_too(address: str, tmp_path: Path) -> None:
     with serving(context) as port:
         assert probe(f"http://127.0.0.1:{port}/healthz").returncode == 0
         assert probe(f"http://127.0.0.1:{port}/readyz").returncode == 1
-
-
-def test_a_port_of_the_environment_goes_first(address: str) -> None:
-    port = address.rpartition(":")[2]
-    done = probe("http://127.0.0.1:1/healthz", LOGITSIEVE_SERVE_METRICS_PORT=port)
-    assert done.returncode == 0
-
-
-def test_no_proxy_is_asked(address: str) -> None:
-    assert probe(f"{address}/healthz", http_proxy="http://127.0.0.1:1").returncode == 0
-
-
-@pytest.mark.parametrize("url", ["{}/readyz", "http://127.0.0.1:1/healthz"])
-def test_it_fails_where_it_is_not_or_nobody_listens(address: str, url: str) -> None:
-    done = probe(url.format(address))
-    assert (done.returncode, done.stderr) == (1, "")

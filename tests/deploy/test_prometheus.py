@@ -18,6 +18,7 @@ import yaml
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
 from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES_FILE
+from tests.server.conftest import loop as loop
 from tests.server.materials import contexts, write_domains
 from tests.server.running import Loop, config_for, running
 
@@ -96,13 +97,6 @@ def load(client: DecoderClient) -> None:
     client.beam_step(hidden, beams_in=1, beams_out=2)
     with pytest.raises(InvalidRequest):
         client.topk(hidden, 0)
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 def test_queries_and_alerts_answer(tmp_path: Path, kernel_cache: Path, loop: Loop) -> None:

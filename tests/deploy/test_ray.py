@@ -55,9 +55,7 @@ def test_the_service_and_the_policy_select_what_there_is() -> None:
     name = CLUSTER["metadata"]["name"]
     assert service["spec"]["selector"] == {"ray.io/cluster": name, "ray.io/group": "ingress"}
     assert policy["spec"]["podSelector"]["matchLabels"] == {"ray.io/cluster": name}
-    ports = [
-        port["containerPort"] for port in pod(GROUPS["ingress"])["spec"]["containers"][0]["ports"]
-    ]
+    ports = [port["containerPort"] for port in container(GROUPS["ingress"])["ports"]]
     assert [port["port"] for port in service["spec"]["ports"]] == ports
     assert [port["port"] for port in policy["spec"]["ingress"][1]["ports"]] == ports
 
@@ -80,9 +78,6 @@ def test_up_has_these_options_and_the_resource_of_the_ingress() -> None:
             assert option in shown, option
     resource = rest[rest.index("--serve-on") + 1]
     assert re.search(rf'\\"{resource}\\": 1', GROUPS["ingress"]["rayStartParams"]["resources"])
-    [models] = [
-        m
-        for m in pod(GROUPS["shards"])["spec"]["containers"][0]["volumeMounts"]
-        if m["name"] == "models"
-    ]
+    mounts = container(GROUPS["shards"])["volumeMounts"]
+    [models] = [mount for mount in mounts if mount["name"] == "models"]
     assert rest[rest.index("--models") + 1] == models["mountPath"]

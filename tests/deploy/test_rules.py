@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -34,16 +35,14 @@ def exported() -> set[str]:
     }
 
 
-def test_rules_and_dashboard_read_series_that_there_are() -> None:
-    read = set().union(*(names(rule["expr"]) for rule in RULES), *(names(e) for _, e in QUERIES))
-    assert read - exported() == set()
-
-
-def test_what_is_recorded_is_read_and_what_is_read_is_recorded() -> None:
+def test_what_is_read_is_there_or_recorded_and_what_is_recorded_is_read() -> None:
+    series = set().union(*(names(rule["expr"]) for rule in RULES), *(names(e) for _, e in QUERIES))
+    assert series - exported() == set()
     expressions = [*(rule["expr"] for rule in ALERTS.values()), *(e for _, e in QUERIES)]
     read = {name for e in expressions for name in re.findall(r"\w+:logitsieve_\w+:\w+", e)}
     assert read <= RECORDED.keys()
     assert {name for name in RECORDED if name not in PAGE} <= read
+    assert {page.stem for page in RUNBOOK.glob("*.md")} == set(ALERTS)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
@@ -60,25 +59,17 @@ def test_an_alert_has_its_page(alert: str) -> None:
     assert f"runbook/{alert}.md" in PAGE
 
 
-def test_there_is_no_page_without_an_alert() -> None:
-    assert {page.stem for page in RUNBOOK.glob("*.md")} == set(ALERTS)
-
-
-@needs_promtool
-@pytest.mark.parametrize("command", [["check", "config", "prometheus.yml"]])
-def test_promtool_takes_the_configuration(command: list[str]) -> None:
+def promtool(*arguments: str | Path) -> None:
     done = subprocess.run(
-        ["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False
+        ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
-def test_alerts_fire_when_they_must_and_not_before() -> None:
+def test_the_configuration_is_taken_and_alerts_fire_when_they_must_and_not_before() -> None:
+    promtool("check", "config", "prometheus.yml")
     tests = sorted((PROMETHEUS / "tests").glob("*.yml"))
-    done = subprocess.run(
-        ["promtool", "test", "rules", *tests], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", *tests)
     text = "".join(test.read_text(encoding="utf-8") for test in tests)
     assert [alert for alert in ALERTS if f"alertname: {alert}" not in text] == []

@@ -1,6 +1,5 @@
 """Every script of examples/ runs, with the arguments that its first lines name."""
 
-import asyncio
 import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, write_index
 from logitsieve.index_builder import BuildConfig
+from tests.server.conftest import loop as loop
 from tests.server.running import Loop, Running, config_for, running
-from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIGHT = BuildConfig(clusters_tried=(8,), rounds=1, steps=5, kmeans_iterations=3)
@@ -29,24 +28,13 @@ TESTED = {
 
 
 def main_of(name: str) -> Callable[..., Any]:
-    """The `main` of an example."""
     main: Callable[..., Any] = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     return main
 
 
 def write_model(folder: Path, softmax: Softmax) -> Path:
     """An index of the heads that the examples name."""
-    return write_index(
-        folder,
-        softmax=softmax,
-        parts={"sketch": certified_arrays(softmax), "screen": screen_arrays(softmax)},
-        heads={
-            "exact": HeadEntry(),
-            "screen": HeadEntry("screen", {"probes": 1}),
-            "certified": HeadEntry("sketch"),
-        },
-        default_head="screen",
-    )
+    return write_heads(folder, softmax, "screen", "certified")
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +45,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    loop = Loop()
-    cache = tmp_path_factory.mktemp("kernels")
-    with running(loop, config_for(models, kernel_cache=cache)) as run:
+def server(models: Path, kernel_cache: Path, loop: Loop) -> Iterator[Running]:
+    with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
         yield run
-    loop.close()
 
 
 def test_every_example_is_tested_and_listed() -> None:
@@ -79,29 +64,25 @@ def test_without_arguments_it_prints_its_usage(name: str, monkeypatch: pytest.Mo
         runpy.run_path(path, run_name="__main__")
 
 
-def test_arrays_to_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrays_to_index_beam_search_and_kserve_infer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], models: Path, server: Running
+) -> None:
     softmax = make_softmax()
     arrays = tmp_path / "softmax.npz"
     np.savez(arrays, W=softmax.weight, b=softmax.bias, contexts=np.float32(make_hidden(600)))
     main_of("arrays_to_index")(arrays, tmp_path / "lm" / "1", LIGHT)
     assert "certified  same ids 1.000  proven 1.000" in capsys.readouterr().out
-
-
-def test_beam_search(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main_of("beam_search")(str(models / "lm" / "1"))
     assert len(capsys.readouterr().out.splitlines()) == 4
+    main_of("kserve_infer")(server.address, "lm")
+    assert "proven [True, True, True, True]" in capsys.readouterr().out
 
 
-def test_server_and_clients(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asyncio.run(main_of("server_and_clients")(models, "lm"))
+async def test_server_and_clients(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await main_of("server_and_clients")(models, "lm")
     lines = dict(line.split("[", 1) for line in capsys.readouterr().out.splitlines())
     answered = {name.strip(): ids.partition("]")[0] for name, ids in lines.items()}
     assert answered["one call"] == answered["stream"] == answered["asyncio"]
-
-
-def test_kserve_infer(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    main_of("kserve_infer")(server.address, "lm")
-    assert "proven [True, True, True, True]" in capsys.readouterr().out
 
 
 def test_huggingface_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,9 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import ExactHead, ScreenHead, Softmax
 from logitsieve.heads.certified import AssuredHead, CertifiedHead
 from logitsieve.heads.exact import DrawOptions
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from tests.oracle import best, logits64
-from tests.synthetic import certified_arrays, sketch_head
+from tests.synthetic import certified_arrays, sketch_head, write_heads
 
 PATH = Path(__file__).parents[2] / "examples" / "nano.py"
 nano = SimpleNamespace(**runpy.run_path(str(PATH)))
@@ -124,13 +124,8 @@ def test_draws_are_those_of_the_product(
 def test_draws_of_a_decoder(
     softmax: Softmax, contexts: np.ndarray, sketch: Any, tmp_path: Path
 ) -> None:
-    folder = write_index(
-        tmp_path / "1",
-        softmax=softmax,
-        parts={"sketch": certified_arrays(softmax, 64)},
-        heads={"exact": HeadEntry(), "certified": HeadEntry("sketch")},
-        default_head="certified",
-    )
+    parts = {"sketch": certified_arrays(softmax, 64)}
+    folder = write_heads(tmp_path / "1", softmax, "certified", parts=parts)
     decoder, asked = LocalDecoder(open_index(folder)), contexts[:8]
     reply = decoder.sample(
         asked, 1, seeds=range(8), temperature=TEMPERATURE, head="certified", normalizer="exact"

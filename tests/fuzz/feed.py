@@ -86,6 +86,26 @@ def built(kind: type[Message], feed: Feed, depth: int = 0) -> Any:
     return message
 
 
+def respell(good: Message, feed: Feed) -> Any:
+    """A copy of a good message with other values in a third of its fields, while bytes are left."""
+    message: Any = type(good)()
+    message.CopyFrom(good)
+    field: Any
+    for field in message.DESCRIPTOR.fields:
+        if feed.byte() % 3 != 1:
+            continue
+        held = getattr(message, field.name)
+        if field.message_type is not None and not field.is_repeated and feed.byte() % 4:
+            held.CopyFrom(respell(held, feed))
+        elif field.is_repeated and not _is_map(field) and field.message_type and held:
+            one = held[feed.byte() % len(held)]
+            one.CopyFrom(respell(one, feed))
+        else:
+            message.ClearField(field.name)
+            _set(message, field, feed, 0)
+    return message
+
+
 def _set(message: Any, field: Any, feed: Feed, depth: int) -> None:
     held = getattr(message, field.name)
     if _is_map(field):

@@ -25,18 +25,8 @@ from logitsieve.v1.rpcs import TRAILER
 from tests.fuzz.models import MODEL, D
 
 Code = grpc.StatusCode
-DOCUMENTED = frozenset(
-    {
-        Code.OK,
-        Code.INVALID_ARGUMENT,
-        Code.NOT_FOUND,
-        Code.UNIMPLEMENTED,
-        Code.RESOURCE_EXHAUSTED,
-        Code.DEADLINE_EXCEEDED,
-        Code.PERMISSION_DENIED,
-        Code.UNAVAILABLE,
-    }
-)
+REFUSALS = "INVALID_ARGUMENT NOT_FOUND UNIMPLEMENTED RESOURCE_EXHAUSTED DEADLINE_EXCEEDED"
+DOCUMENTED = {Code[name] for name in (*REFUSALS.split(), "OK", "PERMISSION_DENIED", "UNAVAILABLE")}
 LIMITS = {"max_rows": 64, "max_k": 60, "max_samples": 16, "max_constraint_ids": 200}
 GOOD = pb.TopKRequest(
     target=pb.Target(model=MODEL), hidden=put(pb.Tensor(), np.ones((2, D), np.float32)), k=3
@@ -50,7 +40,7 @@ class Defect(Exception):
     """A server that says what it should not."""
 
 
-class _Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # the library is untyped
+class Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # the library is untyped
     pass
 
 
@@ -81,7 +71,7 @@ class Context:
 
     async def abort(self, code: grpc.StatusCode, message: str, trailer: Any) -> NoReturn:
         self.code, self.trailer = code, dict(trailer)[TRAILER]
-        raise _Aborted
+        raise Aborted
 
     async def read(self) -> Any:
         """The next message of a stream."""
@@ -131,7 +121,7 @@ class Services:
 
         try:
             self._loop.run_until_complete(run())
-        except _Aborted:
+        except Aborted:
             return _said(pb.Error.FromString(context.trailer), context.code)
         return "OK"
 

@@ -13,16 +13,8 @@ pytestmark = pytest.mark.usefixtures("llama_wheel")
 TEXT = "the time of man, and after that we go back to work."
 
 # The most that llama.cpp's product, which rounds h to the type beside W's, differs by, of |logit|.
-ROUNDING = {
-    "F32": 1e-6,
-    "F16": 2e-3,
-    "BF16": 2e-2,
-    "Q8_0": 3e-2,
-    "Q4_0": 3e-2,
-    "Q4_1": 3e-2,
-    "Q5_0": 3e-2,
-    "Q5_1": 3e-2,
-}
+BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+ROUNDING = {"F32": 1e-6, "F16": 2e-3, "BF16": 2e-2, **dict.fromkeys(BLOCKS, 3e-2)}
 
 
 def logits_of(context: LlamaContext, hidden: np.ndarray) -> np.ndarray:
@@ -106,6 +98,12 @@ def test_threads_and_the_head_change_no_logits(make_gguf: Make) -> None:
         np.testing.assert_array_equal(context.read([5, 6, 7]), before)
         with pytest.raises(InvalidRequest, match="threads: got 0"):
             context.use_threads(0)
+    # Separate caches stay at one thread or at several.
+    for threads in (1, 2):
+        with LlamaContext(make_gguf(), sequences=2, separate=True, threads=threads) as context:
+            context.use_threads(threads)
+            with pytest.raises(InvalidRequest, match=f"threads: got {3 - threads}, allowed: "):
+                context.use_threads(3 - threads)
 
 
 def test_what_cannot_be_decoded_is_refused_and_nothing_changes(make_gguf: Make) -> None:
@@ -199,23 +197,12 @@ def test_drafts_end_with_the_cache_and_with_its_parts(make_gguf: Make) -> None:
             context.look_ahead([5, 560])
 
 
-def test_separate_caches_stay_at_one_thread_or_at_several(make_gguf: Make) -> None:
-    for threads in (1, 2):
-        with LlamaContext(make_gguf(), sequences=2, separate=True, threads=threads) as context:
-            context.use_threads(threads)
-            with pytest.raises(InvalidRequest, match=f"threads: got {3 - threads}, allowed: "):
-                context.use_threads(3 - threads)
-
-
-@pytest.mark.parametrize("wrong", ["sequences", "positions", "threads"])
-def test_options_out_of_range_are_named(make_gguf: Make, wrong: str) -> None:
-    options: dict[str, Any] = {wrong: 0}
-    with pytest.raises(InvalidRequest, match=f"{wrong}: got 0"):
-        LlamaContext(make_gguf(), **options)
-
-
-def test_logits_that_are_not_what_the_file_says_are_refused(make_gguf: Make) -> None:
+def test_wrong_options_and_logits_that_are_not_the_files_are_refused(make_gguf: Make) -> None:
     gguf = GgufModel(make_gguf())
     gguf.scale = 0.5
     with pytest.raises(InvalidRequest, match=r"away from W h \+ b on average \(llama\)"):
         LlamaContext(gguf)
+    for wrong in ("sequences", "positions", "threads"):
+        options: dict[str, Any] = {wrong: 0}
+        with pytest.raises(InvalidRequest, match=f"{wrong}: got 0"):
+            LlamaContext(make_gguf(), **options)

@@ -64,7 +64,7 @@ def test_every_position_is_compared_as_by_dense_logits(
         assert found.kl.min() > 0
 
 
-def test_slices_of_w_change_nothing(make_gguf: Make) -> None:
+def test_slices_change_nothing_and_a_model_does_not_differ_from_itself(make_gguf: Make) -> None:
     """In slices of 7 rows the largest logits grow, and sums fade, many times."""
     first, second = (GgufModel(make_gguf(seed=seed, bias=True)) for seed in (0, 1))
     rng = np.random.default_rng(3)
@@ -76,9 +76,6 @@ def test_slices_of_w_change_nothing(make_gguf: Make) -> None:
     assert whole.best.tolist() == sliced.best.tolist()
     np.testing.assert_allclose(sliced.kl, whole.kl, rtol=1e-10)
     np.testing.assert_allclose(sliced.log_probs, whole.log_probs, rtol=1e-12)
-
-
-def test_a_model_does_not_differ_from_itself(make_gguf: Make) -> None:
     with LlamaContext(make_gguf()) as one, LlamaContext(make_gguf()) as two:
         found = compare(one, two, windows_of(one))
         assert not found.kl.any()

@@ -12,11 +12,18 @@ from logitsieve.llamacpp.library import _tensor_layout, library, load, messages
 
 
 @pytest.mark.usefixtures("llama_wheel")
-def test_the_wheel_fits_and_is_named() -> None:
+def test_the_wheel_fits_is_named_and_keeps_its_messages(capfd: pytest.CaptureFixture[str]) -> None:
     loaded = library()
     assert loaded.name.startswith("xllamacpp 20")
     assert loaded is library()
     assert loaded.context.hook % 8 == 0
+    api = library().functions
+    with messages(api) as lines:
+        parameters = api.llama_model_default_params()
+        assert not api.llama_model_load_from_file(b"/nowhere.gguf", parameters)
+    assert any("nowhere" in line for line in lines)
+    assert len(lines) <= 5
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("llama_wheel")
@@ -68,14 +75,3 @@ def test_a_library_without_the_functions_is_refused_by_name() -> None:
         pytest.skip("no libm to stand for another library")
     with pytest.raises(InvalidRequest, match=r"libm of 2026: no function llama_"):
         load(Path(other), "libm of 2026")
-
-
-@pytest.mark.usefixtures("llama_wheel")
-def test_messages_are_kept_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    api = library().functions
-    with messages(api) as lines:
-        parameters = api.llama_model_default_params()
-        assert not api.llama_model_load_from_file(b"/nowhere.gguf", parameters)
-    assert any("nowhere" in line for line in lines)
-    assert len(lines) <= 5
-    assert capfd.readouterr() == ("", "")

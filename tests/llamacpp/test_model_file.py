@@ -29,7 +29,7 @@ def test_the_matrix_has_the_values_that_gguf_reads(make_gguf: Make, kind: str) -
     assert (model.scale, model.softcap) == (1.0, None)
 
 
-def test_a_tied_matrix_a_bias_and_a_softcap(make_gguf: Make) -> None:
+def test_a_tied_matrix_a_bias_a_softcap_and_hashes_of_values(make_gguf: Make) -> None:
     assert GgufModel(make_gguf(tied=True)).matrix.name == "token_embd.weight"
     model = GgufModel(make_gguf(bias=True))
     assert model.matrix.name == "output.weight"
@@ -39,6 +39,11 @@ def test_a_tied_matrix_a_bias_and_a_softcap(make_gguf: Make) -> None:
     assert GgufModel(path).softcap == 5.0
     assert GgufModel(make_gguf(architecture="gemma2")).softcap == 30.0
     assert GgufModel(make_gguf(architecture="gemma2", final_logit_softcapping=0.0)).softcap is None
+    model = GgufModel(make_gguf(head="Q8_0"))
+    assert model.sha256("Q8_0") == GgufModel(make_gguf(head="Q8_0", tied=False)).sha256("Q8_0")
+    assert len({model.sha256("Q8_0"), model.sha256("F32"), model.sha256("F16")}) == 3
+    assert model.sha256("F16") == ""
+    assert model.sha256("Q8_0") != GgufModel(make_gguf(head="Q8_0", seed=1)).sha256("Q8_0")
 
 
 @pytest.mark.parametrize(
@@ -46,14 +51,6 @@ def test_a_tied_matrix_a_bias_and_a_softcap(make_gguf: Make) -> None:
 )
 def test_the_scale_is_the_architectures(make_gguf: Make, architecture: str, scale: float) -> None:
     assert GgufModel(make_gguf(architecture=architecture, logit_scale=4.0)).scale == scale
-
-
-def test_hashes_are_of_the_values_and_their_type(make_gguf: Make) -> None:
-    model = GgufModel(make_gguf(head="Q8_0"))
-    assert model.sha256("Q8_0") == GgufModel(make_gguf(head="Q8_0", tied=False)).sha256("Q8_0")
-    assert len({model.sha256("Q8_0"), model.sha256("F32"), model.sha256("F16")}) == 3
-    assert model.sha256("F16") == ""
-    assert model.sha256("Q8_0") != GgufModel(make_gguf(head="Q8_0", seed=1)).sha256("Q8_0")
 
 
 def spoiled(path: Path, out: Path, what: str) -> Path:

@@ -1,10 +1,11 @@
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.server.materials import Gate, gated
+from tests.server.materials import Gate, Pair, authority, gated
 from tests.server.running import (
     MEASURED,
     WAIT_S,
@@ -12,9 +13,12 @@ from tests.server.running import (
     Running,
     config_for,
     running,
+    write_four,
     write_model,
-    write_whole,
 )
+
+LIMITS = {"max_rows": 256, "max_k": 128, "max_samples": 64, "max_constraint_ids": 1000}
+Serve = Callable[..., AbstractContextManager[Running]]
 
 
 @pytest.fixture(scope="session")
@@ -26,21 +30,12 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """demo@1 (stable), demo@2 (canary), other@1 with more heads; demo@3 is broken."""
-    folder = tmp_path_factory.mktemp("models")
-    write_model(folder, "demo", 1)
-    write_model(folder, "demo", 2)
-    write_whole(folder, "other")
-    (folder / "demo" / "3").mkdir()
-    (folder / "demo" / "aliases.json").write_text(json.dumps({"stable": 1, "canary": 2}))
-    return folder
+    return write_four(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")
 def server(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
-    limits = {"max_rows": 256, "max_k": 128, "max_samples": 64, "max_constraint_ids": 1000}
-    config = config_for(models, kernel_cache=kernel_cache, **limits)
-    with running(loop, config) as run:
+    with running(loop, config_for(models, kernel_cache=kernel_cache, **LIMITS)) as run:
         yield run
 
 
@@ -65,10 +60,25 @@ def gate() -> Gate:
     return Gate()
 
 
+@pytest.fixture(scope="session")
+def ca() -> Pair:
+    return authority()
+
+
 @pytest.fixture
-def tight(loop: Loop, models: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
+def serve(loop: Loop, models: Path, kernel_cache: Path) -> Serve:
+    """Start a server by its options, with a gate before each computation if one is given."""
+
+    def start(gate: Gate | None = None, **options: Any) -> AbstractContextManager[Running]:
+        config = config_for(models, kernel_cache=kernel_cache, **options)
+        return running(loop, config, gated(config, gate) if gate else None)
+
+    return start
+
+
+@pytest.fixture
+def tight(serve: Serve, gate: Gate) -> Iterator[Running]:
     """One thread, two requests in flight, a gate before each computation."""
-    config = config_for(models, max_in_flight=2, kernel_cache=kernel_cache, drain_s=WAIT_S)
-    with running(loop, config, gated(config, gate)) as run:
+    with serve(gate, max_in_flight=2, drain_s=WAIT_S) as run:
         yield run
         gate.open()

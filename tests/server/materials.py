@@ -6,7 +6,6 @@ And a model that is precise on one domain and not on another.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -19,15 +18,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from logitsieve.api.results import ArrayLike, Candidates, TopK
+from logitsieve.api.results import ArrayLike, TopK
 from logitsieve.heads import Head
-from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index import Index, open_index
 from logitsieve.kernels.topk.entry import Enter, never
 from logitsieve.server import ServeConfig
 from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.utils.options import Progress
 from tests.server.running import WAIT_S, calibration, entries
-from tests.synthetic import make_head, make_softmax
+from tests.synthetic import make_head, make_softmax, write_heads
 
 
 class Gate:
@@ -60,17 +59,8 @@ class Gate:
 
 
 class GatedHead:
-    """A head behind a gate."""
-
     def __init__(self, head: Head, gate: Gate) -> None:
         self._head, self._gate = head, gate
-        self.name, self.knob_table = head.name, head.knob_table
-        self.proves, self.chance = head.proves, head.chance
-        self.fallback_chance = head.fallback_chance
-
-    @property
-    def knobs(self) -> Mapping[str, float]:
-        return self._head.knobs
 
     def with_knobs(self, **knobs: float) -> GatedHead:
         return GatedHead(self._head.with_knobs(**knobs), self._gate)
@@ -82,16 +72,11 @@ class GatedHead:
         self._gate.through()
         return self._head.topk(hidden, k)
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        return self._head.candidates(hidden, k)
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._head, name)  # what only the exact head has
+        return getattr(self._head, name)
 
 
 class GatedIndex:
-    """An index whose heads are behind a gate."""
-
     def __init__(self, index: Index, gate: Gate) -> None:
         self._index, self._gate = index, gate
 
@@ -109,29 +94,11 @@ def gated(config: ServeConfig, gate: Gate) -> Repository:
     return Repository(config, opener)
 
 
-class Door:
+class Door(Gate):
     """Opens indexes; while it is shut, callers wait. Counts its calls."""
 
-    def __init__(self) -> None:
-        self.entered = threading.Semaphore(0)
-        self.came = 0
-        self._open = threading.Event()
-        self._open.set()
-
-    def shut(self) -> None:
-        self.entered, self.came = threading.Semaphore(0), 0
-        self._open.clear()
-
-    def open(self) -> None:
-        self._open.set()
-
-    def wait_entered(self) -> None:
-        assert self.entered.acquire(timeout=WAIT_S)
-
     def __call__(self, path: Path, config: ServeConfig, progress: Progress) -> Opened:
-        self.came += 1
-        self.entered.release()
-        assert self._open.wait(WAIT_S)
+        self.through()
         return open_configured(path, config, progress)
 
 
@@ -148,8 +115,14 @@ def damage(file: Path) -> None:
     replace_file(file, bytes(content))
 
 
+def write_tokens(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
+    file = folder / "tokens"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    file.chmod(mode)
+    return file
+
+
 def mapped(path: Path) -> bool:
-    """Return True if this process has mapped a file of the folder."""
     return f"{path}/" in Path("/proc/self/maps").read_text()
 
 
@@ -198,13 +171,11 @@ def write_domains(models: Path, domain: int = 1, **more: Any) -> Path:
         entries("screen", (1.0, 1.0, 1.0), 0.98, probes=1),
         entries("screen", (2.0, 2.0, 2.0), 0.995, probes=2),
     )
-    softmax = make_softmax()
-    return write_index(
+    return write_heads(
         models / "demo" / "1",
-        softmax=softmax,
+        make_softmax(),
+        "screen",
         parts={"screen": screen_of(domain)},
-        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1})},
-        default_head="screen",
         calibration=measured,
         config={"target_precision": TARGET_PRECISION},
         **more,
@@ -214,14 +185,8 @@ def write_domains(models: Path, domain: int = 1, **more: Any) -> Path:
 FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
 
 
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key."""
-
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
@@ -252,35 +217,29 @@ class Pair:
 
 def authority(name: str = "authority") -> Pair:
     """A certificate that signs itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    return Pair(_certificate(name, key, name, key, authority=True), key)
+    return _pair(name, None)
 
 
 def signed_by(issuer: Pair, name: str = "server") -> Pair:
     """A certificate of a server at 127.0.0.1, or of a client."""
+    return _pair(name, issuer)
+
+
+def _pair(name: str, issuer: Pair | None) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    [common] = issuer.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return Pair(_certificate(name, key, str(common.value), issuer.key, authority=False), key)
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    authority: bool,
-) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    return (
+    may_sign = x509.BasicConstraints(ca=issuer is None, path_length=None)
+    made = (
         x509.CertificateBuilder()
-        .subject_name(_named(name))
-        .issuer_name(_named(issuer))
+        .subject_name(subject)
+        .issuer_name(issuer.certificate.subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(FROM)
         .not_valid_after(UNTIL)
-        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(may_sign, critical=True)
         .add_extension(names, critical=False)
-        .sign(issuer_key, hashes.SHA256())
+        .sign(issuer.key if issuer else key, hashes.SHA256())
     )
+    return Pair(made, key)

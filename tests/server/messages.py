@@ -1,7 +1,4 @@
-"""Messages of all RPCs that a server with a model "demo" answers: good ones, and how to spoil them.
-
-Strategies for fuzzing draw fields that fit the models of `fuzzed`, and others.
-"""
+"""Messages to a server with a model "demo": good ones of all RPCs, and how to spoil them."""
 
 from queue import SimpleQueue
 from typing import Any
@@ -10,7 +7,6 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.message import Message
-from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.utils.wire_tensors import put
@@ -53,6 +49,8 @@ GOOD: dict[str, Any] = {
         target=TARGET, hidden=HIDDEN, targets=put(pb.Tensor(), np.ones((ROWS, 2), np.int32))
     ),
 }
+LARGE = make_hidden(64)  # more than 100 us of an uncalibrated model: it goes to the pool
+LARGE_REQUEST = pb.TopKRequest(target=TARGET, hidden=put(pb.Tensor(), LARGE), k=3)
 RESPONSES = {rpc.name: rpc.response for rpc in RPCS}
 FIELDS = {rpc.name: rpc.field for rpc in RPCS}
 
@@ -88,12 +86,10 @@ def unreadable(server: Running, rpc: str, message: bytes) -> pb.Error:
 
 
 def error_of(failure: grpc.RpcError) -> pb.Error:
-    """The trailer of a failed call."""
     return pb.Error.FromString(dict(failure.trailing_metadata() or ())["logitsieve-error-bin"])
 
 
 def assert_alive(server: Running) -> None:
-    """It answers a good request."""
     response = server.raw("Decoder/TopK", GOOD["TopK"].SerializeToString())
     ids = pb.TopKResponse.FromString(response).ids
     assert (ids.rows, ids.cols) == (ROWS, 3)
@@ -132,218 +128,13 @@ class RawStream:
         return self.receive()
 
 
-Strategy = st.SearchStrategy[Any]
-
-UINT32_MAX = (1 << 32) - 1
-UINT32 = st.integers(0, 5) | st.integers(0, UINT32_MAX) | st.just(24)
-UINT64 = st.integers(0, (1 << 64) - 1)
-NAMES = st.text(max_size=5)
-NOT_FINITE = np.array([np.nan, np.inf, -np.inf], np.float32)
-
-
-def spoiled_hidden(place: int, value: float) -> pb.Tensor:
-    hidden = np.asarray(make_hidden(4), np.float32).copy()
-    hidden.ravel()[place] = value
-    return put(pb.Tensor(), hidden)
-
-
-TENSORS = st.builds(
-    pb.Tensor,
-    dtype=st.integers(0, 8),
-    rows=UINT32,
-    cols=UINT32,
-    data=st.binary(max_size=200) | st.just(bytes(96)) | st.just(b"\xff" * 96),
-)
-HIDDENS = (
-    st.just(GOOD["TopK"].hidden)
-    | st.builds(spoiled_hidden, st.integers(0, 95), st.sampled_from([*NOT_FINITE, 3e38]))
-    | st.builds(put, st.builds(pb.Tensor), st.builds(make_hidden, st.sampled_from([1, 64, 300])))
-    | TENSORS
-)
-HEADS = st.builds(
-    pb.Head,
-    name=st.sampled_from(["", "exact", "screen", "certified", "svd", "AUTO"]) | NAMES,
-    knobs=st.dictionaries(st.sampled_from(["probes", "rank", "self", "name", "x"]), st.floats()),
-)
-MODELS = (
-    st.sampled_from(["", "demo", "demo@1", "demo:canary", "demo@3", "other", "@", ":", "demo@1@1"])
-    | NAMES
-)
-NORMALIZERS: Any = st.integers(0, 7)
-TARGETS = (
-    st.builds(pb.Target, model=MODELS, head=HEADS, normalizer=NORMALIZERS, log_z_width=st.floats())
-    | st.builds(pb.Target, model=MODELS, min_precision=st.floats(), normalizer=NORMALIZERS)
-    | st.builds(pb.Target, model=MODELS, exact=st.booleans(), normalizer=NORMALIZERS)
-)
-# Vectors for the four rows that are asked about, and others.
-FITTING = st.builds(
-    tensor,
-    st.sampled_from([1, 4]),
-    st.sampled_from([4, 5]),
-    data=st.binary(min_size=16, max_size=16) | st.binary(min_size=20, max_size=20),
-)
-VECTORS = st.none() | FITTING | TENSORS
-EACH_ONE = pb.IdSets(
-    offsets=put(pb.Tensor(), np.arange(5, dtype=np.int32)),
-    ids=put(pb.Tensor(), np.arange(1, 5, dtype=np.int32)),
-)
-SETS = st.none() | st.builds(pb.IdSets, offsets=VECTORS, ids=VECTORS) | st.just(EACH_ONE)
-CONSTRAINTS = st.none() | st.builds(
-    pb.Constraints,
-    banned=SETS,
-    allowed=SETS,
-    biased=SETS,
-    bias=VECTORS,
-    repeated=SETS,
-    repetition_penalty=st.floats(),
-)
-SHARED: dict[str, Strategy] = {
-    "target": st.just(pb.Target(model="demo")) | TARGETS,
-    "hidden": HIDDENS,
-    "constraints": CONSTRAINTS,
-}
-DECODER: dict[str, Strategy] = {
-    "TopK": st.builds(pb.TopKRequest, **SHARED, k=UINT32),
-    "BeamStep": st.builds(
-        pb.BeamStepRequest,
-        **SHARED,
-        scores=VECTORS,
-        lengths=VECTORS,
-        finished=VECTORS,
-        beams_in=UINT32,
-        beams_out=UINT32,
-        eos_ids=st.lists(st.integers(-2, 400), max_size=3),
-        length_alpha=st.floats(),
-    ),
-    "Sample": st.builds(
-        pb.SampleRequest,
-        **SHARED,
-        samples=UINT32,
-        seeds=st.just(GOOD["Sample"].seeds) | VECTORS,
-        step=UINT64,
-        temperature=st.none() | st.floats(),
-        top_k=UINT32,
-        top_p=st.floats(),
-        min_p=st.floats(),
-    ),
-    "Score": st.builds(pb.ScoreRequest, **SHARED, targets=VECTORS),
-}
-DECODE: Strategy = st.one_of(
-    [
-        st.builds(
-            pb.DecodeRequest,
-            id=UINT64,
-            timeout_ms=st.sampled_from([0, 0, 1, 1000, UINT32_MAX]),
-            **{FIELDS[rpc]: requests},
-        )
-        for rpc, requests in DECODER.items()
-    ]
-)
-
-NUMBERS = st.sampled_from(["1", "2", "3", "9", "", "0", "01", "-1"]) | NAMES
-FOLDERS = st.sampled_from(["demo", "other", "", "..", "../demo", "demo/1"]) | NAMES
-ALIASES = st.sampled_from(["", "stable", "canary", "UP", "a b", "x" * 65]) | NAMES
-ADMIN: dict[str, Strategy] = {
-    "Load": st.builds(pb.LoadRequest, name=FOLDERS, version=NUMBERS, alias=ALIASES),
-    "Unload": st.builds(
-        pb.UnloadRequest, name=FOLDERS, version=NUMBERS, drain_ms=st.sampled_from([0, UINT32_MAX])
-    ),
-    "SetAlias": st.builds(pb.SetAliasRequest, name=FOLDERS, version=NUMBERS, alias=ALIASES),
-}
-READ: dict[str, Strategy] = {
-    "List": st.builds(
-        pb.ListModelsRequest, page_size=UINT32, page_token=NAMES | st.sampled_from(["demo@1"])
-    ),
-    "Get": st.builds(pb.GetModelRequest, model=MODELS),
-}
-
-SIZES = st.integers(-1, 4) | st.just(24) | st.integers(-(1 << 63), (1 << 63) - 1)
-FLOATS = st.floats(width=32)
-CONTENTS = st.builds(
-    kserve.InferTensorContents,
-    fp32_contents=st.lists(FLOATS, max_size=4),
-    int_contents=st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=2),
-    uint64_contents=st.lists(UINT64, max_size=4),
-    bool_contents=st.lists(st.booleans(), max_size=2),
-)
-VALUES = (
-    st.builds(kserve.InferParameter, string_param=st.sampled_from(["sample", "exact"]) | NAMES)
-    | st.builds(kserve.InferParameter, int64_param=st.integers(-1, 9) | SIZES)
-    | st.builds(kserve.InferParameter, uint64_param=UINT64)
-    | st.builds(kserve.InferParameter, double_param=st.floats())
-    | st.builds(kserve.InferParameter, bool_param=st.booleans())
-    | st.just(kserve.InferParameter())
-)
-TAKEN = "method head knobs.probes knobs. min_precision exact normalizer timeout step temperature"
-PARAMETERS = st.dictionaries(
-    st.sampled_from([*TAKEN.split(), "width", "top_k", "top_p", "min_p", "priority"]),
-    VALUES,
-    max_size=4,
-)
-ANY_INPUT = st.builds(
-    kserve.ModelInferRequest.InferInputTensor,
-    name=st.sampled_from(["hidden", "k", "samples", "seeds", "other"]),
-    datatype=st.sampled_from(["FP32", "FP16", "BF16", "INT32", "UINT64", "BOOL", "BYTES", ""]),
-    shape=st.lists(SIZES, max_size=3),
-    contents=st.none() | CONTENTS,
-    parameters=st.just({}) | PARAMETERS,
-)
-
-
 def typed(name: str, datatype: str, shape: list[int], **contents: list[Any]) -> Any:
     kind = kserve.ModelInferRequest.InferInputTensor
     held = kserve.InferTensorContents(**contents)
     return kind(name=name, datatype=datatype, shape=shape, contents=held)
 
 
-HIDDEN_VALUES = np.asarray(make_hidden(4), np.float32).ravel().tolist()
-GOOD_INPUTS = [
-    typed("hidden", "FP32", [4, 24], fp32_contents=HIDDEN_VALUES),
-    typed("k", "INT32", [1], int_contents=[3]),
-]
-DRAWN = [
-    typed("hidden", "FP32", [4, 24], fp32_contents=HIDDEN_VALUES),
-    typed("samples", "INT32", [1], int_contents=[2]),
-    typed("seeds", "UINT64", [4], uint64_contents=[1, 2, 3, 4]),
-]
-ONE_NAMED = {"name": MODELS, "version": NUMBERS}
-KSERVE: dict[str, Strategy] = {
-    "ServerLive": st.just(kserve.ServerLiveRequest()),
-    "ServerReady": st.just(kserve.ServerReadyRequest()),
-    "ServerMetadata": st.just(kserve.ServerMetadataRequest()),
-    "ModelReady": st.builds(kserve.ModelReadyRequest, **ONE_NAMED),
-    "ModelMetadata": st.builds(kserve.ModelMetadataRequest, **ONE_NAMED),
-    "ModelConfig": st.builds(kserve.ModelConfigRequest, **ONE_NAMED),
-    "RepositoryIndex": st.builds(
-        kserve.RepositoryIndexRequest, repository_name=st.just("") | NAMES, ready=st.booleans()
-    ),
-    "RepositoryModelLoad": st.builds(kserve.RepositoryModelLoadRequest, model_name=MODELS),
-    "ModelInfer": st.builds(
-        kserve.ModelInferRequest,
-        model_name=st.just("demo") | MODELS,
-        model_version=st.just("") | NUMBERS,
-        id=NAMES,
-        parameters=PARAMETERS,
-        inputs=st.sampled_from([GOOD_INPUTS, DRAWN]) | st.lists(ANY_INPUT, max_size=3),
-        outputs=st.lists(
-            st.builds(
-                kserve.ModelInferRequest.InferRequestedOutputTensor,
-                name=st.sampled_from(["ids", "logits", "log_probs", "log_z", "other"]),
-            ),
-            max_size=2,
-        ),
-        raw_input_contents=st.just([]) | st.lists(st.binary(max_size=100), max_size=3),
-    ),
-}
-KSERVE_ADMIN: dict[str, Strategy] = {
-    "RepositoryModelLoad": st.builds(
-        kserve.RepositoryModelLoadRequest,
-        repository_name=st.just("") | NAMES,
-        model_name=MODELS,
-        parameters=st.just({})
-        | st.just({"config": kserve.ModelRepositoryParameter(string_param="{}")}),
-    ),
-    "RepositoryModelUnload": st.builds(
-        kserve.RepositoryModelUnloadRequest, repository_name=st.just("") | NAMES, model_name=MODELS
-    ),
-}
+HIDDEN_INPUT = typed(
+    "hidden", "FP32", [4, 24], fp32_contents=np.float32(make_hidden(4)).ravel().tolist()
+)
+GOOD_INPUTS = [HIDDEN_INPUT, typed("k", "INT32", [1], int_contents=[3])]

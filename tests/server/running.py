@@ -23,10 +23,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from logitsieve.client import AdminClient, DecoderClient
 from logitsieve.evaluation import cpu_name
-from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig, Server, create_server
 from logitsieve.server.models.repository import Repository
-from tests.synthetic import certified_arrays, make_softmax, screen_arrays, svd_arrays
+from tests.synthetic import make_softmax, write_heads
 
 T = TypeVar("T")
 WAIT_S = 60.0  # a test that waits this long has failed
@@ -36,35 +35,22 @@ START_S = 240.0  # and a server that is not ready by then: a first start compile
 def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any) -> Path:
     """V = 300, D = 24, lists of 20 to 60 rows: from k = 61 on the fallback answers."""
     softmax = make_softmax(seed=version)
-    return write_index(
-        models / name / str(version),
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax)},
-        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1})},
-        default_head="screen",
-        **more,
-    )
+    return write_heads(models / name / str(version), softmax, "screen", **more)
 
 
 def write_whole(models: Path, name: str) -> Path:
     """A model with every head that a normalizer needs."""
-    softmax = make_softmax()
-    return write_index(
-        models / name / "1",
-        softmax=softmax,
-        parts={
-            "screen": screen_arrays(softmax),
-            "sketch": certified_arrays(softmax),
-            "svd": svd_arrays(softmax),
-        },
-        heads={
-            "exact": HeadEntry(),
-            "screen": HeadEntry("screen", {"probes": 1}),
-            "certified": HeadEntry("sketch"),
-            "svd": HeadEntry("svd"),
-        },
-        default_head="screen",
-    )
+    return write_heads(models / name / "1", make_softmax(), "screen", "certified", "svd")
+
+
+def write_four(models: Path) -> Path:
+    """demo@1 (stable), demo@2 (canary), other@1 with every head; demo@3 is broken."""
+    write_model(models)
+    write_model(models, version=2)
+    write_whole(models, "other")
+    (models / "demo" / "3").mkdir()
+    (models / "demo" / "aliases.json").write_text(json.dumps({"stable": 1, "canary": 2}))
+    return models
 
 
 def entries(
@@ -202,18 +188,13 @@ class Administered:
         info = self.run.client.model(model)
         return info.state, info.error
 
-    def health_of(self, service: str) -> int:
+    def health_of(self, service: str, until: int | None = None) -> int:
+        """The state of a service, at once or when it is that of `until`."""
         request = health_pb2.HealthCheckRequest(service=service)
         watch = HealthStub(self.run.channel).Watch(request, timeout=WAIT_S)
-        state = int(next(watch).status)
+        state = next(reply.status for reply in watch if until in (None, reply.status))
         watch.cancel()
-        return state
-
-    def wait_health(self, service: str, state: int) -> None:
-        request = health_pb2.HealthCheckRequest(service=service)
-        watch = HealthStub(self.run.channel).Watch(request, timeout=WAIT_S)
-        next(reply for reply in watch if reply.status == state)
-        watch.cancel()
+        return int(state)
 
 
 @contextmanager
@@ -230,11 +211,6 @@ def config_of(models: Path, cache: Path, **options: Any) -> ServeConfig:
     return config_for(models, kernel_cache=cache, drain_s=WAIT_S, **options)
 
 
-def code_of(failure: grpc.RpcError) -> grpc.StatusCode:
-    code: grpc.StatusCode = failure.code()
-    return code
-
-
 SERVER = """
 import json, resource, sys
 from pathlib import Path
@@ -248,9 +224,21 @@ serve(ServeConfig(**options))
 """
 
 
-class Started(NamedTuple):
-    """A server process, and where it listens."""
+WHERE = r"gRPC at ([^\s,]+), metrics at ([^\s\",]+)"
 
+
+def said_by(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """The first match in what a process says; AssertionError with all of it if there is none."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.search(pattern, line):
+            return found
+    raise AssertionError("".join(said) + f"exit code {process.wait(WAIT_S)}")
+
+
+class Started(NamedTuple):
     process: subprocess.Popen[str]
     address: str
     metrics: str
@@ -286,14 +274,7 @@ def started(
     env = os.environ | dict(environment or {})
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
-            assert process.stderr is not None
-            said = []
-            for line in process.stderr:
-                said.append(line)
-                if found := re.search(r"gRPC at ([^\s,]+), metrics at ([^\s\",]+)", line):
-                    break
-            else:
-                raise AssertionError("".join(said))
+            found = said_by(process, WHERE)
             yield Started(process, found[1], found[2])
         finally:
             process.kill()

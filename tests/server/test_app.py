@@ -1,11 +1,10 @@
 """The whole server: health, metrics, overload, deadlines, stopping."""
 
-import resource
 import socket
 import urllib.error
 import urllib.request
 from concurrent.futures import Future, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -16,18 +15,22 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InternalError,
-    InvalidRequest,
     ModelNotFound,
     Overloaded,
     Unavailable,
 )
 from logitsieve.client import DecoderClient
 from logitsieve.server import ServeConfig, create_server
-from logitsieve.utils.wire_tensors import put
+from logitsieve.server.http.listener import MOST_RESTING
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
-from tests.server.materials import Gate, gated
+from tests.refusals import refused
+from tests.server.conftest import Serve
+from tests.server.materials import Gate
+from tests.server.messages import LARGE, LARGE_REQUEST
 from tests.server.running import (
+    NOT_SERVING,
+    SERVING,
     START_S,
     WAIT_S,
     Loop,
@@ -38,10 +41,6 @@ from tests.server.running import (
     write_model,
 )
 from tests.synthetic import make_hidden
-
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-LARGE = make_hidden(64)  # more than 100 us of an uncalibrated model: it goes to the pool
 
 
 def get(server: Running, path: str, method: str = "GET") -> tuple[int, str]:
@@ -62,46 +61,36 @@ def value(server: Running, series: str) -> float:
 
 def test_health(server: Running) -> None:
     health = HealthStub(server.channel)
-    for service, state in {
-        "": SERVING,
-        "demo": SERVING,
-        "demo@2": SERVING,
-        "demo@3": NOT_SERVING,
-    }.items():
+    states = {"": SERVING, "demo": SERVING, "demo@2": SERVING, "demo@3": NOT_SERVING}
+    for service, state in states.items():
         request = health_pb2.HealthCheckRequest(service=service)
         assert health.Check(request, timeout=WAIT_S).status == state
     with pytest.raises(grpc.RpcError):
         health.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=WAIT_S)
 
 
-def test_http(server: Running) -> None:
+def test_the_http_port_answers_and_outlives_nonsense(server: Running) -> None:
     assert get(server, "/healthz") == (200, "alive\n")
     assert get(server, "/readyz") == (200, "ready\n")
     assert get(server, "/readyz", "HEAD") == (200, "")
     assert get(server, "/secrets")[0] == 404
     assert get(server, "/metrics", "POST")[0] == 405
-
-
-@pytest.mark.parametrize("sent", [b"\r\n\r\n", b"\xff" * 40_000, b"GET\r\n\r\n", b""])
-def test_the_http_port_outlives_nonsense(server: Running, sent: bytes) -> None:
     address = ("127.0.0.1", server.server.metrics_port)
-    with socket.create_connection(address, timeout=WAIT_S) as connection:
-        connection.sendall(sent)
-        connection.shutdown(socket.SHUT_WR)
-        try:
-            reply = connection.recv(1 << 16)
-        except ConnectionResetError:
-            reply = b""
-    assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
-    assert get(server, "/healthz")[0] == 200
+    for sent in (b"\r\n\r\n", b"\xff" * 40_000, b"GET\r\n\r\n", b""):
+        reply = b""
+        with socket.create_connection(address, timeout=WAIT_S) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):
+                reply = connection.recv(1 << 16)
+        assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
+        assert get(server, "/healthz")[0] == 200
 
 
 def test_connections_that_send_nothing_leave_grpc_alone(server: Running) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     address = ("127.0.0.1", server.server.metrics_port)
     with ExitStack() as silent:
-        for _ in range(1000):
+        for _ in range(3 * MOST_RESTING):
             silent.enter_context(socket.create_connection(address, timeout=WAIT_S))
         assert server.client.topk(make_hidden(1), 3, model="demo").ids.shape == (1, 3)
         assert get(server, "/healthz") == (200, "alive\n")
@@ -126,7 +115,7 @@ def test_metrics_count_what_was_answered(server: Running) -> None:
     assert get(server, "/metrics")[1].count("logitsieve_index_info{") == 3
 
 
-def test_requests_are_counted_by_version_and_alias(server: Running) -> None:
+def test_requests_are_counted_by_version_and_alias_that_there_are(server: Running) -> None:
     routed = {("demo@2", "2", ""), ("demo:canary", "2", "canary"), ("demo:stable", "1", "stable")}
     for model, version, alias in routed:
         by_rpc = f'{{alias="{alias}",model="demo",rpc="TopK",version="{version}"}}'
@@ -140,9 +129,6 @@ def test_requests_are_counted_by_version_and_alias(server: Running) -> None:
         assert server.client.topk(make_hidden(3), 5, model=model).answer.version == version
         after = [value(server, name) for name in series]
         assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 3]
-
-
-def test_what_clients_send_is_no_label(server: Running) -> None:
     with pytest.raises(ModelNotFound):
         server.client.topk(make_hidden(1), 1, model="made-up-name")
     text = get(server, "/metrics")[1]
@@ -152,8 +138,7 @@ def test_what_clients_send_is_no_label(server: Running) -> None:
 
 def send(server: Running, timeout: float = WAIT_S) -> Future[bytes]:
     call = server.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
-    request = pb.TopKRequest(target=pb.Target(model="demo"), hidden=put(pb.Tensor(), LARGE), k=3)
-    sent = call.future(request.SerializeToString(), timeout=timeout)
+    sent = call.future(LARGE_REQUEST.SerializeToString(), timeout=timeout)
     done: Future[bytes] = Future()
 
     def finish(call: grpc.Future) -> None:
@@ -211,9 +196,8 @@ def test_a_defect_is_an_incident_and_the_server_lives_on(
 
 def test_waiting_begins_when_the_client_does(tight: Running) -> None:
     call = tight.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
-    request = pb.TopKRequest(target=pb.Target(model="demo"), hidden=put(pb.Tensor(), LARGE), k=3)
     metadata = ((TIMEOUT, str(round(1000 * WAIT_S + 20_000))),)  # 20 s have gone
-    message = call(request.SerializeToString(), timeout=WAIT_S, metadata=metadata)
+    message = call(LARGE_REQUEST.SerializeToString(), timeout=WAIT_S, metadata=metadata)
     assert 19e9 < pb.TopKResponse.FromString(message).answer.queue_ns < 60e9
     assert value(tight, 'logitsieve_queue_seconds_sum{model="demo"}') > 19
     labels = '{alias="",model="demo",rpc="TopK",version="1"}'
@@ -221,10 +205,9 @@ def test_waiting_begins_when_the_client_does(tight: Running) -> None:
 
 
 def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(
-    loop: Loop, models: Path, kernel_cache: Path, gate: Gate
+    loop: Loop, serve: Serve, gate: Gate
 ) -> None:
-    config = config_for(models, kernel_cache=kernel_cache, drain_s=WAIT_S)
-    with running(loop, config, gated(config, gate)) as run:
+    with serve(gate, drain_s=WAIT_S) as run:
         watch = HealthStub(run.channel).Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
         assert next(watch).status == SERVING
         gate.shut()
@@ -246,9 +229,8 @@ def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(
 def test_a_port_that_is_taken(loop: Loop, server: Running, models: Path, option: str) -> None:
     taken = {"port": 0, "metrics_port": 0, "admin_port": 0, option: getattr(server.server, option)}
     second = create_server(ServeConfig(models=models, **taken))
-    with pytest.raises(InvalidRequest, match="free") as caught:
+    with refused(option, "free"):
         loop.run(second.start())
-    assert caught.value.field == option
     loop.run(second.stop())
 
 

@@ -2,12 +2,10 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,18 +20,8 @@ from logitsieve.client import DecoderClient
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import authority, signed_by
-from tests.server.running import WAIT_S, write_model
+from tests.server.running import WAIT_S, WHERE, said_by, started, write_model
 from tests.synthetic import make_hidden
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from logitsieve.server import ServeConfig, serve
-models, cache, port = sys.argv[1:]
-ports = {"port": int(port), "metrics_port": 0, "admin_port": 0}
-serve(ServeConfig(models=Path(models), kernel_cache=Path(cache), **ports))
-"""
-
 
 HELD = """
 import sys
@@ -69,41 +57,21 @@ def held(models: Path, cache: Path, what: str, drain_s: float) -> Iterator[subpr
             server.kill()
 
 
-@contextmanager
-def process(models: Path, cache: Path, port: int = 0) -> Iterator[subprocess.Popen[str]]:
-    arguments = [sys.executable, "-c", SCRIPT, str(models), str(cache), str(port)]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            yield server
-        finally:
-            server.kill()
-
-
-def where(server: subprocess.Popen[str]) -> tuple[str, str]:
-    assert server.stderr is not None
-    said = []
-    for line in server.stderr:
-        said.append(line)
-        if found := re.match(r"gRPC at (\S+), metrics at ([^\s,]+)", line):
-            return found[1], found[2]
-    raise AssertionError("".join(said))
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_it_leaves_with_0_when_told(
     tmp_path: Path, kernel_cache: Path, sent: signal.Signals
 ) -> None:
     write_model(tmp_path)
-    with process(tmp_path, kernel_cache) as server:
-        address, metrics = where(server)
-        with DecoderClient(address, timeout_s=WAIT_S) as client:
-            assert client.topk(make_hidden(1), 3).ids.shape == (1, 3)
-            with urllib.request.urlopen(metrics, timeout=WAIT_S) as page:
-                assert b'head="screen",model="demo",version="1"} 1.0' in page.read()
-            server.send_signal(sent)
-            rest = server.communicate(timeout=WAIT_S)[1]
-    assert server.returncode == 0
+    with (
+        started(tmp_path, kernel_cache) as server,
+        DecoderClient(server.address, timeout_s=WAIT_S) as client,
+    ):
+        assert client.topk(make_hidden(1), 3).ids.shape == (1, 3)
+        assert 'head="screen",model="demo",version="1"} 1.0' in server.page()
+        server.process.send_signal(sent)
+        rest = server.process.communicate(timeout=WAIT_S)[1]
+    assert server.process.returncode == 0
     assert rest == "stopping: 10 s for what is in flight\nstopped\n"
 
 
@@ -111,19 +79,10 @@ def test_it_leaves_with_0_when_told(
 def test_a_log_of_json_holds_nothing_else(tmp_path: Path, kernel_cache: Path) -> None:
     """The options come from the environment; a client that speaks no TLS lets gRPC's core write."""
     write_model(tmp_path)
-    pair = signed_by(authority())
-    (tmp_path / "key").write_bytes(pair.key_pem)
-    (tmp_path / "cert").write_bytes(pair.cert_pem)
-    given = {
-        "MODELS": tmp_path,
-        "KERNEL_CACHE": kernel_cache,
-        "LOG_FORMAT": "json",
-        "TLS_KEY": tmp_path / "key",
-        "TLS_CERT": tmp_path / "cert",
-        "ADMIN": 0,
-        "PORT": 0,
-        "METRICS_PORT": 0,
-    }
+    cert, key = signed_by(authority()).write(tmp_path)
+    given: dict[str, object] = {"MODELS": tmp_path, "KERNEL_CACHE": kernel_cache}
+    given |= {"LOG_FORMAT": "json", "TLS_KEY": key, "TLS_CERT": cert}
+    given |= dict.fromkeys(("ADMIN", "PORT", "METRICS_PORT"), 0)
     environment = {f"LOGITSIEVE_SERVE_{name}": str(value) for name, value in given.items()}
     command = [sys.executable, "-m", "logitsieve", "serve"]
     with subprocess.Popen(
@@ -151,13 +110,16 @@ def test_a_log_of_json_holds_nothing_else(tmp_path: Path, kernel_cache: Path) ->
 @pytest.mark.system
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path)
-    with process(tmp_path, kernel_cache) as first:
-        address = where(first)[0]
-        with process(tmp_path, kernel_cache, int(address.rpartition(":")[2])) as second:
-            said = second.communicate(timeout=WAIT_S)[1]
-        assert second.returncode == 1
-        assert f"InvalidRequest: port: got {address}, which is in use" in said.splitlines()[-1]
-        assert "add_port.cc" not in said
+    with (
+        started(tmp_path, kernel_cache) as first,
+        pytest.raises(AssertionError) as caught,
+        started(tmp_path, kernel_cache, port=first.port),
+    ):
+        pass
+    said = str(caught.value)
+    assert f"InvalidRequest: port: got {first.address}, which is in use" in said.splitlines()[-2]
+    assert said.endswith("\nexit code 1")
+    assert "add_port.cc" not in said
 
 
 def ask_and_leave(address: str) -> None:
@@ -171,7 +133,7 @@ def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, kernel_cache: Path,
     write_model(tmp_path)
     with held(tmp_path, kernel_cache, what, drain_s=0.0) as server:
         if what == "computing":
-            ask_and_leave(where(server)[0])
+            ask_and_leave(said_by(server, WHERE)[1])
         else:
             assert server.stderr is not None
             assert server.stderr.readline() == "loading\n"
@@ -188,7 +150,7 @@ def test_a_second_signal_ends_it_at_once(
     write_model(tmp_path)
     with (
         held(tmp_path, kernel_cache, "computing", drain_s=10 * WAIT_S) as server,
-        grpc.insecure_channel(where(server)[0]) as channel,
+        grpc.insecure_channel(said_by(server, WHERE)[1]) as channel,
     ):
         message = pb.TopKRequest(hidden=put(pb.Tensor(), make_hidden(64)), k=3)
         call = channel.unary_unary("/logitsieve.v1.Decoder/TopK")

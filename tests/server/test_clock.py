@@ -20,7 +20,7 @@ from logitsieve.api.errors import Unauthenticated
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
-from tests.server.materials import Pair, authority, signed_by
+from tests.server.materials import Pair, authority, signed_by, write_tokens
 from tests.server.messages import asked
 from tests.server.running import WAIT_S, Started, started, write_model
 from tests.server.test_tls import presented_at
@@ -76,7 +76,6 @@ class Scene(NamedTuple):
         return datetime.fromisoformat(next(line["time"] for line in said if line["event"] == event))
 
     def time_of_a_failure(self) -> datetime:
-        """As the log has it."""
         with self.client("no-token-of-this-server") as stranger, pytest.raises(Unauthenticated):
             stranger.topk(HIDDEN, 3)
         return self.time_of("request_failed")
@@ -87,9 +86,7 @@ def scene(tmp_path: Path, kernel_cache: Path) -> Iterator[Scene]:
     write_model(tmp_path / "models")
     ca = authority()
     cert, key = signed_by(ca).write(tmp_path)
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"read:{OLD}\n")
-    tokens.chmod(0o600)
+    tokens = write_tokens(tmp_path, f"read:{OLD}\n")
     clock = Clock(tmp_path / "clock")
     with started(
         tmp_path / "models",

@@ -39,7 +39,6 @@ def remote(server: Running, request: pytest.FixtureRequest) -> Iterator[Decoder]
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Two replies of the same kind."""
     assert type(one) is type(other)
     for name in one._fields[:-1]:
         assert_equal(getattr(one, name), getattr(other, name))
@@ -57,7 +56,7 @@ def assert_equal(one: np.ndarray, other: np.ndarray) -> None:
 
 
 def ask_topk(decoder: Decoder, hidden: Any, **options: Any) -> Any:
-    return decoder.topk(hidden, 5, **options)
+    return decoder.topk(hidden, 128 if len(hidden) == 2 else 5, **options)
 
 
 def ask_score(decoder: Decoder, hidden: Any, **options: Any) -> Any:
@@ -109,54 +108,44 @@ CONSTRAINTS = {
 }
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS)
+TARGETS: list[dict[str, Any]] = [
+    {},
+    {"head": "exact"},
+    {"head": "screen", "knobs": {"probes": 3}},
+    {"knobs": {"probes": 2}},
+    {"head": "AUTO"},
+    {"min_precision": 0.5},
+    {"exact": True, "head": "AUTO"},
+    {"exact": True},
+    {"normalizer": "candidates"},
+    {"normalizer": "exact", "head": "screen"},
+]
+HEADS, WIDTHS = ("screen", "certified", "exact", "svd"), (1e-9, 1e-3, np.float32(0.5))
+NAMES = (None, *NORMALIZER_CODES)
+OTHER: list[dict[str, Any]] = [
+    *({"head": head, "normalizer": name} for head in HEADS for name in NAMES),
+    *({"normalizer": name, "width": w} for name in (None, "certified", "exact") for w in WIDTHS),
+]
+# Rows, and options.
+CASES: list[tuple[int, dict[str, Any]]] = [
+    *((4, {"model": "demo", "constraints": each}) for each in CONSTRAINTS.values()),
+    *((rows, {"model": "demo", **target}) for rows in (2, 64) for target in TARGETS),
+    *((4, {"model": "other", **target}) for target in OTHER),
+]
+
+
+@pytest.mark.parametrize(("rows", "options"), CASES)
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_constraints(
-    remote: Decoder, local: LocalDecoder, ask: Ask, constraints: Constraints | None
+def test_constraints_and_targets(
+    remote: Decoder,
+    local: LocalDecoder,
+    whole: LocalDecoder,
+    ask: Ask,
+    rows: int,
+    options: dict[str, Any],
 ) -> None:
-    options = {"constraints": constraints, "model": "demo"}
-    assert_same(ask(remote, make_hidden(4), **options), ask(local, make_hidden(4), **options))
-
-
-@pytest.mark.parametrize("rows", [2, 64])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"head": "exact"},
-        {"head": "screen", "knobs": {"probes": 3}},
-        {"min_precision": 0.5},
-        {"exact": True},
-        {"normalizer": "candidates"},
-        {"normalizer": "exact", "head": "screen"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_targets(
-    remote: Decoder, local: LocalDecoder, ask: Ask, rows: int, options: dict[str, Any]
-) -> None:
-    options = {"model": "demo", **options}
-    assert_same(ask(remote, make_hidden(rows), **options), ask(local, make_hidden(rows), **options))
-
-
-@pytest.mark.parametrize("head", ["screen", "certified", "exact", "svd"])
-@pytest.mark.parametrize("normalizer", [None, *NORMALIZER_CODES])
-@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_normalizers(
-    remote: Decoder, whole: LocalDecoder, ask: Ask, normalizer: Any, head: str
-) -> None:
-    options = {"model": "other", "head": head, "normalizer": normalizer}
-    assert_same(ask(remote, make_hidden(4), **options), ask(whole, make_hidden(4), **options))
-
-
-@pytest.mark.parametrize("width", [1e-9, 1e-3, np.float32(0.5)])
-@pytest.mark.parametrize("normalizer", [None, "certified", "exact"])
-@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_widths(
-    remote: Decoder, whole: LocalDecoder, ask: Ask, normalizer: Any, width: float
-) -> None:
-    options = {"model": "other", "normalizer": normalizer, "width": width}
-    assert_same(ask(remote, make_hidden(4), **options), ask(whole, make_hidden(4), **options))
+    here, hidden = {"demo": local, "other": whole}[options["model"]], make_hidden(rows)
+    assert_same(ask(remote, hidden, **options), ask(here, hidden, **options))
 
 
 def test_what_is_known_of_log_z_arrives(remote: Decoder) -> None:
@@ -171,12 +160,8 @@ def test_what_is_known_of_log_z_arrives(remote: Decoder) -> None:
     assert sampled.log_z_error is not None
     assert sampled.log_z_error.shape == (3,)
     assert sampled.log_z_low is None
-
-
-def test_the_normalizer_that_was_chosen_is_named(remote: Decoder) -> None:
-    hidden = make_hidden(2)
     assert remote.topk(hidden, 1, model="demo").answer.normalizer == ""
-    assert remote.score(hidden, [1, 2], model="demo").answer.normalizer == "exact"
+    assert remote.score(hidden, [1, 2, 3], model="demo").answer.normalizer == "exact"
 
 
 def test_seeds_that_are_not_given_are_fresh(remote: Decoder) -> None:
@@ -203,29 +188,6 @@ def test_draws_are_proven_without_a_head(remote: Decoder, whole: LocalDecoder) -
         assert reply.answer.head == "certified"
         assert reply.answer.exact.all()
         assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
-
-
-@pytest.mark.parametrize(("rows", "k"), [(1, 1), (3, 128), (200, 5)])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"head": "exact"},
-        {"head": "screen", "knobs": {"probes": 3}},
-        {"knobs": {"probes": 2}},
-        {"head": "AUTO"},
-        {"min_precision": 0.5},
-        {"exact": True, "head": "AUTO"},
-        {"normalizer": "candidates"},
-        {"normalizer": "exact", "head": "screen"},
-    ],
-    ids=str,
-)
-def test_topk(
-    remote: Decoder, local: LocalDecoder, rows: int, k: int, options: dict[str, Any]
-) -> None:
-    hidden = make_hidden(rows)
-    assert_same(remote.topk(hidden, k, model="demo", **options), local.topk(hidden, k, **options))
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -292,126 +254,100 @@ def test_the_caller_owns_the_arrays(server: Running) -> None:
     assert reply.answer.queue_ns > 0
 
 
-@pytest.mark.parametrize(
-    ("hidden", "k", "options"),
-    [
-        (np.zeros((2, 23), np.float32), 1, {}),
-        (np.full((2, 24), np.nan, np.float32), 1, {}),
-        (np.array([[0.0] * 23 + [np.inf]]), 1, {}),
-        (np.full((1, 24), 1e39), 1, {}),
-        (np.zeros((0, 24), np.float32), 1, {}),
-        (np.zeros((2, 0), np.float32), 1, {}),
-        (np.zeros((1, 2, 24), np.float32), 1, {}),
-        (np.zeros((1, 24), np.int32), 1, {}),
-        (np.zeros((1, 24), bool), 1, {}),
-        ([[1.0], [1.0, 2.0]], 1, {}),
-        ("text", 1, {}),
-        (None, 1, {}),
-        (make_hidden(1), 0, {}),
-        (make_hidden(1), -1, {}),
-        (make_hidden(1), True, {}),
-        (make_hidden(1), 1.0, {}),
-        (make_hidden(1), 301, {}),
-        (make_hidden(1), 1 << 40, {}),
-        (make_hidden(1), 1, {"head": "svd"}),
-        (make_hidden(1), 1, {"knobs": {"speed": 3}}),
-        (make_hidden(1), 1, {"knobs": {"probes": 0.5}}),
-        (make_hidden(1), 1, {"knobs": {"probes": float("nan")}}),
-        (make_hidden(1), 1, {"knobs": {"self": 1}}),
-        (make_hidden(1), 0, {"min_precision": 0.9}),
-        (make_hidden(1), 301, {"exact": True}),
-        (make_hidden(1), 1, {"min_precision": 0}),
-        (make_hidden(1), 1, {"min_precision": 1.5}),
-        (make_hidden(1), 1, {"min_precision": float("nan")}),
-        (make_hidden(1), 1, {"min_precision": True}),
-        (make_hidden(1), 1, {"min_precision": "high"}),
-        (make_hidden(1), 1, {"min_precision": 0.9, "exact": True}),
-        (make_hidden(1), 1, {"min_precision": 0.9, "head": "screen"}),
-        (make_hidden(1), 1, {"min_precision": 0.9, "knobs": {"probes": 1}}),
-        (make_hidden(1), 1, {"exact": 1}),
-        (make_hidden(1), 1, {"exact": True, "head": "exact"}),
-        (make_hidden(1), 1, {"head": "AUTO", "knobs": {"probes": 1}}),
-        (make_hidden(1), 1, {"head": "auto"}),
-        (make_hidden(1), 1, {"normalizer": "lowrank"}),
-        (make_hidden(1), 1, {"normalizer": "certified"}),
-        (make_hidden(1), 1, {"normalizer": "none"}),
-        (make_hidden(1), 1, {"width": 0}),
-        (make_hidden(1), 1, {"width": 101}),
-        (make_hidden(1), 1, {"width": "narrow"}),
-        (make_hidden(1), 1, {"width": 0.1, "normalizer": "candidates"}),
-        (make_hidden(1), 1, {"width": 0.1, "normalizer": "certified"}),
-    ],
-)
-def test_refusals_name_the_same_field(
-    remote: Decoder, local: LocalDecoder, hidden: Any, k: Any, options: dict[str, Any]
-) -> None:
-    assert_refused_alike(remote, local, "topk", hidden, k, **options)
-
-
 HIDDEN = make_hidden(2)
-OUTSIDE = Constraints(allowed=[[1]] * 3)
+NAN, INF = float("nan"), float("inf")
+REFUSED_HIDDEN: list[Any] = [
+    np.zeros((2, 23), np.float32),
+    np.full((2, 24), np.nan, np.float32),
+    np.array([[0.0] * 23 + [np.inf]]),
+    np.full((1, 24), 1e39),
+    np.zeros((0, 24), np.float32),
+    np.zeros((2, 0), np.float32),
+    np.zeros((1, 2, 24), np.float32),
+    np.zeros((1, 24), np.int32),
+    np.zeros((1, 24), bool),
+    [[1.0], [1.0, 2.0]],
+    "text",
+    None,
+]
+# Of each method: arguments after hidden, and keywords with values that are refused.
+REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
+    "topk": {
+        "k": [0, -1, True, 1.0, 301, 1 << 40],
+        "head": ["svd", "auto"],
+        "knobs": [{"speed": 3}, {"probes": 0.5}, {"probes": NAN}, {"self": 1}],
+        "min_precision": [0, 1.5, NAN, True, "high"],
+        "exact": [1],
+        "normalizer": ["lowrank", "certified", "none"],
+        "width": [0, 101, "narrow"],
+        "constraints": [
+            Constraints(banned=[300]),
+            Constraints(banned=[-1]),
+            Constraints(biased=[1]),
+            Constraints(biased=[1, 1], bias=[1.0, 2.0]),
+        ],
+    },
+    "score": {
+        "targets": [[1, 2, 3], [1.0, 2.0], [1, 300], [1, -1], [[], []]],
+        "constraints": [Constraints(allowed=[[1]] * 3)],
+        "normalizer": ["none"],
+    },
+    "sample": {
+        "samples": [0, True],
+        "seeds": [[1], -1, 1 << 64],
+        "step": [-1],
+        "temperature": [-1.0, NAN],
+        "top_k": [-1],
+        "top_p": [0.0],
+        "min_p": [1.5],
+    },
+    "beam_step": {
+        "beams_in": [3, 0],
+        "beams_out": [0],
+        "scores": [[0.0], [0.0, NAN]],
+        "lengths": [[1.0, 2.0], [1, -2]],
+        "finished": [[1, 0], [True, False]],
+        "eos_ids": [[-1]],
+        "length_alpha": [100],
+    },
+}
+GIVEN: dict[str, dict[str, Any]] = {
+    "topk": {"k": 1},
+    "score": {"targets": [1, 2]},
+    "sample": {},
+    "beam_step": {"beams_in": 2, "beams_out": 2},
+}
+REFUSED = [
+    *(("topk", {"hidden": hidden}) for hidden in REFUSED_HIDDEN),
+    *(("score", {"hidden": hidden}) for hidden in REFUSED_HIDDEN[:2]),
+    *(
+        (method, {name: value})
+        for method, names in REFUSED_VALUES.items()
+        for name, values in names.items()
+        for value in values
+    ),
+    ("topk", {"k": 0, "min_precision": 0.9}),
+    ("topk", {"k": 301, "exact": True}),
+    ("topk", {"k": 2, "constraints": Constraints(allowed=[1])}),
+    ("topk", {"min_precision": 0.9, "exact": True}),
+    ("topk", {"min_precision": 0.9, "head": "screen"}),
+    ("topk", {"min_precision": 0.9, "knobs": {"probes": 1}}),
+    ("topk", {"exact": True, "head": "exact"}),
+    ("topk", {"head": "AUTO", "knobs": {"probes": 1}}),
+    ("topk", {"width": 0.1, "normalizer": "candidates"}),
+    ("topk", {"width": 0.1, "normalizer": "certified"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("method", "arguments", "options"),
-    [
-        ("score", (np.zeros((2, 23), np.float32), [1, 2]), {}),
-        ("score", (np.full((2, 24), np.inf, np.float32), [1, 2]), {}),
-        ("score", (HIDDEN, [1, 2, 3]), {}),
-        ("score", (HIDDEN, [1.0, 2.0]), {}),
-        ("score", (HIDDEN, [1, 300]), {}),
-        ("score", (HIDDEN, [1, -1]), {}),
-        ("score", (HIDDEN, [[], []]), {}),
-        ("score", (HIDDEN, [1, 2]), {"constraints": OUTSIDE}),
-        ("score", (HIDDEN, [1, 2]), {"normalizer": "none"}),
-        ("sample", (HIDDEN, 0), {}),
-        ("sample", (HIDDEN, True), {}),
-        ("sample", (HIDDEN,), {"seeds": [1]}),
-        ("sample", (HIDDEN,), {"seeds": -1}),
-        ("sample", (HIDDEN,), {"seeds": 1 << 64}),
-        ("sample", (HIDDEN,), {"step": -1}),
-        ("sample", (HIDDEN,), {"temperature": -1.0}),
-        ("sample", (HIDDEN,), {"temperature": float("nan")}),
-        ("sample", (HIDDEN,), {"top_k": -1}),
-        ("sample", (HIDDEN,), {"top_p": 0.0}),
-        ("sample", (HIDDEN,), {"min_p": 1.5}),
-        ("beam_step", (HIDDEN,), {"beams_in": 3}),
-        ("beam_step", (HIDDEN,), {"beams_in": 0}),
-        ("beam_step", (HIDDEN,), {"beams_out": 0}),
-        ("beam_step", (HIDDEN, [0.0]), {}),
-        ("beam_step", (HIDDEN, [0.0, float("nan")]), {}),
-        ("beam_step", (HIDDEN,), {"lengths": [1.0, 2.0]}),
-        ("beam_step", (HIDDEN,), {"lengths": [1, -2]}),
-        ("beam_step", (HIDDEN,), {"finished": [1, 0]}),
-        ("beam_step", (HIDDEN,), {"finished": [True, False]}),
-        ("beam_step", (HIDDEN,), {"eos_ids": [-1]}),
-        ("beam_step", (HIDDEN,), {"length_alpha": 100}),
-        ("topk", (HIDDEN, 1), {"constraints": Constraints(banned=[300])}),
-        ("topk", (HIDDEN, 1), {"constraints": Constraints(banned=[-1])}),
-        ("topk", (HIDDEN, 2), {"constraints": Constraints(allowed=[1])}),
-        ("topk", (HIDDEN, 1), {"constraints": Constraints(biased=[1])}),
-        ("topk", (HIDDEN, 1), {"constraints": Constraints(biased=[1, 1], bias=[1.0, 2.0])}),
-    ],
-)
-def test_other_refusals(
-    remote: Decoder,
-    local: LocalDecoder,
-    method: str,
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
+@pytest.mark.parametrize(("method", "wrong"), REFUSED)
+def test_refusals_name_the_same_field(
+    remote: Decoder, local: LocalDecoder, method: str, wrong: dict[str, Any]
 ) -> None:
-    if method == "beam_step":
-        options = {"beams_in": 2, "beams_out": 2, **options}
-    assert_refused_alike(remote, local, method, *arguments, **options)
-
-
-def assert_refused_alike(
-    remote: Decoder, local: LocalDecoder, method: str, *arguments: Any, **options: Any
-) -> None:
+    asked = {"hidden": HIDDEN, **GIVEN[method], **wrong}
     with pytest.raises(InvalidRequest) as in_process:
-        getattr(local, method)(*arguments, **options)
+        getattr(local, method)(**asked)
     with pytest.raises(InvalidRequest) as elsewhere:
-        getattr(remote, method)(*arguments, model="demo", **options)
+        getattr(remote, method)(**asked, model="demo")
     assert type(elsewhere.value) is type(in_process.value)
     assert elsewhere.value.field == in_process.value.field
     assert remote.topk(make_hidden(1), 1, model="demo").ids.shape == (1, 1)

@@ -20,18 +20,10 @@ from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.materials import Gate, gated
-from tests.server.messages import TARGET, RawStream, asked
-from tests.server.rpc.test_stream import LARGE_REQUEST
-from tests.server.running import (
-    WAIT_S,
-    Loop,
-    config_for,
-    lasting_port,
-    running,
-    started,
-    write_model,
-)
+from tests.server.conftest import Serve
+from tests.server.materials import Gate
+from tests.server.messages import LARGE_REQUEST, TARGET, RawStream, asked
+from tests.server.running import WAIT_S, lasting_port, started, write_model
 from tests.server.test_app import value
 from tests.synthetic import make_hidden
 
@@ -116,11 +108,9 @@ def test_no_call_fails_while_two_servers_are_restarted_in_turn(
 
 
 def test_a_client_that_vanishes_takes_along_what_has_not_begun(
-    loop: Loop, models: Path, kernel_cache: Path, expected: TopKReply
+    serve: Serve, gate: Gate, expected: TopKReply
 ) -> None:
-    gate = Gate()
-    config = config_for(models, kernel_cache=kernel_cache)
-    with running(loop, config, gated(config, gate)) as run:
+    with serve(gate) as run:
         gate.shut()
         message = asked("TopK", 1, LARGE_REQUEST).SerializeToString().hex()
         with subprocess.Popen(
@@ -141,10 +131,10 @@ def test_a_client_that_vanishes_takes_along_what_has_not_begun(
 
 
 def test_who_does_not_read_holds_up_nobody_and_loses_nothing(
-    loop: Loop, models: Path, kernel_cache: Path, expected: TopKReply
+    serve: Serve, expected: TopKReply
 ) -> None:
     messages = 500
-    with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
+    with serve() as run:
         slow = RawStream(run)
         request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=200)
         slow.send(*(asked("TopK", number, request) for number in range(messages)))

@@ -92,7 +92,6 @@ def assert_refused(done: subprocess.CompletedProcess[str], folder: Path) -> str:
 
 
 def left(folder: Path) -> set[str]:
-    """Files, and folders with files or without."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 

@@ -23,12 +23,13 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import ModelNotFound
 from logitsieve.client import AdminClient
-from logitsieve.server import Server, create_server
+from logitsieve.server import Server
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 from tests.server.faults import Walk
+from tests.server.materials import write_tokens
 from tests.server.messages import GOOD, GOOD_INPUTS, asked, changed
-from tests.server.running import START_S, WAIT_S, Loop, config_for, write_model
+from tests.server.running import WAIT_S, Loop, config_for, running, write_model
 
 # Coroutines that were made and not awaited, sockets of connections that were never made.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -99,20 +100,13 @@ def ports(
 ) -> Iterator[Ports]:
     folder = tmp_path_factory.mktemp("faults")
     write_model(folder / "models")
-    tokens = folder / "tokens"
-    tokens.write_text(f"admin:{TOKEN}\n")
-    tokens.chmod(0o600)
-    server = create_server(
-        config_for(folder / "models", tokens=tokens, kernel_cache=kernel_cache, console=False)
-    )
-    loop.run(server.start(), START_S)
-    options = [("grpc.enable_retries", 0)]
-    with (
-        grpc.insecure_channel(f"127.0.0.1:{server.port}", options) as public,
-        grpc.insecure_channel(f"127.0.0.1:{server.admin_port}", options) as admin,
-    ):
-        yield Ports(server, loop, public, admin)
-    loop.run(server.stop())
+    tokens = write_tokens(folder, f"admin:{TOKEN}\n")
+    config = config_for(folder / "models", tokens=tokens, kernel_cache=kernel_cache, console=False)
+    with running(loop, config) as run:
+        options = [("grpc.enable_retries", 0)]
+        address = f"127.0.0.1:{run.server.admin_port}"
+        with grpc.insecure_channel(address, options) as admin:
+            yield Ports(run.server, loop, run.channel, admin)
 
 
 def unary(method: str, request: Any, told: Any = TOLD) -> Callable[[Ports], str]:

@@ -15,12 +15,11 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import WAIT_S, started
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 pytestmark = pytest.mark.system
 
@@ -36,18 +35,13 @@ OWN_MB = 200  # of connections, and of what gRPC and the C library keep
 
 
 def memory_mb(process: int) -> dict[str, float]:
-    """VmRSS and VmHWM, the peak."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return {name: int(rest.split()[0]) / 1024 for name, _, rest in (x.partition(":") for x in lines)
             if name in ("VmRSS", "VmHWM")}  # fmt: skip
 
 
 def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, kernel_cache: Path) -> None:
-    softmax = make_softmax(dim=D)
-    write_index(
-        tmp_path / "models" / "demo" / "1", softmax=softmax, parts={}, heads={"exact": HeadEntry()},
-        default_head="exact",
-    )  # fmt: skip
+    write_heads(tmp_path / "models" / "demo" / "1", make_softmax(dim=D))
     limits = ServeConfig(max_k=1, max_samples=1, max_constraint_ids=0)
     longest = limits.max_message_bytes(D)
     hidden = make_hidden(limits.max_rows, D)

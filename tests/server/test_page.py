@@ -57,18 +57,11 @@ def test_a_training_loop_gets_the_same_numbers_in_process_and_over_grpc(
     assert (names["fixed"][~mask] == 0).all()
 
 
-def test_the_page_has_every_option() -> None:
+def test_the_page_has_every_option_and_its_file_can_be_read(tmp_path: Path) -> None:
     flags = re.findall(r"`--([a-z-]+)`", TEXT.partition("## Options")[2].partition("###")[0])
-    named = {flag.replace("-", "_") for flag in flags} - {
-        "no_admin",
-        "no_console",
-        "no_reflection",
-        "config",
-    }
+    switches = {"config", *(f"no_{name}" for name in ("admin", "console", "reflection"))}
+    named = {flag.replace("-", "_") for flag in flags} - switches
     assert named == {field.name for field in fields(ServeConfig)}
-
-
-def test_the_example_of_a_file_can_be_read(tmp_path: Path) -> None:
     [example] = re.findall(r"^```toml\n(.*?)^```", TEXT, re.M | re.S)
     file = tmp_path / "serve.toml"
     file.write_text(example, encoding="utf-8")

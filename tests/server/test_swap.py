@@ -4,22 +4,17 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import ids_by_digest
-from tests.server.messages import RawStream
+from tests.server.messages import TARGET, RawStream
 from tests.server.running import WAIT_S, Loop, Running, administered, config_of, write_model
 from tests.synthetic import make_hidden
 
 SWAPS = 100
 K = 5
-
-
-def request_of(hidden: np.ndarray) -> pb.TopKRequest:
-    return pb.TopKRequest(target=pb.Target(model="demo"), hidden=put(pb.Tensor(), hidden), k=K)
 
 
 class Asker:
@@ -28,7 +23,7 @@ class Asker:
     def __init__(self, run: Running, models: Path, rows: int, stream: bool) -> None:
         hidden = make_hidden(rows)
         self._expected = ids_by_digest(models, hidden, K)
-        self._request = request_of(hidden)
+        self._request = pb.TopKRequest(target=TARGET, hidden=put(pb.Tensor(), hidden), k=K)
         self._run, self._stream = run, stream
         self.first = threading.Event()
         self.versions: set[str] = set()

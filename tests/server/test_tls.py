@@ -4,8 +4,6 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +15,17 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
-from logitsieve.api.errors import InvalidRequest, ServiceError, Unauthenticated, Unavailable
+from logitsieve.api.errors import ServiceError, Unauthenticated, Unavailable
 from logitsieve.client import DecoderClient, Tls
-from logitsieve.server import Server, create_server
-from tests.server.materials import Pair, authority, signed_by
-from tests.server.running import START_S, WAIT_S, Loop, config_for, requests_total
+from logitsieve.server import create_server
+from tests.refusals import refused
+from tests.server.conftest import Serve
+from tests.server.materials import Pair, authority, signed_by, write_tokens
+from tests.server.running import WAIT_S, Loop, Running, config_for, requests_total
 from tests.synthetic import make_hidden
 
 READER, ADMIN = "a-token-of-readers", "the-token-of-the-admin"
 HIDDEN = make_hidden(2)
-
-
-@pytest.fixture(scope="module")
-def ca() -> Pair:
-    return authority()
 
 
 @pytest.fixture
@@ -45,35 +40,22 @@ def trusted(tmp_path: Path, ca: Pair) -> Path:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    file = tmp_path / "tokens"
-    file.write_text(f"read:{READER}\nadmin:{ADMIN}\n")
-    file.chmod(0o600)
-    return file
+    return write_tokens(tmp_path, f"read:{READER}\nadmin:{ADMIN}\n")
 
 
-@contextmanager
-def serving(loop: Loop, models: Path, kernel_cache: Path, **options: Any) -> Iterator[Server]:
-    server = create_server(config_for(models, kernel_cache=kernel_cache, **options))
-    try:
-        loop.run(server.start(), START_S)
-        yield server
-    finally:
-        loop.run(server.stop())
+def client(run: Running, **options: Any) -> DecoderClient:
+    return DecoderClient(run.address, timeout_s=WAIT_S, **options)
 
 
-def client(server: Server, **options: Any) -> DecoderClient:
-    return DecoderClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, **options)
-
-
-def hasty(server: Server, **options: Any) -> DecoderClient:
+def hasty(run: Running, **options: Any) -> DecoderClient:
     """One that is not to be answered: it is retried until its time is up."""
-    return DecoderClient(f"127.0.0.1:{server.port}", timeout_s=2.0, **options)
+    return DecoderClient(run.address, timeout_s=2.0, **options)
 
 
-def presented(server: Server) -> int:
+def presented(run: Running) -> int:
     """The serial number of the certificate that new connections see on both ports."""
-    serial = presented_at(server.port)
-    assert presented_at(server.admin_port) == serial
+    serial = presented_at(run.server.port)
+    assert presented_at(run.server.admin_port) == serial
     return serial
 
 
@@ -91,50 +73,38 @@ def presented_at(port: int) -> int:
 
 
 def test_certificates_are_renewed_while_it_serves(
-    loop: Loop,
-    models: Path,
-    kernel_cache: Path,
-    ca: Pair,
-    trusted: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    serve: Serve, ca: Pair, trusted: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second, third = signed_by(ca), signed_by(ca), signed_by(ca)
     cert, key = first.write(tmp_path)
-    with serving(loop, models, kernel_cache, tls_cert=cert, tls_key=key) as server:
-        with client(server, tls=Tls(ca=trusted)) as old:
+    with serve(tls_cert=cert, tls_key=key) as run:
+        with client(run, tls=Tls(ca=trusted)) as old:
             answered = old.topk(HIDDEN, 3, model="demo").ids
-            assert presented(server) == first.serial
+            assert presented(run) == first.serial
             second.write(tmp_path)
-            assert presented(server) == second.serial
+            assert presented(run) == second.serial
             key.write_text("broken")
-            assert presented(server) == second.serial
+            assert presented(run) == second.serial
             assert "the last good one stays" in caplog.text
             assert (old.topk(HIDDEN, 3, model="demo").ids == answered).all()
             third.write(tmp_path)
-            with client(server, tls=Tls(ca=trusted)) as new:
+            with client(run, tls=Tls(ca=trusted)) as new:
                 assert (new.topk(HIDDEN, 3, model="demo").ids == answered).all()
-            assert presented(server) == third.serial
-        with hasty(server) as plain, pytest.raises(ServiceError):
+            assert presented(run) == third.serial
+        with hasty(run) as plain, pytest.raises(ServiceError):
             plain.models()
         unknown, _ = authority("another").write(tmp_path, "unknown")
-        with hasty(server, tls=Tls(ca=unknown)) as suspicious, pytest.raises(Unavailable):
+        with hasty(run, tls=Tls(ca=unknown)) as suspicious, pytest.raises(Unavailable):
             suspicious.models()
 
 
 def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_token(
-    loop: Loop,
-    models: Path,
-    kernel_cache: Path,
-    ca: Pair,
-    trusted: Path,
-    tokens: Path,
-    tmp_path: Path,
+    serve: Serve, ca: Pair, trusted: Path, tokens: Path, tmp_path: Path
 ) -> None:
     cert, key = signed_by(ca).write(tmp_path)
     options = {"tls_cert": cert, "tls_key": key, "tokens": tokens, "host": "0.0.0.0"}
-    with serving(loop, models, kernel_cache, console=True, **options) as server:
-        port = server.metrics_port
+    with serve(console=True, **options) as run:
+        port = run.server.metrics_port
         context = ssl.create_default_context(cafile=str(trusted))
         request = urllib.request.Request(f"https://127.0.0.1:{port}/api/overview")
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -151,17 +121,17 @@ def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_token(
 
 
 def test_clients_show_their_certificates(
-    loop: Loop, models: Path, kernel_cache: Path, ca: Pair, trusted: Path, tmp_path: Path
+    serve: Serve, ca: Pair, trusted: Path, tmp_path: Path
 ) -> None:
     cert, key = signed_by(ca).write(tmp_path)
     known = signed_by(ca, "client").write(tmp_path, "client")
     stranger = signed_by(authority("another"), "stranger").write(tmp_path, "stranger")
     options = {"tls_cert": cert, "tls_key": key, "tls_client_ca": trusted}
-    with serving(loop, models, kernel_cache, **options) as server:
-        with client(server, tls=Tls(ca=trusted, cert=known[0], key=known[1])) as welcome:
+    with serve(**options) as run:
+        with client(run, tls=Tls(ca=trusted, cert=known[0], key=known[1])) as welcome:
             assert welcome.topk(HIDDEN, 3, model="demo").ids.shape == (2, 3)
         for tls in (Tls(ca=trusted), Tls(ca=trusted, cert=stranger[0], key=stranger[1])):
-            with hasty(server, tls=tls) as refused, pytest.raises(Unavailable):
+            with hasty(run, tls=tls) as refused, pytest.raises(Unavailable):
                 refused.models()
 
 
@@ -181,18 +151,16 @@ def code_of(channel: grpc.Channel, method: str, token: str = "", message: bytes 
     return "OK"
 
 
-def test_tokens_are_asked_for_by_every_rpc_but_health(
-    loop: Loop, models: Path, kernel_cache: Path, tokens: Path
-) -> None:
-    with serving(loop, models, kernel_cache, tokens=tokens, reflection=True) as server:
-        with client(server, token=READER) as reader, reader.stream() as stream:
+def test_tokens_are_asked_for_by_every_rpc_but_health(serve: Serve, tokens: Path) -> None:
+    with serve(tokens=tokens, reflection=True) as run:
+        with client(run, token=READER) as reader, reader.stream() as stream:
             answered = reader.topk(HIDDEN, 3, model="demo").ids
             assert (stream.topk(HIDDEN, 3, model="demo").ids == answered).all()
             assert reader.models()
-        with client(server, token=ADMIN) as admin:
+        with client(run, token=ADMIN) as admin:
             assert admin.models()
         for token in ("", READER[:-1], "another-token-of-readers"):
-            with client(server, token=token) as stranger:
+            with client(run, token=token) as stranger:
                 with pytest.raises(Unauthenticated) as caught:
                     stranger.topk(HIDDEN, 3, model="demo")
                 assert caught.value.field == "authorization"
@@ -201,7 +169,7 @@ def test_tokens_are_asked_for_by_every_rpc_but_health(
                 # Unavailable where the stream has been refused before it is used.
                 with stranger.stream() as stream, pytest.raises((Unauthenticated, Unavailable)):
                     stream.topk(HIDDEN, 3, model="demo")
-        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        with grpc.insecure_channel(run.address) as channel:
             check = HealthStub(channel).Check
             assert check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status == 1
             assert code_of(channel, "/logitsieve.v1.Models/Made-Up") == "UNAUTHENTICATED"
@@ -210,32 +178,19 @@ def test_tokens_are_asked_for_by_every_rpc_but_health(
                 reflect(channel, ())
             services = reflect(channel, (("authorization", f"Bearer {READER}"),))
             assert {"logitsieve.v1.Decoder", "logitsieve.v1.Models"} <= services
-        text = server.metrics.text().decode()
+        with grpc.insecure_channel(f"127.0.0.1:{run.server.admin_port}") as channel:
+            method = "/logitsieve.v1.Admin/Load"
+            assert code_of(channel, method) == "UNAUTHENTICATED"
+            assert code_of(channel, method, READER) == "PERMISSION_DENIED"
+            assert code_of(channel, method, ADMIN, b"\xff") == "INVALID_ARGUMENT"
+        text = run.server.metrics.text().decode()
         for rpc in ("TopK", "unknown"):
             assert requests_total(rpc, "unknown", "UNAUTHENTICATED") in text
         assert "Made-Up" not in text
 
 
-def test_the_admin_port_takes_the_admins_token(
-    loop: Loop, models: Path, kernel_cache: Path, tokens: Path
-) -> None:
-    with (
-        serving(loop, models, kernel_cache, tokens=tokens) as server,
-        grpc.insecure_channel(f"127.0.0.1:{server.admin_port}") as channel,
-    ):
-        method = "/logitsieve.v1.Admin/Load"
-        assert code_of(channel, method) == "UNAUTHENTICATED"
-        assert code_of(channel, method, READER) == "PERMISSION_DENIED"
-        assert code_of(channel, method, ADMIN, b"\xff") == "INVALID_ARGUMENT"
-
-
-def test_reflection_is_off_and_metadata_is_bounded(
-    loop: Loop, models: Path, kernel_cache: Path
-) -> None:
-    with (
-        serving(loop, models, kernel_cache) as server,
-        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-    ):
+def test_reflection_is_off_and_metadata_is_bounded(serve: Serve) -> None:
+    with serve() as run, grpc.insecure_channel(run.address) as channel:
         with pytest.raises(grpc.RpcError) as caught:
             reflect(channel, ())
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -248,27 +203,22 @@ def test_bad_files_are_said_before_models_load(
     loop: Loop, models: Path, pair: tuple[Path, Path]
 ) -> None:
     server = create_server(config_for(models, tls_cert=pair[0], tls_key=pair[0]))
-    with pytest.raises(InvalidRequest) as caught:
+    with refused("tls_cert"):
         loop.run(server.start())
-    assert caught.value.field == "tls_cert"
     loop.run(server.stop())
     assert server.repository.versions() == []
 
 
 def test_who_listens_beyond_this_machine_is_warned(
-    loop: Loop,
-    models: Path,
-    kernel_cache: Path,
-    pair: tuple[Path, Path],
-    caplog: pytest.LogCaptureFixture,
+    serve: Serve, pair: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(loop, models, kernel_cache, host="0.0.0.0"):
+    with serve(host="0.0.0.0"):
         pass
     assert caplog.text.count("no TLS and no tokens: whoever reaches it may call") == 1
     caplog.clear()
     tls = {"tls_cert": pair[0], "tls_key": pair[1]}
     for more in ({}, {"tls_client_ca": pair[0]}):
-        with serving(loop, models, kernel_cache, host="0.0.0.0", **tls | more):
+        with serve(host="0.0.0.0", **tls | more):
             pass
     assert caplog.text.count("whoever reaches it may call") == 1
     assert ": no tokens: whoever" in caplog.text

@@ -22,24 +22,16 @@ def stored(name: str) -> np.ndarray:
 
 
 @HALVES
-def test_every_value_is_widened_exactly(name: str) -> None:
+def test_every_value_is_widened_exactly_and_known_to_be_finite(name: str) -> None:
     values = widened(stored(name))
     assert values.dtype == np.float32
     assert values.ctypes.data % 64 == 0
     np.testing.assert_array_equal(values, EVERY.view(PEERS[name]).astype(np.float32))
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(np.signbit(values), EVERY >= 1 << 15)
-
-
-@HALVES
-def test_a_strided_matrix_is_widened_row_by_row(name: str) -> None:
     matrix = stored(name)[: 6 * 8].reshape(6, 8)[::2, 1:]
     np.testing.assert_array_equal(widened(matrix), widened(matrix.copy()))
     assert widened(matrix).flags.c_contiguous
-
-
-@HALVES
-def test_what_is_finite(name: str) -> None:
     np.testing.assert_array_equal(finite(stored(name)), np.isfinite(widened(stored(name))))
 
 

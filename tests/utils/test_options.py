@@ -49,15 +49,15 @@ def test_others_are_refused_by_name(name: str, value: Any, allowed: str) -> None
 
 
 class Clock:
-    """Seconds that a test sets."""
-
     now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
 
-def test_progress_is_said_of_a_long_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_said_of_a_long_run_alone_and_by_its_share(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     clock = Clock()
     lines = StageLines("build", clock)
     for clock.now in (0.0, QUIET_S / 2, QUIET_S * 0.99):
@@ -79,9 +79,6 @@ def test_progress_is_said_of_a_long_run_alone(capsys: pytest.CaptureFixture[str]
     seen: list[str] = []
     to_progress(lambda stage, done, total: seen.append(stage), "build")("fit", 0, 1)
     assert seen == ["fit"]
-
-
-def test_a_long_stage_prints_its_share(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     lines = StageLines("build", clock)
     for clock.now, done in ((4.0, 100), (13.9, 300), (14.0, 350), (20.0, 500), (24.5, 600)):

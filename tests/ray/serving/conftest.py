@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from logitsieve.client import DecoderClient
-from logitsieve.index import HeadEntry, split_index, write_index
+from logitsieve.index import split_index
 from logitsieve.ray.serving.options import RayOptions
 from logitsieve.server.config import ServeConfig
 from tests.ray.conftest import INGRESS
 from tests.server.running import lasting_port
-from tests.synthetic import certified_arrays, make_softmax
+from tests.synthetic import make_softmax, write_heads
 
 V, D = 1500, 32
 
@@ -19,10 +19,7 @@ V, D = 1500, 32
 def write_lm(folder: Path, version: int) -> Path:
     """lm@`version` in one piece, V = 1,500, D = 32."""
     softmax = make_softmax(vocab_size=V, dim=D, seed=version)
-    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
-    parts = {"sketch": certified_arrays(softmax)}
-    path = folder / "lm" / str(version)
-    return write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="certified")
+    return write_heads(folder / "lm" / str(version), softmax, "certified")
 
 
 class Deployed(NamedTuple):

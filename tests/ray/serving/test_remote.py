@@ -68,15 +68,12 @@ def test_a_call_carries_its_method_and_the_seconds_left() -> None:
     assert 400 < handle.asked[-1][3] <= 500
 
 
-def test_another_replica_is_asked_where_one_dies() -> None:
+def test_another_replica_is_asked_where_one_dies_and_none_after_an_error() -> None:
     handle = Handle((0.1, LOST), (0.0, LOST), (0.1, REPLY))
     assert decoder_of(handle).score(HIDDEN, [[1]]) == REPLY
     lefts = [question[3] for question in handle.asked]
     assert lefts == sorted(lefts, reverse=True)
     assert len(set(lefts)) == 3
-
-
-def test_errors_of_a_replica_are_raised_without_another_call() -> None:
     handle = Handle((0.1, InvalidRequest("hidden", "nan", "finite numbers")))
     with pytest.raises(InvalidRequest, match="hidden: got nan, allowed: finite numbers"):
         decoder_of(handle).topk(HIDDEN, 5)

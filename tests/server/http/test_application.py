@@ -10,29 +10,17 @@ from logitsieve.api.errors import MissingExtra
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.http.application import ServerView, application, open_console
 from logitsieve.server.models.routes import Routes
-from tests.server.running import Loop, config_for, running
+from tests.server.conftest import Serve
 
 
-@pytest.fixture
-def client() -> TestClient:
-    return TestClient(application(lambda: b"series 1\n", lambda: False))
-
-
-def test_a_scrape_has_the_type_of_prometheus(client: TestClient) -> None:
+def test_a_server_without_a_console_that_is_not_ready() -> None:
+    client = TestClient(application(lambda: b"series 1\n", lambda: False))
     reply = client.get("/metrics")
     assert reply.text == "series 1\n"
     assert reply.headers["content-type"].startswith("text/plain; version=")
-
-
-def test_alive_but_not_ready(client: TestClient) -> None:
     assert (client.get("/healthz").status_code, client.get("/healthz").text) == (200, "alive\n")
     assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "not ready\n")
-
-
-def test_a_server_that_stops_is_alive_to_drain_and_not_ready() -> None:
-    client = TestClient(application(lambda: b"", lambda: True, lambda: True))
-    assert (client.get("/healthz").status_code, client.get("/healthz").text) == (200, "draining\n")
-    assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "draining\n")
+    assert client.get("/").status_code == client.get("/api/overview").status_code == 404
 
 
 def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,11 +32,6 @@ def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) ->
     assert reply.status_code == 500
     assert "secret" not in reply.text
     assert reply.text.rpartition(" ")[2].strip() in caplog.text
-
-
-def test_no_console_without_one() -> None:
-    client = TestClient(application(lambda: b"", lambda: True))
-    assert client.get("/").status_code == client.get("/api/overview").status_code == 404
 
 
 def view(console: bool | None) -> ServerView:
@@ -63,33 +46,16 @@ def view(console: bool | None) -> ServerView:
     )
 
 
-def test_a_console_is_found_by_its_entry_point() -> None:
+def test_a_console_is_found_by_its_entry_point_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for asked in (True, None):
         console = open_console(view(asked))
         assert console is not None
         assert type(console).__module__.startswith("logitsieve.console.")
         console.close()
     assert open_console(view(False)) is None
-
-
-def without_jinja(name: str) -> object:
-    return None if name == "jinja2" else object()
-
-
-def test_a_server_without_the_extra_serves_all_but_a_console(
-    loop: Loop, models: Path, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("logitsieve.utils.environment.find_spec", without_jinja)
-    with pytest.raises(MissingExtra, match=r"jinja2 is not installed: .*'logitsieve\[console\]'"):
-        open_console(view(True))
-    with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
-        assert run.server.console is None
-        assert run.server.http_scheme == "http"
-
-
-def test_an_old_installation_declares_no_console(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # An old installation declares none.
     metadata = tmp_path / "logitsieve-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Name: logitsieve\nVersion: 0\n")
@@ -97,3 +63,15 @@ def test_an_old_installation_declares_no_console(
     assert open_console(view(None)) is None
     with pytest.raises(MissingExtra, match=r"logitsieve\[console\]"):
         open_console(view(True))
+
+
+def test_a_server_without_the_extra_serves_all_but_a_console(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = "logitsieve.utils.environment.find_spec"
+    monkeypatch.setattr(found, lambda name: None if name == "jinja2" else object())
+    with pytest.raises(MissingExtra, match=r"jinja2 is not installed: .*'logitsieve\[console\]'"):
+        open_console(view(True))
+    with serve() as run:
+        assert run.server.console is None
+        assert run.server.http_scheme == "http"

@@ -1,5 +1,7 @@
 """Inputs of ModelInfer, as Triton's own client makes them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,5 +30,9 @@ def whole(name: str, value: int) -> Any:
     return given(name, np.array([value], np.int32), "INT32")
 
 
-def code_of(caught: pytest.ExceptionInfo[InferenceServerException]) -> str:
-    return str(caught.value.status()).removeprefix("StatusCode.")
+@contextmanager
+def raised(code: str, said: str = "") -> Iterator[None]:
+    with pytest.raises(InferenceServerException) as caught:
+        yield
+    assert caught.value.status() == f"StatusCode.{code}"
+    assert said in str(caught.value)

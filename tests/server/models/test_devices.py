@@ -14,83 +14,61 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client import CollectorRegistry, generate_latest
 
-from logitsieve.api.errors import (
-    DeviceExhausted,
-    DeviceLost,
-    InvalidRequest,
-    Overloaded,
-    Unavailable,
-)
+from logitsieve.api.errors import DeviceExhausted, DeviceLost, Overloaded, Unavailable
 from logitsieve.client import AdminClient, DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.device import Memory
-from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index import Index, open_index
 from logitsieve.server import ServeConfig, create_server
 from logitsieve.server.metrics import Devices
 from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
-from logitsieve.v1 import decoder_pb2 as pb
 from tests.deploy.dockerfile import REPOSITORY
-from tests.server.materials import Gate, gated
-from tests.server.messages import TARGET
-from tests.server.rpc.test_stream import LARGE_REQUEST
-from tests.server.running import START_S, WAIT_S, Loop, Running, config_for, running
-from tests.server.test_app import LARGE, get, value
-from tests.synthetic import make_hidden, make_softmax
+from tests.refusals import refused
+from tests.server.conftest import Serve
+from tests.server.materials import Gate
+from tests.server.messages import LARGE, LARGE_REQUEST
+from tests.server.running import START_S, WAIT_S, WHERE, Loop, Running, config_for, running, said_by
+from tests.server.test_app import get, value
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 LOST = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def write_exact(models: Path, name: str, **more: Any) -> Path:
-    return write_index(
-        models / name / "1",
-        softmax=make_softmax(),
-        parts={},
-        heads={"exact": HeadEntry()},
-        default_head="exact",
-        **more,
-    )
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    write_exact(folder, "demo")
+    write_heads(folder / "demo" / "1", make_softmax())
     return folder
 
 
 @pytest.fixture(scope="module")
-def on_gpu(loop: Loop, folder: Path, kernel_cache: Path) -> Iterator[Running]:
-    config = config_for(folder, kernel_cache=kernel_cache, device="cuda", threads=2)
+def on_gpu(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
+    config = config_for(models, kernel_cache=kernel_cache, device="cuda", threads=2)
     with running(loop, config) as run:
         yield run
 
 
-def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running, folder: Path) -> None:
+def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running, models: Path) -> None:
     hidden, batches = make_hidden(3), value(on_gpu, "logitsieve_batch_rows_count")
-    host = LocalDecoder(open_index(folder / "demo" / "1")).topk(hidden, 5)
+    host = LocalDecoder(open_index(models / "demo" / "1")).topk(hidden, 5)
     top = on_gpu.client.topk(hidden, 5, model="demo")
     np.testing.assert_array_equal(top.ids, host.ids)
     np.testing.assert_array_equal(top.logits, host.logits)
     assert get(on_gpu, "/readyz")[0] == 200
     # However small it is: the loop does not wait for a GPU.
     assert value(on_gpu, "logitsieve_batch_rows_count") == batches + 1
-
-
-def test_a_model_tells_where_it_answers(on_gpu: Running) -> None:
     info = re.findall(r'index_info{device="(.+?)".*model="(.+?)"', get(on_gpu, "/metrics")[1])
     assert info == [("cuda", "demo")]
 
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_loads(
-    loop: Loop, folder: Path, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    config = config_for(folder, device="cuda:99")
-    with pytest.raises(InvalidRequest, match=r"device: got 'cuda:99', allowed: cpu") as caught:
-        loop.run(create_server(config).start(), START_S)
-    assert caught.value.field == "device"
+    with refused("device", r"device: got 'cuda:99', allowed: cpu"):
+        loop.run(create_server(config_for(models, device="cuda:99")).start(), START_S)
 
 
 def test_the_memory_of_the_gpu_by_its_own_name() -> None:
@@ -104,18 +82,16 @@ def test_the_memory_of_the_gpu_by_its_own_name() -> None:
 
 
 @pytest.fixture
-def doubled(loop: Loop, folder: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
+def doubled(serve: Serve, gate: Gate) -> Iterator[Running]:
     """A gate before each computation, which can fail as a GPU does."""
-    config = config_for(folder, kernel_cache=kernel_cache, drain_s=WAIT_S)
-    with running(loop, config, gated(config, gate)) as run:
+    with serve(gate, drain_s=WAIT_S) as run:
         yield run
 
 
 def test_a_full_gpu_is_an_overload_and_the_server_lives(doubled: Running, gate: Gate) -> None:
     gate.failure = DeviceExhausted("cuda:0")
-    request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=5)
     with pytest.raises(grpc.RpcError) as caught:
-        doubled.raw("Decoder/TopK", request.SerializeToString())
+        doubled.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (PUSHBACK, str(EXHAUSTED_RETRY_MS)) in caught.value.trailing_metadata()
     with pytest.raises(Overloaded):
@@ -128,9 +104,8 @@ def test_a_full_gpu_is_an_overload_and_the_server_lives(doubled: Running, gate: 
 
 def test_with_a_lost_gpu_nothing_is_served(doubled: Running, gate: Gate) -> None:
     gate.failure = LOST
-    request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=5)
     with pytest.raises(grpc.RpcError) as caught:
-        doubled.raw("Decoder/TopK", request.SerializeToString())
+        doubled.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     doubled.loop.run(doubled.server.losing.wait())
     assert doubled.server.lost is LOST
@@ -146,9 +121,9 @@ def failing(path: Path, config: ServeConfig, progress: Any) -> Index:
 
 
 def test_a_gpu_lost_while_loading_is_no_fault_of_the_version(
-    loop: Loop, folder: Path, kernel_cache: Path
+    loop: Loop, models: Path, kernel_cache: Path
 ) -> None:
-    config = config_for(folder, kernel_cache=kernel_cache)
+    config = config_for(models, kernel_cache=kernel_cache)
     server = create_server(config, repository=Repository(config, failing))
     with pytest.raises(DeviceLost):
         loop.run(server.start(), START_S)
@@ -156,14 +131,14 @@ def test_a_gpu_lost_while_loading_is_no_fault_of_the_version(
 
 
 def test_a_gpu_lost_by_a_load_ends_a_server_that_serves(
-    loop: Loop, folder: Path, kernel_cache: Path
+    loop: Loop, models: Path, kernel_cache: Path
 ) -> None:
     first = True
 
     def opener(path: Path, config: ServeConfig, progress: Any) -> Opened:
         return (open_configured if first else failing)(path, config, progress)
 
-    config = config_for(folder, kernel_cache=kernel_cache)
+    config = config_for(models, kernel_cache=kernel_cache)
     with running(loop, config, Repository(config, opener)) as run:
         first = False
         with (
@@ -202,14 +177,12 @@ def keep_asking(client: DecoderClient) -> None:
 
 
 @pytest.mark.system
-def test_the_process_leaves_with_a_lost_gpu(folder: Path, kernel_cache: Path) -> None:
-    command = [sys.executable, "-c", LOSING, str(folder), str(kernel_cache)]
+def test_the_process_leaves_with_a_lost_gpu(models: Path, kernel_cache: Path) -> None:
+    command = [sys.executable, "-c", LOSING, str(models), str(kernel_cache)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
     ) as server:
-        assert server.stderr is not None
-        found = next(filter(None, (re.match(r"gRPC at (\S+),", line) for line in server.stderr)))
-        with DecoderClient(found[1], timeout_s=WAIT_S) as client:
+        with DecoderClient(said_by(server, WHERE)[1], timeout_s=WAIT_S) as client:
             assert client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
             assert server.stdin is not None
             server.stdin.write("\n")

@@ -38,15 +38,12 @@ def test_noise_does_not_refute_a_point_that_is_just_precise_enough(target: float
     assert sum(rows < most for rows in found) <= 3
 
 
-def test_a_drift_is_seen_in_two_windows_and_a_small_one_within_some() -> None:
+def test_a_drift_is_seen_soon_and_ks_points_and_precisions_are_judged_apart() -> None:
     assert {refuted_after(0.99, 0.6, seed, 900) for seed in range(20)} == {
         200
     }  # docs/monitoring.md
     found = [refuted_after(0.99, 0.94, seed, 30 * WINDOW) for seed in range(20)]
     assert max(found) < 30 * WINDOW
-
-
-def test_ks_points_and_precisions_are_judged_apart() -> None:
     guard, other = DriftGuard(), make_point("screen", probes=2)
     for _ in range(2 * WINDOW):
         guard.add(POINT.setting, {1: 1.0, 5: 0.2})

@@ -10,6 +10,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.utils.options import no_progress
+from tests.refusals import refused
 from tests.server.running import WAIT_S, config_for, write_model
 
 
@@ -20,30 +21,29 @@ def loaded(folder: Path, kernel_cache: Path, **options: Any) -> Repository:
     return repository
 
 
-def test_names_versions_and_aliases(tmp_path: Path, kernel_cache: Path) -> None:
+def test_names_versions_aliases_and_what_is_missing(tmp_path: Path, kernel_cache: Path) -> None:
     for version in (1, 2, 10):
         write_model(tmp_path, "demo", version)
     aliases = tmp_path / "demo" / "aliases.json"
     assert loaded(tmp_path, kernel_cache).routes.served("demo").decoder.version == "10"
     aliases.write_text(json.dumps({"stable": 2, "canary": 10}))
     repository = loaded(tmp_path, kernel_cache)
-    for model, number in {
-        "": "2",
-        "demo": "2",
-        "demo@1": "1",
-        "demo:stable": "2",
-        "demo:canary": "10",
-    }.items():
+    named = {"": "2", "demo": "2", "demo@1": "1", "demo:stable": "2", "demo:canary": "10"}
+    for model, number in named.items():
         assert repository.routes.served(model).decoder.version == number
     assert [version.label for version in repository.versions()] == ["demo@1", "demo@2", "demo@10"]
     assert repository.routes.aliases_of(repository.routes.get("demo@10")) == ["canary"]
-
-
-def test_an_empty_name_must_mean_one_model(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path, "a")
-    write_model(tmp_path, "b")
-    with pytest.raises(InvalidRequest, match="a, b"):
-        loaded(tmp_path, kernel_cache).routes.served("")
+    repository = loaded(tmp_path, kernel_cache)
+    with pytest.raises(InvalidRequest, match="a, demo"):  # an empty name must mean one model
+        repository.routes.served("")
+    for model, known in {
+        "demo@9": r"demo \(versions 1, 2, 10; aliases canary, stable\)",
+        "a:stable": r"a \(versions 1; no alias\)",
+        "b": "a, demo",
+    }.items():
+        with pytest.raises(ModelNotFound, match=f"no '{model}' here, there are: {known}$"):
+            repository.routes.served(model)
 
 
 def test_a_broken_version_keeps_its_error_and_the_others_serve(
@@ -59,13 +59,7 @@ def test_a_broken_version_keeps_its_error_and_the_others_serve(
     assert "manifest.json" in repository.routes.get("demo@2").error
     with pytest.raises(ModelNotFound, match=r"manifest\.json"):
         repository.routes.served("demo@2")
-
-
-def test_an_alias_never_means_another_version(
-    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_model(tmp_path, "demo", 1)
-    (tmp_path / "demo" / "2").mkdir()
+    # An alias never means another version.
     (tmp_path / "demo" / "aliases.json").write_text('{"stable": 2, "old": 7}')
     repository = loaded(tmp_path, kernel_cache)
     for model in ("demo", "demo:stable", "demo:old"):
@@ -74,13 +68,10 @@ def test_an_alias_never_means_another_version(
     assert repository.routes.served("demo@1").decoder.version == "1"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"stable": "1"}', '{"stable": true}', '{"UP": 1}'])
-def test_a_spoiled_aliases_file_fails_its_model_only(
-    tmp_path: Path, kernel_cache: Path, text: str
-) -> None:
+def test_a_spoiled_aliases_file_fails_its_model_only(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path, "demo")
     write_model(tmp_path, "other")
-    (tmp_path / "demo" / "aliases.json").write_text(text)
+    (tmp_path / "demo" / "aliases.json").write_text('{"stable": "1"}')
     repository = loaded(tmp_path, kernel_cache)
     assert "aliases.json" in repository.routes.get("demo").error
     assert repository.routes.served("other").decoder.name == "other"
@@ -104,39 +95,16 @@ def test_a_defect_in_one_version_is_logged_whole(
 
 
 def test_what_is_no_index_folder_is_left_alone(tmp_path: Path) -> None:
-    for folder in (".tmp-1/1", "UPPER/1", "demo/0", "demo/01", "demo/.tmp-2", "demo/7"):
-        (tmp_path / folder).mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "missing"):
+        with refused("models"):
+            Repository(config_for(folder)).find()
+    for name in (".tmp-1/1", "UPPER/1", "demo/0", "demo/01", "demo/.tmp-2", "demo/7"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "README").write_text("")
     assert Repository(config_for(tmp_path)).find() == [("demo", 7)]
-
-
-def test_a_models_own_folder_is_one_too_deep(tmp_path: Path) -> None:
-    write_model(tmp_path, "demo")
-    with pytest.raises(InvalidRequest, match=f"one folder up, {tmp_path}") as caught:
-        Repository(config_for(tmp_path / "demo")).find()
-    assert caught.value.field == "models"
-
-
-def test_what_is_missing_is_answered_by_what_there_is(tmp_path: Path, kernel_cache: Path) -> None:
-    write_model(tmp_path, "a")
-    for version in (1, 2):
-        write_model(tmp_path, "demo", version)
-    (tmp_path / "demo" / "aliases.json").write_text('{"stable": 2, "canary": 1}')
-    repository = loaded(tmp_path, kernel_cache)
-    for model, known in {
-        "demo@9": r"demo \(versions 1, 2; aliases canary, stable\)",
-        "a:stable": r"a \(versions 1; no alias\)",
-        "b": "a, demo",
-    }.items():
-        with pytest.raises(ModelNotFound, match=f"no '{model}' here, there are: {known}$"):
-            repository.routes.served(model)
-
-
-@pytest.mark.parametrize("folder", [".", "missing"])
-def test_no_index_at_all(tmp_path: Path, folder: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        Repository(config_for(tmp_path / folder)).find()
-    assert caught.value.field == "models"
+    write_model(tmp_path, "own")
+    with refused("models", f"one folder up, {tmp_path}"):
+        Repository(config_for(tmp_path / "own")).find()
 
 
 def test_a_change_waits_while_an_alias_is_being_written(tmp_path: Path, kernel_cache: Path) -> None:

@@ -81,7 +81,7 @@ def served(tmp_path: Path, kernel_cache: Path) -> Served:
     return Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
 
 
-def test_requests_of_different_widths_are_answered_apart(served: Served) -> None:
+def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Served) -> None:
     """The batcher merges requests of one point."""
     aims = [to_point_request(pb.Target(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
     plain, one, other, again = (served.choose(aim, 1, 1) for aim in aims)
@@ -89,6 +89,15 @@ def test_requests_of_different_widths_are_answered_apart(served: Served) -> None
     assert len({plain.engine, one.engine, other.engine}) == 3
     assert (plain.engine.normalizer, one.engine.normalizer) == ("", "exact")
     assert plain.us_per_row < one.us_per_row == other.us_per_row
+    one, same, other = (
+        served.choose(to_point_request(pb.Target(head=pb.Head(name=head))), 1, 1)
+        for head in ("screen", "screen", "exact")
+    )
+    assert one.pace is same.pace
+    one.pace.pool.add(3.0)
+    one.pace.pool.add(2.0)
+    assert one.pace.pool.value == pytest.approx(2.8)
+    assert other.pace.pool.value == 0
 
 
 def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Served) -> None:
@@ -103,15 +112,3 @@ def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Se
     assert us(1, head=pb.Head(name="screen", knobs={"probes": 2})) == DENSE_US
     assert served.extra_us(300, 0) == pytest.approx(DENSE_US)
     assert served.extra_us(0, 2) == 2 * 300 * US_PER_RANDOM
-
-
-def test_an_engine_has_one_pace(served: Served) -> None:
-    one, same, other = (
-        served.choose(to_point_request(pb.Target(head=pb.Head(name=head))), 1, 1)
-        for head in ("screen", "screen", "exact")
-    )
-    assert one.pace is same.pace
-    one.pace.pool.add(3.0)
-    one.pace.pool.add(2.0)
-    assert one.pace.pool.value == pytest.approx(2.8)
-    assert other.pace.pool.value == 0

@@ -58,12 +58,9 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
         np.testing.assert_allclose(judgement.missed_mass, mass, rtol=1e-4)
         missed += bool(lost)
     assert missed > 10
-
-
-def test_a_proven_answer_is_its_own_truth(served: Served) -> None:
     sample = sampled(served, contexts(2, 1), 5, to_point_request(pb.Target(exact=True)))
     assert sample.answer.exact.all()
-    judgement = judge(sample)
+    judgement = judge(sample)  # a proven answer is its own truth
     assert (judgement.hits, judgement.missed_mass) == ({1: 1.0, 5: 5.0}, 0.0)
 
 
@@ -130,7 +127,7 @@ def test_a_share_of_0_turns_it_off(served: Served, share: float, cpu: float) -> 
     shadow.stop()
 
 
-def run(loop: Loop, shadow: Shadow, then: Callable[[], None]) -> None:
+def run(loop: Loop, shadow: Shadow, then: Callable[[], object]) -> None:
     async def starting() -> None:
         shadow.start()
 
@@ -151,13 +148,9 @@ def test_rows_are_judged_in_a_thread_and_reported_on_the_loop(served: Served, lo
 
     shadow = make_shadow(1.0, judged=judged)
     offered(shadow, served, 2, 3)
-    run(loop, shadow, lambda: _wait(done))
+    run(loop, shadow, lambda: done.wait(WAIT_S))
     assert [hits for hits, _, _ in found] == [{1: 1.0, 2: 2.0}] * 6
     assert {thread for _, thread, _ in found} == {loop._thread}
-
-
-def _wait(event: threading.Event) -> None:
-    assert event.wait(WAIT_S)
 
 
 def test_the_budget_is_a_share_of_one_core(served: Served, loop: Loop) -> None:
@@ -185,7 +178,7 @@ def test_a_row_that_cannot_be_judged_is_counted_and_the_next_one_is(
     shadow._queue.put(good._replace(hidden=np.zeros((1, 3), np.float32)))
     shadow._queue.put(good)
     with caplog.at_level(logging.ERROR):
-        run(loop, shadow, lambda: _wait(done))
+        run(loop, shadow, lambda: done.wait(WAIT_S))
     assert lost == [("demo", "failed")]
     assert "a row of demo was not judged" in caplog.text
 
@@ -203,5 +196,5 @@ def test_rows_of_a_version_that_is_gone_are_dropped(
     shadow = make_shadow(1.0, lost=forgotten)
     shadow._queue.put(sampled(served, contexts(1, 1), 2))
     served.leases.end()
-    run(loop, shadow, lambda: _wait(done))
+    run(loop, shadow, lambda: done.wait(WAIT_S))
     assert lost == [("demo", "unloaded")]

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
@@ -14,8 +14,11 @@ from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.security.secrets import READ, Tokens
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.fuzz.services import Aborted, Context
+from tests.server.conftest import Serve
+from tests.server.materials import write_tokens
 from tests.server.messages import Code, asked, error_of
-from tests.server.running import WAIT_S, Loop, config_for, running
+from tests.server.running import WAIT_S
 
 OLD, NEW = "token-of-yesterday", "token-of-tomorrow"
 DECODE = "/logitsieve.v1.Decoder/Decode"
@@ -24,44 +27,34 @@ NEVER_S, AT_ONCE_S = 3600.0, 0.001
 COUNTED = b'code="UNAUTHENTICATED",model="unknown",rpc="Decode"'
 
 
-class Aborted(grpc.aio.AbortError):  # type: ignore[misc]  # the library is untyped
-    """What gRPC raises when a call is aborted."""
-
-
-class FakeContext:
+class Client(Context):
     """A client that sends what is put into `messages`."""
 
     def __init__(self) -> None:
-        self.messages: asyncio.Queue[object] = asyncio.Queue()
-        self.written: asyncio.Queue[bytes] = asyncio.Queue()
-        self.read, self.write = self.messages.get, self.written.put
-        self.code: grpc.StatusCode | None = None
+        super().__init__()
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.replies: asyncio.Queue[bytes] = asyncio.Queue()
 
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
+    async def read(self) -> Any:
+        return await self.messages.get()
 
-    def time_remaining(self) -> None:
-        return None
-
-    async def send_initial_metadata(self, metadata: object) -> None:
-        pass
+    async def write(self, message: bytes) -> None:
+        await self.replies.put(message)
 
     def send(self, request_id: int) -> None:
         self.messages.put_nowait(asked("TopK", request_id).SerializeToString())
 
-    async def abort(self, code: grpc.StatusCode, *more: Any) -> None:
-        assert self.code is None, "aborted twice"
-        self.code = code
-        raise Aborted
+    async def abort(self, code: grpc.StatusCode, message: str, trailer: Any) -> NoReturn:
+        assert self.code is Code.OK, "aborted twice"
+        await super().abort(code, message, trailer)
 
 
 class Streams:
     """Decode streams behind a token; `asked` are the requests, a second one is not answered."""
 
-    def __init__(self, file: Path, recheck_s: float) -> None:
-        file.write_text(f"read:{OLD}\n")
-        file.chmod(0o600)
-        self._file, self._tokens, self.metrics = file, Tokens(file), Metrics()
+    def __init__(self, folder: Path, recheck_s: float) -> None:
+        self._file = write_tokens(folder, f"read:{OLD}\n")
+        self._tokens, self.metrics = Tokens(self._file), Metrics()
         self._streams = DecodeStreams(self._answer, self.metrics, 1, recheck_s)
         self.asked = 0
         self.cancelled = False
@@ -80,7 +73,7 @@ class Streams:
         self._file.write_text("".join(f"read:{token}\n" for token in (NEW, *others)))
         assert self._tokens.renew()
 
-    async def open(self, context: FakeContext) -> asyncio.Task[None]:
+    async def open(self, context: Client) -> asyncio.Task[None]:
         """Call as a port does, with the old token; return when the first message is answered."""
 
         async def continuation(details: Any) -> grpc.RpcMethodHandler:
@@ -91,77 +84,62 @@ class Streams:
         handler: Any = await access.intercept_service(continuation, details)
         call: asyncio.Task[None] = asyncio.ensure_future(handler.stream_stream(None, context))
         context.send(1)
-        assert pb.DecodeResponse.FromString(await context.written.get()).id == 1
+        assert pb.DecodeResponse.FromString(await context.replies.get()).id == 1
         return call
 
-    async def hang(self, context: FakeContext) -> None:
+    async def hang(self, context: Client) -> None:
         """Send a second message, which is never answered; return when it is being computed."""
         context.send(2)
         while self.asked < 2:
             await asyncio.sleep(0)
 
 
-def test_a_message_after_the_token_was_revoked_is_not_read(tmp_path: Path) -> None:
-    async def scene() -> None:
-        streams, context = Streams(tmp_path / "tokens", NEVER_S), FakeContext()
-        call = await streams.open(context)
-        streams.revoke()
-        context.send(2)
-        with pytest.raises(Aborted):
-            await call
-        assert context.code is Code.UNAUTHENTICATED
-        assert streams.asked == 1
-        assert COUNTED in streams.metrics.text()
-
-    asyncio.run(scene())
-
-
-def test_a_silent_stream_is_asked_too(tmp_path: Path) -> None:
-    async def scene() -> None:
-        streams, context = Streams(tmp_path / "tokens", AT_ONCE_S), FakeContext()
-        call = await streams.open(context)
-        await streams.hang(context)
-        streams.revoke()
-        with pytest.raises(Aborted):
-            await call
-        assert context.code is Code.UNAUTHENTICATED
-        assert streams.cancelled
-        assert COUNTED in streams.metrics.text()
-
-    asyncio.run(scene())
-
-
-def test_a_stream_whose_token_stays_ends_as_it_would(tmp_path: Path) -> None:
-    async def scene() -> None:
-        streams, context = Streams(tmp_path / "tokens", AT_ONCE_S), FakeContext()
-        call = await streams.open(context)
-        streams.revoke(OLD)
-        context.messages.put_nowait(grpc.aio.EOF)
+async def test_a_message_after_the_token_was_revoked_is_not_read(tmp_path: Path) -> None:
+    streams, context = Streams(tmp_path, NEVER_S), Client()
+    call = await streams.open(context)
+    streams.revoke()
+    context.send(2)
+    with pytest.raises(Aborted):
         await call
-        assert context.code is None
-
-    asyncio.run(scene())
-
-
-def test_a_client_that_leaves_takes_its_stream_along(tmp_path: Path) -> None:
-    async def scene() -> None:
-        streams, context = Streams(tmp_path / "tokens", NEVER_S), FakeContext()
-        call = await streams.open(context)
-        await streams.hang(context)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert streams.cancelled
-
-    asyncio.run(scene())
+    assert context.code is Code.UNAUTHENTICATED
+    assert streams.asked == 1
+    assert COUNTED in streams.metrics.text()
 
 
-def test_over_a_real_port(loop: Loop, models: Path, kernel_cache: Path, tmp_path: Path) -> None:
-    file = tmp_path / "tokens"
-    file.write_text(f"read:{OLD}\n")
-    file.chmod(0o600)
-    config = config_for(models, kernel_cache=kernel_cache, tokens=file)
-    with running(loop, config) as run:
+async def test_a_silent_stream_is_asked_too(tmp_path: Path) -> None:
+    streams, context = Streams(tmp_path, AT_ONCE_S), Client()
+    call = await streams.open(context)
+    await streams.hang(context)
+    streams.revoke()
+    with pytest.raises(Aborted):
+        await call
+    assert context.code is Code.UNAUTHENTICATED
+    assert streams.cancelled
+    assert COUNTED in streams.metrics.text()
+
+
+async def test_a_stream_whose_token_stays_ends_as_it_would(tmp_path: Path) -> None:
+    streams, context = Streams(tmp_path, AT_ONCE_S), Client()
+    call = await streams.open(context)
+    streams.revoke(OLD)
+    context.messages.put_nowait(grpc.aio.EOF)
+    await call
+    assert context.code is Code.OK
+
+
+async def test_a_client_that_leaves_takes_its_stream_along(tmp_path: Path) -> None:
+    streams, context = Streams(tmp_path, NEVER_S), Client()
+    call = await streams.open(context)
+    await streams.hang(context)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert streams.cancelled
+
+
+def test_over_a_real_port(serve: Serve, tmp_path: Path) -> None:
+    file = write_tokens(tmp_path, f"read:{OLD}\n")
+    with serve(tokens=file) as run:
         outbox: SimpleQueue[bytes | None] = SimpleQueue()
         decode = run.channel.stream_stream(DECODE)
         call = decode(iter(outbox.get, None), timeout=WAIT_S, metadata=HEADER)

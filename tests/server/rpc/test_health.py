@@ -24,8 +24,6 @@ def routes(**loaded: bool) -> Routes:
 
 
 class Watcher:
-    """Keeps what is written, and says when."""
-
     def __init__(self) -> None:
         self.written: asyncio.Queue[int] = asyncio.Queue()
 
@@ -39,34 +37,28 @@ async def watch(health: Health, service: str) -> tuple[Watcher, asyncio.Task[Any
     return watcher, asyncio.create_task(watching)
 
 
-def test_a_watch_sees_every_state_and_ends_with_the_server() -> None:
-    async def scene() -> None:
-        health = Health()
-        server, whole = await watch(health, "")
-        model, one = await watch(health, "lm@1")
-        assert await server.written.get() == NOT_SERVING
-        assert await model.written.get() == UNKNOWN
-        assert health.publish(routes(lm=True))
-        assert await server.written.get() == await model.written.get() == SERVING
-        assert not health.publish(routes(lm=False))
-        assert await server.written.get() == await model.written.get() == NOT_SERVING
-        assert health.publish(routes(other=True))
-        assert await model.written.get() == UNKNOWN
-        await health.drain()
-        assert health.publish(routes(lm=True))  # changes nothing any more
-        await asyncio.gather(whole, one)
-        assert server.written.get_nowait() == SERVING
-        assert server.written.get_nowait() == NOT_SERVING
-
-    asyncio.run(scene())
+async def test_a_watch_sees_every_state_and_ends_with_the_server() -> None:
+    health = Health()
+    server, whole = await watch(health, "")
+    model, one = await watch(health, "lm@1")
+    assert await server.written.get() == NOT_SERVING
+    assert await model.written.get() == UNKNOWN
+    assert health.publish(routes(lm=True))
+    assert await server.written.get() == await model.written.get() == SERVING
+    assert not health.publish(routes(lm=False))
+    assert await server.written.get() == await model.written.get() == NOT_SERVING
+    assert health.publish(routes(other=True))
+    assert await model.written.get() == UNKNOWN
+    await health.drain()
+    assert health.publish(routes(lm=True))  # changes nothing any more
+    await asyncio.gather(whole, one)
+    assert server.written.get_nowait() == SERVING
+    assert server.written.get_nowait() == NOT_SERVING
 
 
-def test_one_loaded_model_is_enough() -> None:
-    async def scene() -> None:
-        health = Health()
-        assert health.publish(routes(lm=False, other=True))
-        for service, status in (("", SERVING), ("lm", NOT_SERVING), ("other@1", SERVING)):
-            request = HealthCheckRequest(service=service)
-            assert (await health.Check(request, None)).status == status
-
-    asyncio.run(scene())
+async def test_one_loaded_model_is_enough() -> None:
+    health = Health()
+    assert health.publish(routes(lm=False, other=True))
+    for service, status in (("", SERVING), ("lm", NOT_SERVING), ("other@1", SERVING)):
+        request = HealthCheckRequest(service=service)
+        assert (await health.Check(request, None)).status == status

@@ -24,7 +24,7 @@ from logitsieve.server.scheduling.request import ALL, QueuedRequest, RunningMean
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import RPCS, Rpc
-from tests.server.messages import DECODER, GOOD, changed, tensor
+from tests.server.messages import GOOD, changed, tensor
 from tests.server.rpc.test_codec import REPLIES
 from tests.server.running import write_whole
 from tests.server.test_congruence import ASKS
@@ -103,25 +103,22 @@ def test_parts_joined_are_the_whole(
         np.testing.assert_array_equal(getattr(reply.answer, name), getattr(whole.answer, name))
 
 
-def test_a_mistake_in_a_later_part_is_named_by_the_row_of_the_request(
+async def test_a_mistake_in_a_later_part_is_named_by_the_row_of_the_request(
     decoder: LocalDecoder,
 ) -> None:
-    async def scene() -> None:
-        ids = np.arange(300, dtype=np.int32)
-        offsets = np.array([0] * 11 + [300, 300], np.int32)
-        sets = pb.IdSets(offsets=put(pb.Tensor(), offsets), ids=put(pb.Tensor(), ids))
-        hidden = put(pb.Tensor(), make_hidden(ROWS))
-        request = changed("Sample", hidden=hidden, **OF_ROWS["Sample"])
-        request.constraints.CopyFrom(pb.Constraints(banned=sets))
-        prepared = METHODS["sample"].read(request, ServeConfig(), decoder.index)
-        point, future = decoder.engine("exact", (), ""), asyncio.get_running_loop().create_future()
-        queued = QueuedRequest(point, prepared, 1.0, RunningMean(), 0, None, future)
-        queued.start, queued.stop = 8, 12
-        (error,) = compute([queued])
-        assert isinstance(error, InvalidRequest)
-        assert "row 10" in str(error)
-
-    asyncio.run(scene())
+    ids = np.arange(300, dtype=np.int32)
+    offsets = np.array([0] * 11 + [300, 300], np.int32)
+    sets = pb.IdSets(offsets=put(pb.Tensor(), offsets), ids=put(pb.Tensor(), ids))
+    hidden = put(pb.Tensor(), make_hidden(ROWS))
+    request = changed("Sample", hidden=hidden, **OF_ROWS["Sample"])
+    request.constraints.CopyFrom(pb.Constraints(banned=sets))
+    prepared = METHODS["sample"].read(request, ServeConfig(), decoder.index)
+    point, future = decoder.engine("exact", (), ""), asyncio.get_running_loop().create_future()
+    queued = QueuedRequest(point, prepared, 1.0, RunningMean(), 0, None, future)
+    queued.start, queued.stop = 8, 12
+    (error,) = compute([queued])
+    assert isinstance(error, InvalidRequest)
+    assert "row 10" in str(error)
 
 
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
@@ -135,6 +132,7 @@ class TestEach:
     def test_its_response_holds_its_reply(self, rpc: Rpc[Any]) -> None:
         fields = rpc.response.DESCRIPTOR.fields_by_name
         assert {*fields} == {*rpc.reply._fields}
+        assert rpc.reply._fields[-1] == "answer"
         assert fields["answer"].number == 1  # as an operating point's origin has it
 
     def test_the_server_reads_it(self, rpc: Rpc[Any]) -> None:
@@ -165,6 +163,5 @@ class TestEach:
 
     def test_the_tests_ask_it(self, rpc: Rpc[Any]) -> None:
         assert rpc.name in GOOD
-        assert rpc.name in DECODER
         assert rpc.field in REPLIES
         assert rpc.method in ASKS

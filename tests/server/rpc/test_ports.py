@@ -1,6 +1,5 @@
 """Connections that are ended because of their age, over real ports."""
 
-from pathlib import Path
 from queue import SimpleQueue
 
 import grpc
@@ -8,8 +7,9 @@ import pytest
 
 from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.ports import ages
+from tests.server.conftest import Serve
 from tests.server.messages import Code, RawStream, assert_alive
-from tests.server.running import WAIT_S, Loop, Running, config_for, running
+from tests.server.running import WAIT_S, Running
 
 OPEN = (
     "logitsieve.v1.Decoder/TopK",
@@ -21,17 +21,11 @@ OPEN = (
 READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
 
 
-def test_connections_live_for_ever_unless_something_else_is_said() -> None:
+def test_an_old_connection_is_ended_if_asked_and_calls_make_another(serve: Serve) -> None:
     assert ages(ServeConfig()) == []
     config = ServeConfig(connection_age_s=0.0001, connection_grace_s=0)
     assert [value for _, value in ages(config)] == [1, 0]
-
-
-def test_an_old_connection_is_ended_and_the_next_call_makes_another(
-    loop: Loop, models: Path, kernel_cache: Path
-) -> None:
-    config = config_for(models, kernel_cache=kernel_cache, connection_age_s=0.1)
-    with running(loop, config) as run:
+    with serve(connection_age_s=0.1) as run:
         states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()
         run.channel.subscribe(states.put, try_to_connect=True)
         for _ in range(3):
@@ -42,11 +36,8 @@ def test_an_old_connection_is_ended_and_the_next_call_makes_another(
             assert_alive(run)
 
 
-def test_a_stream_on_it_has_the_grace_to_finish(
-    loop: Loop, models: Path, kernel_cache: Path
-) -> None:
-    options = {"connection_age_s": 0.1, "connection_grace_s": 0.5}
-    with running(loop, config_for(models, kernel_cache=kernel_cache, **options)) as run:
+def test_a_stream_on_it_has_the_grace_to_finish(serve: Serve) -> None:
+    with serve(connection_age_s=0.1, connection_grace_s=0.5) as run:
         stream = RawStream(run)
         with pytest.raises(grpc.RpcError) as caught:
             stream.receive()

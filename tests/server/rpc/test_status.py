@@ -23,10 +23,13 @@ def tree(kind: type[LogitsieveError]) -> Iterator[type[LogitsieveError]]:
         yield from tree(child)
 
 
-def test_the_table_is_total() -> None:
+def test_the_table_is_total_and_a_wrong_field_is_named() -> None:
     ours = {kind for kind in tree(LogitsieveError) if kind.__module__ == LogitsieveError.__module__}
     assert CODES.keys() == ours
     assert StatusCode.UNKNOWN not in CODES.values()
+    code, error = error_of(InvalidRequest("k", 0, "1 to 5"))
+    assert code is StatusCode.INVALID_ARGUMENT
+    assert (error.code, error.field, error.message) == (3, "k", "k: got 0, allowed: 1 to 5")
 
 
 def error_of(error: Exception) -> tuple[StatusCode, pb.Error]:
@@ -36,24 +39,15 @@ def error_of(error: Exception) -> tuple[StatusCode, pb.Error]:
     return status.code, pb.Error.FromString(trailer)
 
 
-def test_a_wrong_field_is_named() -> None:
-    code, error = error_of(InvalidRequest("k", 0, "1 to 5"))
-    assert code is StatusCode.INVALID_ARGUMENT
-    assert (error.code, error.field, error.message) == (3, "k", "k: got 0, allowed: 1 to 5")
-
-
-def test_overload_says_when_to_come_back() -> None:
-    status = to_status(Overloaded("full", 0.05))
-    assert ("grpc-retry-pushback-ms", "50") in status.trailer
-    assert error_of(Overloaded("full", 0.05))[1].retry_after_ms == 50
-
-
 def test_a_gpu_without_memory_is_an_overload_and_a_lost_one_is_not() -> None:
     status = to_status(DeviceExhausted("cuda:1"))
     assert status.code is StatusCode.RESOURCE_EXHAUSTED
     assert dict(status.trailer)[PUSHBACK] == str(EXHAUSTED_RETRY_MS)
     assert status.error.message == "cuda:1: out of memory"
     assert to_status(DeviceLost("cuda:1", "why")).code is StatusCode.UNAVAILABLE
+    status = to_status(Overloaded("full", 0.05))  # says when to come back
+    assert ("grpc-retry-pushback-ms", "50") in status.trailer
+    assert status.error.retry_after_ms == 50
 
 
 @pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), MemoryError()])

@@ -1,8 +1,7 @@
 """The Decode stream: replies by id, errors by message, bounds, deadlines and ends."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+from itertools import repeat
 from typing import Any
 
 import grpc
@@ -14,24 +13,26 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.stream import IN_FLIGHT, DecodeStreams
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.materials import Gate, gated
+from tests.fuzz.services import Context
+from tests.server.conftest import Serve
+from tests.server.materials import Gate
 from tests.server.messages import (
     DOCUMENTED,
     FIELDS,
     GOOD,
+    LARGE,
+    LARGE_REQUEST,
     RESPONSES,
-    TARGET,
     Code,
     RawStream,
     asked,
     changed,
     error_of,
 )
-from tests.server.running import WAIT_S, Loop, Running, config_for, requests_total, running
-from tests.server.test_app import LARGE, value
+from tests.server.running import WAIT_S, Loop, Running, requests_total
+from tests.server.test_app import value
 from tests.synthetic import make_hidden
 
-LARGE_REQUEST = pb.TopKRequest(target=TARGET, hidden=put(pb.Tensor(), LARGE), k=3)
 CODES = {code.value[0] for code in DOCUMENTED}
 
 
@@ -47,19 +48,24 @@ def test_many_messages_of_every_kind_are_matched_by_id(server: Running) -> None:
         for rpc, kind in RESPONSES.items()
     }
     ids = {(1 << 64) - number: rpc for number in range(1, 101) for rpc in [list(GOOD)[number % 4]]}
-    stream = RawStream(server)
-    stream.send(*(asked(rpc, request_id) for request_id, rpc in ids.items()))
-    stream.half_close()
-    replies = {reply.id: reply for reply in stream.rest()}
-    assert replies.keys() == ids.keys()
-    for request_id, rpc in ids.items():
-        assert timeless(getattr(replies[request_id], FIELDS[rpc])) == expected[rpc]
-    assert stream.call.code() is Code.OK
+    streams, empty = [RawStream(server) for _ in range(3)], RawStream(server)
+    empty.half_close()
+    assert empty.rest() == []
+    for stream in streams:
+        stream.send(*(asked(rpc, request_id) for request_id, rpc in ids.items()))
+        stream.half_close()
+    for stream in streams:
+        replies = {reply.id: reply for reply in stream.rest()}
+        assert replies.keys() == ids.keys()
+        for request_id, rpc in ids.items():
+            assert timeless(getattr(replies[request_id], FIELDS[rpc])) == expected[rpc]
+        assert stream.call.code() is Code.OK
 
 
 @pytest.mark.parametrize(
     ("message", "request_id", "field"),
     [
+        (asked("TopK", 9, changed("TopK", target=pb.Target(model="nothing"))), 9, "model"),
         (b"\xff\xff\xff", 0, "request"),
         (b"", 0, "request"),
         (pb.DecodeRequest(id=9), 9, "request"),
@@ -80,20 +86,9 @@ def test_a_bad_message_answers_its_own_id_and_the_stream_lives_on(
     replies = {reply.id: reply for reply in stream.rest()}
     assert replies.keys() == {1, request_id, 2}
     error = replies[request_id].error
-    assert (error.code, error.field) == (Code.INVALID_ARGUMENT.value[0], field)
+    code = Code.NOT_FOUND if "nothing" in str(message) else Code.INVALID_ARGUMENT
+    assert (error.code, error.field) == (code.value[0], field)
     assert replies[1].WhichOneof("reply") == replies[2].WhichOneof("reply") == "top_k"
-
-
-def test_a_model_that_is_not_served(server: Running) -> None:
-    request = changed("TopK", target=pb.Target(model="nothing"))
-    error = RawStream(server).ask(asked("TopK", 5, request)).error
-    assert (error.code, error.field) == (Code.NOT_FOUND.value[0], "model")
-
-
-def test_an_empty_stream(server: Running) -> None:
-    stream = RawStream(server)
-    stream.half_close()
-    assert stream.rest() == []
 
 
 def test_replies_come_as_they_are_ready(tight: Running, gate: Gate) -> None:
@@ -137,11 +132,8 @@ def test_overload_is_an_error_of_one_message(tight: Running, gate: Gate) -> None
     assert replies == {1, 2, 3} - {refused.id}
 
 
-def test_a_stream_has_a_bounded_number_of_messages_in_flight(
-    loop: Loop, models: Path, kernel_cache: Path, gate: Gate
-) -> None:
-    config = config_for(models, max_in_flight=IN_FLIGHT, kernel_cache=kernel_cache)
-    with running(loop, config, gated(config, gate)) as run:
+def test_a_stream_has_a_bounded_number_of_messages_in_flight(serve: Serve, gate: Gate) -> None:
+    with serve(gate, max_in_flight=IN_FLIGHT) as run:
         gate.shut()
         stream = RawStream(run)
         stream.send(*(asked("TopK", number, LARGE_REQUEST) for number in range(5 * IN_FLIGHT)))
@@ -150,12 +142,6 @@ def test_a_stream_has_a_bounded_number_of_messages_in_flight(
         stream.half_close()
         # One more in flight would have been refused: Overloaded.
         assert {reply.WhichOneof("reply") for reply in stream.rest()} == {"top_k"}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Ask again until it holds; the test's time limit ends it."""
-    while not condition():
-        pass
 
 
 def test_a_client_that_vanishes_takes_its_waiting_messages_along(
@@ -170,17 +156,17 @@ def test_a_client_that_vanishes_takes_its_waiting_messages_along(
     assert stream.receive().id == 3
     stream.call.cancel()
     stream.half_close()
-    until(lambda: value(tight, cancelled) == 2)
+    while value(tight, cancelled) != 2:
+        pass
     gate.open()
     assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
     assert gate.computed == 2  # the one under way, and the last
 
 
 def test_stopping_answers_what_was_taken_and_ends_the_streams(
-    loop: Loop, models: Path, kernel_cache: Path, gate: Gate
+    loop: Loop, serve: Serve, gate: Gate
 ) -> None:
-    config = config_for(models, kernel_cache=kernel_cache, drain_s=WAIT_S)
-    with running(loop, config, gated(config, gate)) as run:
+    with serve(gate, drain_s=WAIT_S) as run:
         idle, busy = RawStream(run), RawStream(run)
         assert idle.ask(pb.DecodeRequest(id=1)).id == 1
         gate.shut()
@@ -233,73 +219,50 @@ def test_any_bytes_get_one_reply_each(server: Running, messages: list[bytes]) ->
     assert all(reply.error.code in CODES and reply.error.message for reply in replies)
 
 
-class StuckContext:
+class StuckContext(Context):
     """A client that sends without end and reads nothing."""
 
     def __init__(self) -> None:
-        self.taken = self.written = 0
+        super().__init__(repeat(b"\xff"))
+        self.taken = 0
         self.reads = asyncio.Event()
 
-    def time_remaining(self) -> float | None:
-        return None
-
-    def invocation_metadata(self) -> None:
-        return None
-
-    async def read(self) -> bytes:
+    async def read(self) -> Any:
         self.taken += 1
-        return b"\xff"
-
-    async def send_initial_metadata(self, metadata: object) -> None:
-        pass
+        return await super().read()
 
     async def write(self, message: bytes) -> None:
         await self.reads.wait()
-        self.written += 1
+        await super().write(message)
 
 
 async def never(*arguments: Any) -> bytes:
     raise AssertionError("no message here can be computed")
 
 
-def test_a_client_that_does_not_read_is_not_read_from() -> None:
-    async def scene() -> None:
-        context = StuckContext()
-        decode: Any = DecodeStreams(never, Metrics(), 1).decode
-        stream = asyncio.create_task(decode(None, context))
-        for _ in range(10 * IN_FLIGHT):  # more turns of the loop than it could use
-            await asyncio.sleep(0)
-        assert (context.taken, context.written) == (IN_FLIGHT, 0)
-        context.reads.set()
+async def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    context = StuckContext()
+    decode: Any = DecodeStreams(never, Metrics(), 1).decode
+    stream = asyncio.create_task(decode(None, context))
+    for _ in range(10 * IN_FLIGHT):  # more turns of the loop than it could use
         await asyncio.sleep(0)
-        stream.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stream
+    assert (context.taken, context.written) == (IN_FLIGHT, [])
+    context.reads.set()
+    await asyncio.sleep(0)
+    stream.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stream
 
-    asyncio.run(scene())
 
-
-def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
+async def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
     class GoneContext(StuckContext):
         async def write(self, message: bytes) -> None:
             raise grpc.aio.InternalError("the connection is closed")
 
-    async def scene() -> None:
-        decode: Any = DecodeStreams(never, Metrics(), 1).decode
-        stream = asyncio.create_task(decode(None, GoneContext()))
-        with pytest.raises(asyncio.CancelledError):
-            await stream
-
-    asyncio.run(scene())
-
-
-def test_streams_at_once(server: Running) -> None:
-    streams = [RawStream(server) for _ in range(5)]
-    for stream in streams:
-        stream.send(*(asked("TopK", number) for number in range(1, 40)))
-        stream.half_close()
-    for stream in streams:
-        assert {reply.id for reply in stream.rest()} == set(range(1, 40))
+    decode: Any = DecodeStreams(never, Metrics(), 1).decode
+    stream = asyncio.create_task(decode(None, GoneContext()))
+    with pytest.raises(asyncio.CancelledError):
+        await stream
 
 
 def test_defects_are_incidents_and_the_stream_lives_on(

@@ -20,7 +20,8 @@ from logitsieve.server.security.secrets import (
     read_pems,
     read_tokens,
 )
-from tests.server.materials import Pair, authority, signed_by
+from tests.refusals import refused
+from tests.server.materials import Pair, signed_by, write_tokens
 
 FIRST, SECOND, ROOT = "first-token-of-readers", "second.token~of+readers==", "token-of-the-admin"
 
@@ -38,27 +39,19 @@ COMMENTS = {
 }
 
 
-def write(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
-    file = folder / "tokens"
-    file.write_bytes(text.encode() if isinstance(text, str) else text)
-    file.chmod(mode)
-    return file
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     lines = f"# who may call\n\nread:{FIRST}\n  read : {SECOND} \nadmin:{ROOT}\n"
-    return write(tmp_path, lines)
+    return write_tokens(tmp_path, lines)
 
 
-@pytest.mark.parametrize("token", [FIRST, SECOND, ROOT])
-def test_each_token_reads(file: Path, token: str) -> None:
-    Tokens(file).check(f"Bearer {token}", READ)
-    Tokens(file).check(f"bearer {token}", READ)
-
-
-def test_the_admins_alone_changes_what_is_served(file: Path) -> None:
+def test_each_token_reads_and_the_admins_alone_changes_what_is_served(file: Path) -> None:
     tokens = Tokens(file)
+    assert all(FIRST.encode() not in digest for digest, _ in read_tokens(file))
+    file.unlink()  # a check reads no file: a mount that hangs must not stop the event loop
+    for token in (FIRST, SECOND, ROOT):
+        tokens.check(f"Bearer {token}", READ)
+        tokens.check(f"bearer {token}", READ)
     tokens.check(f"Bearer {ROOT}", ADMIN)
     with pytest.raises(PermissionDenied, match="scope admin"):
         tokens.check(f"Bearer {FIRST}", ADMIN)
@@ -67,15 +60,8 @@ def test_the_admins_alone_changes_what_is_served(file: Path) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        "",
-        "Bearer",
-        "Bearer ",
-        FIRST,
-        f"Basic {FIRST}",
-        f"Bearer {FIRST[:-1]}",
-        f"Bearer {FIRST}x",
-        f"Bearer {FIRST} {FIRST}",
-        "Bearer \u65e5\u672c",
+        *("", "Bearer", "Bearer ", FIRST, f"Basic {FIRST}", f"Bearer {FIRST[:-1]}"),
+        *(f"Bearer {FIRST}x", f"Bearer {FIRST} {FIRST}", "Bearer \u65e5\u672c"),
     ],
 )
 def test_what_is_no_token(file: Path, header: str) -> None:
@@ -87,69 +73,41 @@ def test_what_is_no_token(file: Path, header: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "# nothing\n",
-        FIRST,
-        f"write:{FIRST}",
-        "read:too-short",
-        "read:",
-        f"read:{FIRST} and more",
-        f"read:{FIRST}\nread\n",
-        "read:\u65e5\u672c\u65e5\u672c\u65e5\u672c\u65e5\u672c",
+        *("", "# nothing\n", FIRST, f"write:{FIRST}", "read:too-short", "read:"),
+        *(f"read:{FIRST} and more", f"read:{FIRST}\nread\n", "read:" + 8 * "\u65e5"),
     ],
 )
 def test_token_files_that_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Tokens(write(tmp_path, text))
+        Tokens(write_tokens(tmp_path, text))
     assert caught.value.field == "tokens"
     assert FIRST not in str(caught.value)
+    with refused("tokens"):
+        Tokens(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
-def test_a_comment_holds_no_token(tmp_path: Path, comment: bytes) -> None:
-    tokens = Tokens(write(tmp_path, comment + f"read:{FIRST}\r\n".encode()))
-    tokens.check(f"Bearer {FIRST}", READ)
-    with pytest.raises(Unauthenticated):
-        tokens.check(f"Bearer {ROOT}", READ)
+def test_a_comment_holds_no_token_and_ends_one_at_once(
+    file: Path, comment: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Tokens(file)
+    tokens.check(f"Bearer {ROOT}", ADMIN)
+    text = comment + f"read:{SECOND}\r\n".encode()
+    write_tokens(file.parent, text)
+    tokens.renew()
+    for read in (tokens, Tokens(file)):
+        read.check(f"Bearer {SECOND}", READ)
+        with pytest.raises(Unauthenticated):
+            read.check(f"Bearer {ROOT}", READ)
+    assert "last good" not in caplog.text
     with pytest.raises(InvalidRequest, match="none in"):
-        read_tokens(write(tmp_path, comment))
+        read_tokens(write_tokens(file.parent, comment))
 
 
 @pytest.mark.parametrize("end", NO_NEWLINES)
 def test_a_line_holds_one_token(tmp_path: Path, end: str) -> None:
     with pytest.raises(InvalidRequest, match="tokens:2"):
-        read_tokens(write(tmp_path, f"#\nread:{FIRST}{end}admin:{ROOT}\n"))
-
-
-@pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
-def test_a_token_that_is_commented_out_ends_at_once(
-    file: Path, comment: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    tokens = Tokens(file)
-    tokens.check(f"Bearer {ROOT}", ADMIN)
-    write(file.parent, comment + f"read:{SECOND}\n".encode())
-    tokens.renew()
-    with pytest.raises(Unauthenticated):
-        tokens.check(f"Bearer {ROOT}", READ)
-    tokens.check(f"Bearer {SECOND}", READ)
-    assert "last good" not in caplog.text
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        Tokens(tmp_path / "absent")
-    assert caught.value.field == "tokens"
-
-
-def test_no_token_is_kept(file: Path) -> None:
-    assert all(FIRST.encode() not in digest for digest, _ in read_tokens(file))
-
-
-def test_a_check_reads_no_file(file: Path) -> None:
-    """A mount that hangs must not stop the event loop."""
-    tokens = Tokens(file)
-    file.unlink()
-    tokens.check(f"Bearer {FIRST}", READ)
+        read_tokens(write_tokens(tmp_path, f"#\nread:{FIRST}{end}admin:{ROOT}\n"))
 
 
 def test_a_changed_file_is_read_again(file: Path) -> None:
@@ -176,7 +134,7 @@ def test_a_broken_file_changes_nothing_and_is_logged_once(
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert SECOND not in caplog.text
-    write(file.parent, f"read:{SECOND}\n")
+    write_tokens(file.parent, f"read:{SECOND}\n")
     assert tokens.renew()
     tokens.check(f"Bearer {SECOND}", READ)
 
@@ -187,13 +145,8 @@ def test_a_broken_file_changes_nothing_and_is_logged_once(
 def test_a_file_that_others_may_read(
     tmp_path: Path, mode: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Tokens(write(tmp_path, f"read:{FIRST}\n", mode))
+    Tokens(write_tokens(tmp_path, f"read:{FIRST}\n", mode))
     assert ("others may use it" in caplog.text) == said
-
-
-@pytest.fixture(scope="module")
-def ca() -> Pair:
-    return authority()
 
 
 def shown(listening: ssl.SSLContext) -> int:
@@ -225,11 +178,8 @@ def test_a_handshake_of_http_presents_the_last_pair_and_reads_no_file(
     assert http_tls(None, None) is None
 
 
-def test_without_a_certificate_there_is_no_tls() -> None:
+def test_there_is_tls_with_a_certificate(tmp_path: Path, ca: Pair) -> None:
     assert certificates(ServeConfig()) is None
-
-
-def test_with_one_there_is(tmp_path: Path, ca: Pair) -> None:
     cert, key = signed_by(ca).write(tmp_path)
     assert certificates(ServeConfig(tls_cert=cert, tls_key=key)) is not None
     clients, _ = ca.write(tmp_path, "ca")
@@ -252,9 +202,8 @@ def test_certificate_files_that_are_refused(tmp_path: Path, ca: Pair, broken: st
             key.unlink()
         case "client_ca":
             clients.write_text("nobody")
-    with pytest.raises(InvalidRequest) as caught:
+    with refused("tls_client_ca" if broken == "client_ca" else "tls_cert"):
         certificates(ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=clients))
-    assert caught.value.field == ("tls_client_ca" if broken == "client_ca" else "tls_cert")
 
 
 def test_a_pair_is_renewed_when_both_files_fit(
