@@ -20,6 +20,8 @@ from logitsieve.index_builder.fit.rotated_rows import factored, square, turn
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.index_builder.reduction import augmented
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 STEEP = Widths(16, 64)  # of a sketch without levels
 
@@ -33,6 +35,39 @@ def make_softmax(
     weight *= np.linspace(1.5, 0.5, vocab_size)[:, None]
     bias = random.standard_normal(vocab_size) * scale
     return Softmax(weight.astype(np.float32), bias.astype(np.float32))
+
+
+def decaying(
+    vocab_size: int, dim: int, length: float = 1 / 8, rows: int = 40
+) -> tuple[Softmax, np.ndarray]:
+    """Rows and contexts whose coordinates fall off, as those of trained models do."""
+    random = np.random.default_rng(0)
+    scales = np.exp(-np.arange(dim) / (dim * length))
+    weight = random.standard_normal((vocab_size, dim)) * scales
+    hidden = random.standard_normal((rows, dim)) * scales * 5
+    bias = random.standard_normal(vocab_size)
+    return Softmax(weight.astype(np.float32), bias.astype(np.float32)), hidden.astype(np.float32)
+
+
+def matrix_of(kind: str, vocab_size: int, dim: int) -> np.ndarray:
+    """W of one of many kinds."""
+    weight = np.random.default_rng(5).standard_normal((vocab_size, dim))
+    kinds: dict[str, Callable[[], np.ndarray]] = {
+        "gaussian": lambda: weight,
+        "decaying": lambda: weight * np.exp(-8 * np.arange(dim) / dim),
+        "denormal": lambda: weight * 1e-40,
+        "hardly normal": lambda: weight * 1e-36,
+        "both": lambda: weight * np.geomspace(1e-44, 1e3, vocab_size)[:, None],
+        "large": lambda: weight * 1e30,
+        "rank one": lambda: weight[:, :1] * weight[:1],
+        "rank two": lambda: weight[:, :1] * weight[:1] + weight[:, -1:] * weight[-1:],
+        "equal rows": lambda: np.repeat(weight[:1], vocab_size, axis=0),
+        "whole numbers": lambda: np.rint(3 * weight),
+        "one column": lambda: weight * (np.arange(dim) == 2),
+        "far from zero": lambda: weight + 1e4,
+        "zeros": lambda: np.zeros_like(weight),
+    }
+    return kinds[kind]().astype(np.float32)
 
 
 def make_hidden(rows: int, dim: int = 24, seed: int = 1, scale: float = 1.0) -> np.ndarray:
@@ -133,6 +168,23 @@ def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return basis
 
 
+def coded_rows(arrays: Mapping[str, np.ndarray], fine: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(s_i q_i [V, M], s_i [V]) of either coding without levels, in the order of the ids."""
+    M = min(len(arrays["directions"]), arrays["fine"].shape[1] - EXTRA)
+    if fine:
+        codes = arrays["fine"][:, :M].astype(np.float64) - 128
+        scales = arrays["fine"][:, -EXTRA:].copy().view(np.float32)[:, 0]
+        return codes * scales[:, None], scales.astype(np.float64)
+    coarse, order = arrays["coarse"], arrays["order"]
+    F = coarse.shape[1] // LANES - COARSE_EXTRA
+    quads = coarse[:, : LANES * F].reshape(-1, F // 4, LANES, 4).transpose(0, 2, 1, 3)
+    extras = coarse[:, LANES * F :].copy().view(np.float32).reshape(-1, 3, LANES)
+    codes, scales = quads.reshape(-1, F)[: len(order), :M], extras[:, 0].ravel()[: len(order)]
+    ordered = (codes.astype(np.float64) - 128) * scales[:, None]
+    back = np.argsort(order)
+    return ordered[back], scales[back].astype(np.float64)
+
+
 def sketch_arrays(
     softmax: Softmax,
     rotation: np.ndarray,
@@ -174,6 +226,17 @@ ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
     "ivf": ivf_arrays,
     "frequency": frequency_arrays,
 }
+
+
+def write_heads(out: Path, softmax: Softmax, *names: str, **changes: Any) -> Path:
+    """An index of `exact` and these heads over arrays as above; the first is the default."""
+    parts = {part.name: ARRAYS[name](softmax) for name in names if (part := HEADS[name].part)}
+    entries = {
+        name: HeadEntry(part.name if (part := HEADS[name].part) else None)
+        for name in ("exact", *names)
+    }
+    arguments = {"parts": parts, "heads": entries, "default_head": [*names, "exact"][0]}
+    return write_index(out, **{"softmax": softmax, **arguments, **changes})
 
 
 def make_head(

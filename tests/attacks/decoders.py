@@ -14,13 +14,13 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from tests.attacks.matrices import DIMS, contexts_of, sketched, softmax_of
 from tests.attacks.topk import around, one_way
 from tests.oracle import logits64
+from tests.synthetic import write_heads
 
 Hard = tuple[Softmax, Float32]  # a softmax, contexts [B, D]
-HEADS = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
 
 
 @contextmanager
@@ -28,8 +28,7 @@ def decoding(softmax: Softmax, random: Generator) -> Iterator[LocalDecoder]:
     """A decoder with the heads `exact` and `certified`, over an index on disk."""
     parts = {"sketch": sketched(softmax, random).arrays}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "attacked" / "1"
-        write_index(path, softmax=softmax, parts=parts, heads=HEADS, default_head="certified")
+        path = write_heads(Path(folder) / "attacked" / "1", softmax, "certified", parts=parts)
         decoder = LocalDecoder(open_index(path, verify="sizes"))
         yield decoder
         decoder.close()

@@ -15,8 +15,8 @@ from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
-from tests.synthetic import narrow_rotation, sketch_head
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
+from tests.synthetic import coded_rows, narrow_rotation, sketch_head
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
@@ -57,19 +57,7 @@ class Sketched(NamedTuple):
             first, *levels = codings_of(self.arrays, rows, rows)
             pair = first, levels[2 if fine else 0]
             return np.hstack([each.codes * each.scales[:, None] for each in pair]), pair[1].scales
-        M = min(self.turned.rows.shape[1], self.arrays["fine"].shape[1] - EXTRA)
-        if fine:
-            codes = self.arrays["fine"][:, :M].astype(np.float64) - 128
-            scales = self.arrays["fine"][:, -EXTRA:].copy().view(np.float32)[:, 0]
-            return codes * scales[:, None], scales.astype(np.float64)
-        coarse, order = self.arrays["coarse"], self.arrays["order"]
-        F = coarse.shape[1] // LANES - COARSE_EXTRA
-        quads = coarse[:, : LANES * F].reshape(-1, F // 4, LANES, 4).transpose(0, 2, 1, 3)
-        extras = coarse[:, LANES * F :].copy().view(np.float32).reshape(-1, 3, LANES)
-        codes, scales = quads.reshape(-1, F)[: len(order), :M], extras[:, 0].ravel()[: len(order)]
-        ordered = (codes.astype(np.float64) - 128) * scales[:, None]
-        back = np.argsort(order)
-        return ordered[back], scales[back].astype(np.float64)
+        return coded_rows(self.arrays, fine)
 
 
 def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:

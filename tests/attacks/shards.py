@@ -10,9 +10,10 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.decoding import LocalDecoder, ShardedDecoder, open_sharded
-from logitsieve.index import HeadEntry, open_index, split_index, write_index
+from logitsieve.index import open_index, split_index
 from tests.attacks.matrices import DIMS, contexts_of, softmax_of
 from tests.attacks.tally import Tally
+from tests.synthetic import write_heads
 
 ROWS, DRAWS = 32, 20
 
@@ -49,13 +50,7 @@ def split_softmax(
     """A softmax of any kind in one piece and in shards, and contexts."""
     D, V = int(random.choice(DIMS)), int(random.integers(257, 1500))
     softmax = softmax_of(random, V, D)
-    path = write_index(
-        folder / "lm" / "1",
-        softmax=softmax,
-        parts={},
-        heads={"exact": HeadEntry()},
-        default_head="exact",
-    )
+    path = write_heads(folder / "lm" / "1", softmax)
     shards = int(random.integers(2, -(-V // 256) + 1))
     split = split_index(path, folder / "split" / "1", shards)
     return LocalDecoder(open_index(path)), open_sharded(split), contexts_of(random, softmax, ROWS)

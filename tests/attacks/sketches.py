@@ -3,6 +3,8 @@
 Shape letters: B batch rows.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.random import Generator
 
@@ -45,17 +47,13 @@ def least_limits(random: Generator) -> Tally:
     victim = sketched(softmax_of(random, V, D), random)
     limits = victim.arrays["limits"].copy()
     chosen = random.integers(5) if random.random() < 0.7 else slice(None)
-    low, high = 0.0, 1.0
 
     def scaled(factor: float) -> Sketched:
         less = limits.copy()
         less[chosen] *= factor
         return victim._replace(arrays=victim.arrays | {"limits": less})
 
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if accepted(scaled(middle)) else (middle, high)
-    return attacked(scaled(high), victim, random)
+    return attacked(least_accepted(scaled), victim, random)
 
 
 def least_norms(random: Generator) -> Tally:
@@ -63,7 +61,6 @@ def least_norms(random: Generator) -> Tally:
     V, D = int(random.integers(2, 300)), int(random.choice([dim for dim in DIMS if dim > FIRST]))
     victim = with_levels(softmax_of(random, V, D), random)
     kind = (FIRST_NORM, MIDDLE_NORM, LAST_NORM)[random.integers(3)]
-    low, high = 0.0, 1.0
 
     def scaled(factor: float) -> Sketched:
         starts = victim.arrays["starts"].copy()
@@ -71,10 +68,15 @@ def least_norms(random: Generator) -> Tally:
         starts[kind] = less.view(np.int32)[0]
         return victim._replace(arrays=victim.arrays | {"starts": starts})
 
+    return attacked(least_accepted(scaled), victim, random)
+
+
+def least_accepted(scaled: Callable[[float], Sketched]) -> Sketched:
+    low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if accepted(scaled(middle)) else (middle, high)
-    return attacked(scaled(high), victim, random)
+    return scaled(high)
 
 
 def spoiled(victim: Sketched, random: Generator) -> Sketched:

@@ -4,24 +4,19 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidKnob
-from logitsieve.api.results import ArrayLike, Candidates, TopK
-from logitsieve.heads import ScreenHead
-from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.kernel_head import Head
-from logitsieve.heads._base.spec import PartSpec
+from logitsieve.heads._base.head import Softmax
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
-from logitsieve.index.tensorfile import DTYPES
+from logitsieve.index.tensorfile import DTYPES, pieces
 from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, square
-from logitsieve.utils.floats import narrowed
+from tests.synthetic import write_heads
 
 Arrays = dict[str, np.ndarray]
 WORDS = ["the", "of", "and", "", "naïve", "日本", "a b"]
@@ -32,12 +27,6 @@ def tiny_softmax(shift: float = 0.0) -> Softmax:
     return Softmax(weight.astype(np.float32), (np.arange(7) / 4).astype(np.float32))
 
 
-def half_softmax(name: str) -> Softmax:
-    """The tiny one with thirds, rounded to a type of STORED."""
-    values = tiny_softmax().weight / np.float32(3)
-    return Softmax(narrowed(values, name), tiny_softmax().bias)
-
-
 def tiny_screen() -> Arrays:
     return {
         "centroids": np.array([[1, 0, 0], [0, 1, 0.5]], np.float32),
@@ -46,27 +35,16 @@ def tiny_screen() -> Arrays:
     }
 
 
-def tiny_levels() -> tuple[Softmax, Arrays]:
+def write_levels(out: Path) -> Path:
     """Seven words of twenty dimensions, and their sketch with levels: sixteen in eight bits.
 
     Numbers are short, limits and norms far above the least: every CPU computes the same.
     """
     weight = (((np.arange(140) * 37 % 41).reshape(7, 20) - 20) / 8).astype(np.float32)
-    bias = (np.arange(7) / 4).astype(np.float32)
-    turned = Turned(square(np.eye(20)), weight, np.zeros(7), 0.0)
-    arrays = code_levels(turned, 16)
-    return Softmax(weight, bias), arrays | {
-        "limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20]),
-        "norms": np.full(6, 1024.0),
-    }
-
-
-def write_levels(out: Path, **changes: Any) -> Path:
-    """The tiny index with levels."""
-    softmax, sketch = tiny_levels()
-    heads = {name: HeadEntry("sketch") for name in ("certified", *GRADES)}
-    written = {"softmax": softmax, "parts": {"sketch": sketch}, "default_head": "certified"}
-    return write_index(out, **{**written, "heads": {"exact": HeadEntry(), **heads}, **changes})
+    softmax = Softmax(weight, (np.arange(7) / 4).astype(np.float32))
+    sketch = code_levels(Turned(square(np.eye(20)), weight, np.zeros(7), 0.0), 16)
+    sketch |= {"limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20]), "norms": np.full(6, 1024.0)}
+    return write_heads(out, softmax, "certified", *GRADES, parts={"sketch": sketch})
 
 
 def arguments() -> dict[str, Any]:
@@ -97,6 +75,10 @@ def replace_file(file: Path, data: bytes) -> None:
     """A new file under the old name: arrays mapped from the old one stay what they are."""
     file.unlink(missing_ok=True)
     file.write_bytes(data)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
 def forge(index: Path, **changes: Any) -> None:
@@ -138,60 +120,19 @@ def spoil_tensor(index: Path, part: str, name: str, change: Callable[[np.ndarray
     forge(index)
 
 
-@dataclass(frozen=True, eq=False)
-class FakeHead:
-    """Keeps what it was made of; answers nothing."""
-
-    softmax: Softmax
-    arrays: Mapping[str, np.ndarray]
-    fallback: Head | None
-    threads: int
-    knobs: Mapping[str, float]
-
-    name: ClassVar[str] = "fake"
-    knob_table: ClassVar[Mapping[str, Knob]] = {
-        "probes": Knob(help="clusters united", default=1, low=1, high=8)
-    }
-    proves: ClassVar[bool] = False
-    chance: ClassVar[float] = 1.0
-    fallback_chance: ClassVar[float] = 0.0
-    part: ClassVar[PartSpec | None] = ScreenHead.part
-    borrows: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def from_arrays(
-        cls,
-        softmax: Softmax,
-        arrays: Mapping[str, np.ndarray],
-        *,
-        fallback: Head | None,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> Self:
-        return cls(softmax, arrays, fallback, threads, {}).with_knobs(**knobs)
-
-    def with_knobs(self, **knobs: float) -> Self:
-        for knob in knobs:
-            if knob not in self.knob_table:
-                raise InvalidKnob(knob, knobs[knob], "probes")
-        return replace(self, knobs={**self.knobs, **knobs})
-
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        raise NotImplementedError
-
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        raise NotImplementedError
-
-    def warm(self) -> None:
-        pass
+def rewrite(index: Path, part: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write a part with other tensors, and forge the manifest to match."""
+    metadata = {"softmax_sha256": read_manifest(index).softmax_sha256}
+    replace_file(index / f"{part}.safetensors", b"".join(map(bytes, pieces(tensors, metadata))))
+    forge(index)
 
 
-class FakeExact(FakeHead):
-    """The one that needs no arrays and proves its answers."""
+def put(*path: str | int, to: Any) -> Callable[[Any], object]:
+    """A change of nested dicts and lists."""
 
-    proves: ClassVar[bool] = True
-    chance: ClassVar[float] = 0.0
-    part: ClassVar[PartSpec | None] = None
+    def change(fields: Any) -> None:
+        for key in path[:-1]:
+            fields = fields[key]
+        fields[path[-1]] = to
 
-
-FAKES: Any = {"exact": FakeExact, "screen": FakeHead}
+    return change

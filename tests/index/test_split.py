@@ -1,19 +1,17 @@
-"""The sketches of shards: those of the whole, row by row, and checked and answered from alike."""
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from logitsieve.heads import ExactHead
+from logitsieve.heads.certified import GRADES
 from logitsieve.index import open_index, split_index, verify_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import places_of
 from logitsieve.index.split import shard_folders
 from logitsieve.index_builder.fit.certified import Widths
-from tests.index.samples import write_levels
-from tests.synthetic import make_hidden, make_softmax, narrow_rotation, sketch_arrays
+from tests.synthetic import make_hidden, make_softmax, narrow_rotation, sketch_arrays, write_heads
 
 V, D, SHARDS = 700, 96, 2
 SOFTMAX = make_softmax(V, D)
@@ -25,7 +23,8 @@ def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     order = np.random.default_rng(0).permutation(V).astype(np.int32)
     rotation, stretch = narrow_rotation(SOFTMAX, make_hidden(64, D), D)
     sketch = sketch_arrays(SOFTMAX, rotation, request.param, order, stretch)
-    return write_levels(tmp_path / "lm" / "1", softmax=SOFTMAX, parts={"sketch": sketch})
+    out = tmp_path / "lm" / "1"
+    return write_heads(out, SOFTMAX, "certified", *GRADES, parts={"sketch": sketch})
 
 
 def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: Path) -> None:

@@ -12,27 +12,24 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads._base.head import Softmax
-from logitsieve.index import HeadEntry, link_index, write_index
+from logitsieve.index import HeadEntry, link_index
 from logitsieve.index.files import STALE_AFTER_S
 from logitsieve.index.reader import read_contents
 from logitsieve.index.verify import verify_contents
 from tests.index.samples import (
     WORDS,
     arguments,
+    snapshot,
     tiny_screen,
     tiny_softmax,
     write_levels,
     write_tiny,
 )
 from tests.refusals import refused
-from tests.synthetic import certified_arrays, make_softmax
+from tests.synthetic import certified_arrays, make_softmax, write_heads
 
 GOLDEN = Path(__file__).parent / "golden" / "1"
 STEPS = ["folder", "part screen", "part softmax", "vocabulary", "calibration", "manifest", "named"]
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
 def temporaries(folder: Path) -> list[Path]:
@@ -155,16 +152,9 @@ def test_arrays_that_change_while_they_are_written_leave_nothing(tmp_path: Path,
 
 
 def test_a_sketch_of_another_matrix_is_not_written(tmp_path: Path) -> None:
-    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
     parts = {"sketch": certified_arrays(make_softmax(seed=1))}
     with refused("parts['sketch']", "not the sketch of this matrix: row 0"):
-        write_index(
-            tmp_path / "demo" / "1",
-            softmax=make_softmax(seed=2),
-            parts=parts,
-            heads=heads,
-            default_head="certified",
-        )
+        write_heads(tmp_path / "demo" / "1", make_softmax(seed=2), "certified", parts=parts)
     assert not list(tmp_path.iterdir())
 
 
@@ -317,16 +307,8 @@ def test_integer_keys_and_tuples_in_config_read_back_as_json_has_them(tmp_path: 
 def test_the_matrix_is_not_copied(tmp_path: Path) -> None:
     weight = np.ones((1 << 13, 512), np.float32)  # 16 MiB
     softmax = Softmax(weight, np.zeros(1 << 13, np.float32))
-    exact = {"exact": HeadEntry()}
     tracemalloc.start()
-    write_tiny(
-        tmp_path / "demo" / "1",
-        softmax=softmax,
-        parts={},
-        heads=exact,
-        default_head="exact",
-        vocabulary=None,
-    )
+    write_heads(tmp_path / "demo" / "1", softmax)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < weight.nbytes / 4

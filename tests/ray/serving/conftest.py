@@ -16,12 +16,6 @@ from tests.synthetic import make_softmax, write_heads
 V, D = 1500, 32
 
 
-def write_lm(folder: Path, version: int) -> Path:
-    """lm@`version` in one piece, V = 1,500, D = 32."""
-    softmax = make_softmax(vocab_size=V, dim=D, seed=version)
-    return write_heads(folder / "lm" / str(version), softmax, "certified")
-
-
 class Deployed(NamedTuple):
     """A deployment of lm@1 in two shards, with a replica each, and its client."""
 
@@ -39,7 +33,8 @@ class Deployed(NamedTuple):
 
     def add(self, version: int) -> None:
         """Put another version into the folder."""
-        whole = write_lm(self.whole, version)
+        out, softmax = self.whole / "lm" / str(version), make_softmax(V, D, version)
+        whole = write_heads(out, softmax, "certified")
         split_index(whole, self.models / "lm" / str(version), 2)
 
     def remove(self, version: int) -> None:

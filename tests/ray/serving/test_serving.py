@@ -76,8 +76,7 @@ def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDe
     client = deployed.client
     for head in ("exact", "certified"):
         here, there = whole.topk(HIDDEN, 5, head=head), client.topk(HIDDEN, 5, head=head)
-        np.testing.assert_array_equal(there.ids, here.ids)
-        np.testing.assert_array_equal(there.logits, here.logits)
+        np.testing.assert_equal(there[:2], here[:2])
         assert (there.answer.head, there.answer.version) == (head, "1")
     how: dict[str, Any] = {"seeds": SEEDS, "top_k": 100, "top_p": 0.9}
     drawn = client.sample(HIDDEN, 2, **how)
