@@ -1,14 +1,33 @@
-"""The instructions that a few operations of LLVM become on any CPU."""
+"""A few operations of LLVM: called on this CPU, and the instructions that they become on any."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 
 def vector(bits: int, lanes: int) -> ir.VectorType:
     return ir.VectorType(ir.IntType(bits), lanes)
+
+
+def called(kind: ir.VectorType, out: ir.VectorType, build: Callable[..., Any]) -> Any:
+    """Store at the third pointer what `build(builder, ...)` makes of vectors at the first two."""
+
+    @intrinsic
+    def call(typing_context, left, right, found):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            *operands, found = arguments
+            places = [builder.bitcast(place, kind.as_pointer()) for place in operands]
+            result = build(builder, *(builder.load(place, align=1) for place in places))
+            builder.store(result, builder.bitcast(found, out.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(left, right, found), codegen
+
+    return call
 
 
 def instructions(

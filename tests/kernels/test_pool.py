@@ -1,5 +1,3 @@
-"""Slices cover all rows once, in order, from any number of threads."""
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""Hashing, and looking tables up, against plain numpy."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,16 +52,6 @@ def test_codes_are_signs_of_products(
     clear = np.abs(sides) > 1e-4
     signs = codes[:, :, None] >> np.arange(bits) & 1
     np.testing.assert_array_equal(signs[clear], (sides > 0)[clear])
-
-
-def test_a_vector_hashes_alike_in_any_batch() -> None:
-    planes, shifts = make_planes(5, 7, 33)
-    vectors = make_hidden(41, 33)
-    together = hashed(vectors, planes, shifts)
-    for row in range(41):
-        np.testing.assert_array_equal(
-            hashed(vectors[row : row + 1], planes, shifts)[0], together[row]
-        )
 
 
 @pytest.mark.parametrize("bits", [1, 2, 5, 16])

@@ -1,5 +1,3 @@
-"""The preview's choice: the best by (score, lower id), and nothing else."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,16 +54,6 @@ def test_equal_scores_go_to_the_lower_id(count: int) -> None:
     order = np.argsort(-bias, kind="stable")[:count]
     found = select(hidden, arrays, bias, 8, count)
     np.testing.assert_array_equal(found, np.tile(np.sort(order), (5, 1)))
-
-
-@pytest.mark.parametrize("batch", [2, 4, 7, 64, 130])
-def test_a_row_does_not_depend_on_its_batch(batch: int) -> None:
-    softmax, hidden = make_softmax(700, 24), make_hidden(batch, 24)
-    arrays = preview_arrays(softmax, 20)
-    together = select(hidden, arrays, softmax.bias, 13, 40)
-    for row in range(batch):
-        alone = select(hidden[row : row + 1], arrays, softmax.bias, 13, 40)
-        np.testing.assert_array_equal(together[row], alone[0])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])

@@ -1,5 +1,3 @@
-"""What kernels call by address: the loops over float32 rows, bit for bit, over every kind."""
-
 import numpy as np
 import pytest
 

@@ -1,12 +1,7 @@
-"""Dots of codes: what they are made of, how far from `dot64` they are, what is chosen by them."""
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
-from numba import types
-from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.rows.functions import (
@@ -23,7 +18,7 @@ from logitsieve.kernels.topk.descriptor import coded_slack_at, matrix_descriptor
 from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.scan import FEW_CODED, FEW_COSTLY
 from logitsieve.utils.stored import KINDS, StoredMatrix
-from tests.kernels.assembly import instructions, vector
+from tests.kernels.assembly import called, instructions, vector
 from tests.oracle import best, logits64
 from tests.stored import BLOCKS, random_blocks, reference, stored_softmax
 
@@ -170,25 +165,10 @@ def test_what_is_chosen_by_codes_is_the_exact_answer(kind: str) -> None:
         np.testing.assert_array_equal(logits, best_logits[:count], f"{count} rows")
 
 
-def _summed(neighbours: bool) -> Any:
-    words, sums = vector(16, 16), vector(32, 8)
-
-    @intrinsic
-    def summed(typing_context, left, right, out):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            *operands, out = arguments
-            places = [builder.bitcast(place, words.as_pointer()) for place in operands]
-            loaded = [builder.load(place, align=1) for place in places]
-            out = builder.bitcast(out, sums.as_pointer())
-            builder.store(sums_of_pairs(builder, *loaded, neighbours), out, align=1)
-            return context.get_dummy_value()
-
-        return types.void(left, right, out), codegen
-
-    return summed
-
-
-of_neighbours, of_others = _summed(neighbours=True), _summed(neighbours=False)
+of_neighbours, of_others = (
+    called(vector(16, 16), vector(32, 8), partial(sums_of_pairs, neighbours=each))
+    for each in (True, False)
+)
 
 
 @kernel("(int16[::1], int16[::1], int32[:,::1])")

@@ -1,5 +1,3 @@
-"""Halves become float32 exactly, by the CPU's instruction and by integers."""
-
 import ml_dtypes
 import numpy as np
 import pytest

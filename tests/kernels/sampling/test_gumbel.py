@@ -1,5 +1,3 @@
-"""Draws by Gumbel's trick are those of the trick written out, over all ids that filters leave."""
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,9 @@ from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
 from logitsieve.kernels.topk.queries import QUERIES_AT_ONCE
+from tests import oracle
 from tests.attacks.draws import fill_noise
-from tests.oracle import chi_square_p, gumbel_noise, log_sum_exp, logits64
+from tests.oracle import chi_square_p, filtered, gumbel_noise, log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
 
 Edited = list[tuple[list[int], list[float]]]  # ids of each row, and their values
@@ -51,28 +50,6 @@ def drawn(
     return ids, inverse * log_z[:, TOP] + log_z[:, VALUE]
 
 
-def remaining(logits: np.ndarray, inverse: float, top_p: float, min_p: float) -> np.ndarray:
-    """The ids that filters leave, by sorting; those of no weight count as out."""
-    order = np.argsort(-logits, kind="stable")
-    weights = np.exp((logits[order] - logits.max()) * inverse)
-    before = np.cumsum(weights) - weights
-    kept = (before < top_p * weights.sum()) | (top_p == 1)
-    kept[0] = True
-    return np.asarray(order[kept & (weights >= min_p) & (weights > 0)])
-
-
-def assert_drawn(
-    ids: np.ndarray, log_z: float, row: int, logits: np.ndarray, inverse: float, left: np.ndarray
-) -> None:
-    """The draws of a row are those of the ids that are left, by the definition."""
-    noise, scaled = np.empty(logits.size), np.full(logits.size, -np.inf)
-    scaled[left] = (logits[left] - logits.max()) * inverse
-    for draw, winner in enumerate(ids):
-        fill_noise(np.uint64(row), np.uint64(4), np.uint64(draw), noise)
-        assert winner == np.argmax(scaled + noise)
-    assert log_z == pytest.approx(log_sum_exp(logits[left] * inverse), rel=1e-12, abs=1e-12)
-
-
 @pytest.mark.parametrize("size", [1, 17, 300])
 @pytest.mark.parametrize("inverse", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
@@ -86,9 +63,11 @@ def test_the_largest_perturbed_logit_wins_of_those_that_filters_leave(
     ids, log_z = drawn(softmax, hidden, 60, inverse, edits, filters)
     for row, (changed, values) in enumerate(edits):
         logits[row, changed] = values
-        left = remaining(logits[row], inverse, *filters)
+        left = filtered(logits[row], 1 / inverse, 0, *filters)
         if filters[0] != BELOW_ONE:
-            assert_drawn(ids[row], log_z[row], row, logits[row], inverse, left)
+            assert ids[row].tolist() == oracle.drawn(logits[row], 60, row, 4, 1 / inverse, left)
+            wanted = log_sum_exp(logits[row, left] * inverse)
+            assert log_z[row] == pytest.approx(wanted, rel=1e-12, abs=1e-12)
         else:  # rounding decides about what weighs next to nothing
             assert set(ids[row]) <= set(left)
             assert log_z[row] == pytest.approx(log_sum_exp(logits[row] * inverse), abs=1e-12)

@@ -1,5 +1,3 @@
-"""log Z in float64: its value, interval and place among batches, also of one-sided roundings."""
-
 import numpy as np
 import pytest
 

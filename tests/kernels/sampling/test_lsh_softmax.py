@@ -1,5 +1,3 @@
-"""Draws that look at little of the noise follow the same distribution."""
-
 from itertools import product
 
 import numpy as np
@@ -58,18 +56,6 @@ def test_draws_follow_the_softmax(inverse: float, floor: str, count: int) -> Non
         probs = softmax(logits[row], 1 / inverse)
         assert chi_square_p(np.bincount(ids[row], minlength=300), probs) > 1e-3
     assert (scanned <= 300 - count).all()
-
-
-def test_all_candidates_may_be_banned() -> None:
-    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
-    named = best(logits, 40).tolist()
-    floors = np.array([row[ids[4]] for row, ids in zip(logits, named, strict=True)])
-    ids, scanned = drawn(SOFTMAX, HIDDEN, named, [np.full(40, -np.inf)] * 3, floors)
-    for row in range(3):
-        logits[row, named[row]] = -np.inf
-        probs = softmax(logits[row])
-        assert chi_square_p(np.bincount(ids[row], minlength=300), probs) > 1e-3
-    assert (scanned == 260).all()
 
 
 def test_few_logits_are_computed_for_one_draw() -> None:

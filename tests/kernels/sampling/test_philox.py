@@ -1,5 +1,3 @@
-"""Random numbers by counter: the generator's published answers, and uniforms between 0 and 1."""
-
 import numpy as np
 import pytest
 
@@ -47,17 +45,3 @@ def test_uniforms_are_never_0_nor_1_and_rise_with_the_bits() -> None:
     values = np.empty(4)
     fill_uniforms(bits, values)
     assert values.tolist() == [2.0**-53, 3 * 2.0**-53, 0.5 + 2.0**-53, 1 - 2.0**-53]
-
-
-def test_uniforms_of_consecutive_places_fill_the_interval_evenly() -> None:
-    count = 1 << 18
-    bits, values = np.empty((count, 2), np.uint64), np.empty(2 * count)
-    places = np.arange(count, dtype=np.uint64)
-    fill_bits(np.uint64(5), np.uint64(7), np.uint64(3), places, bits)
-    fill_uniforms(bits.ravel(), values)
-    found = np.bincount((values * 64).astype(int), minlength=64)
-    off = ((found - 2 * count / 64) ** 2 / (2 * count / 64)).sum()
-    assert abs(off - 63) < 4 * np.sqrt(2 * 63)
-    pairs = values.reshape(-1, 2) - 0.5
-    assert abs(12 * pairs.prod(axis=1).mean()) < 4 / np.sqrt(count)
-    assert abs(12 * (values[:-1] - 0.5).dot(values[1:] - 0.5) / len(values)) < 4 / np.sqrt(count)

@@ -1,5 +1,3 @@
-"""Sixteen random numbers at once are those of one id after the other."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The sampled sum of exponentials: unbiased, with an honest error."""
-
 import numpy as np
 import pytest
 

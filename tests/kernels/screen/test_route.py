@@ -1,42 +1,16 @@
-"""Routing by int8: the route is that of the exact dots."""
-
 import numpy as np
 
-from logitsieve.heads import ScreenHead, Softmax
-from logitsieve.kernels.screen.route import CODES, LARGEST_DIM, encode_centroids
+from logitsieve.kernels.screen.route import LARGEST_DIM, encode_centroids
+from tests.attacks import routes
 from tests.oracle import dot64
 from tests.synthetic import make_head, make_softmax, screen_arrays
 
 
-def without_codes(head: ScreenHead) -> None:
-    """From now on route by float32, as a screen whose centroids have biases does."""
-    head._descriptor[CODES] = 0
-
-
-def assert_routed(head: ScreenHead, hidden: np.ndarray, centroids: np.ndarray, probes: int) -> None:
-    """Over lists that hold their own cluster's number alone."""
-    found = head.candidates(hidden, 1)
-    for row in range(len(hidden)):
-        order = np.argsort(-dot64(centroids, hidden[row]), kind="stable")[:probes]
-        ids = found.ids[found.offsets[row] : found.offsets[row + 1]]
-        assert sorted(ids.tolist()) == sorted(order.tolist())
-
-
 def test_centroids_whose_float32_dots_overflow_are_routed_by_the_exact_ones() -> None:
-    """Partial sums pass 3.4e38, the dots themselves do not."""
+    """Partial sums pass 3.4e38, the dots themselves do not; with codes and without."""
     centroids = np.array([[-1, 0], [-3.5, 3.39]], np.float32)
-    hidden = np.full((5, 2), 1e38, np.float32)
-    softmax = Softmax(np.full((2, 2), 0.1, np.float32), np.zeros(2, np.float32))
-    arrays = {
-        "centroids": centroids,
-        "offsets": np.arange(3, dtype=np.int32),
-        "ids": np.arange(2, dtype=np.int32),
-    }
-    exact = make_head("exact", softmax)
-    head = ScreenHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
-    for _ in range(2):
-        assert_routed(head, hidden, centroids, 1)
-        without_codes(head)
+    with np.errstate(over="ignore"):
+        assert routes.judged(centroids, np.full((5, 2), 1e38, np.float32), 1).wrong == 0
 
 
 def test_codes_are_within_the_error_that_is_claimed() -> None:

@@ -1,5 +1,3 @@
-"""Sums of products of bytes: exact in every form, and by the instructions meant for each CPU."""
-
 from collections.abc import Callable
 from typing import Any
 

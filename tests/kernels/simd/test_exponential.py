@@ -1,5 +1,3 @@
-"""exp of lanes within its error, and sums of it in float64."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Prefetches of any address, and the features that Numba is set to."""
-
 import numpy as np
 import pytest
 from numba.core import config

@@ -1,5 +1,3 @@
-"""Lanes that reach a limit, as bits and as lists, on every CPU."""
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Bytes by tables: looked up on every target, and added up exactly by every width."""
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import types
-from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.lanes import store
@@ -25,7 +21,7 @@ from logitsieve.kernels.simd.tables import (
     sums_of_words,
     zero_words,
 )
-from tests.kernels.assembly import instructions, vector
+from tests.kernels.assembly import called, instructions, vector
 
 WAYS = list({LOOK_UP, SHORT_LOOK_UP, ("", 16)})
 
@@ -66,23 +62,10 @@ def test_sums_of_bits_are_exact(chunks: int, largest: bool, seed: int) -> None:
         np.testing.assert_array_equal(out, 2 * (bits @ codes) - 7)
 
 
-def _looker(name: str) -> Any:
-    byte = vector(8, 16)
-
-    @intrinsic
-    def look(typing_context, table, codes, found):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            table, codes, found = (builder.bitcast(x, byte.as_pointer()) for x in arguments)
-            operands = (builder.load(x, align=1) for x in (table, codes))
-            builder.store(look_up(builder, *operands, name), found, align=1)
-            return context.get_dummy_value()
-
-        return types.void(table, codes, found), codegen
-
-    return look
-
-
-look_here, look_anywhere = _looker(SHORT_LOOK_UP[0]), _looker("")
+look_here, look_anywhere = (
+    called(vector(8, 16), vector(8, 16), partial(look_up, name=name))
+    for name in (SHORT_LOOK_UP[0], "")
+)
 
 
 @kernel("(uint8[::1], uint8[::1], uint8[::1], int64)")

@@ -35,8 +35,7 @@ def test_a_reply_has_the_example_and_its_own_fields(name: str) -> None:
     head = make_head(name, SOFTMAX)
     reply, top = head.entry(ASKED)(HIDDEN, 2), head.topk(HIDDEN, 2)
     assert (type(reply), type(reply.answer)) == (TopKReply, Answer)
-    for mine, theirs in zip((*reply[:2], *reply.answer[4:7]), top, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_equal((*reply[:2], *reply.answer[4:7]), tuple(top))
     assert reply.answer.compute_ns > 0
     unlike = {"exact", "scanned", "fallback", "compute_ns"}
     for field in set(Answer._fields) - unlike:
@@ -125,5 +124,4 @@ def test_an_entry_owns_its_head_and_may_be_called_by_threads() -> None:
         thread.join()
     assert len(found) == 200
     for top in found:
-        np.testing.assert_array_equal(top.ids, wanted.ids)
-        np.testing.assert_array_equal(top.logits, wanted.logits)
+        np.testing.assert_equal(top[:2], wanted[:2])

@@ -1,5 +1,3 @@
-"""Exact logits of listed ids: bit for bit the definition."""
-
 import numpy as np
 import pytest
 

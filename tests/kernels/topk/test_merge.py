@@ -1,5 +1,3 @@
-"""Merges of lists: edited ids with a head's answer, and the tokens of hypotheses."""
-
 from typing import Any
 
 import numpy as np
@@ -85,19 +83,6 @@ def _undecided(group: Group, low: np.ndarray, high: np.ndarray) -> bool:
         log_z = np.array([extremes[which][beam] for beam, which in enumerate(choice)])
         found.add(tuple(group.sorted(log_z)))
     return len(found) > 1
-
-
-def test_groups_do_not_meet() -> None:
-    logits = np.array([[3.0, 1.0], [2.0, 0.0], [1.0, 0.0], [5.0, 4.0]])
-    parents, places = np.empty((2, 2), np.int32), np.empty((2, 2), np.int32)
-    doubtful, log_z = np.empty(2, np.bool_), np.zeros((4, 4))
-    log_z[1, 2:] = -2.0, 2.0
-    counts = np.full(4, 2, np.int64)
-    alike = np.arange(4)
-    best_pairs(np.zeros(4), np.ones(4), alike, logits, counts, log_z, parents, places, doubtful)
-    assert parents.tolist() == [[0, 1], [1, 1]]
-    assert places.tolist() == [[0, 0], [0, 1]]
-    assert doubtful.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
