@@ -1,13 +1,10 @@
-"""The static list: its first n ids, whatever the query."""
-
 import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import ExactHead, FrequencyHead
+from logitsieve.heads import ExactHead, Head
 from tests.oracle import best, logits64
-from tests.refusals import refused
-from tests.synthetic import frequency_arrays, make_hidden, make_softmax
+from tests.synthetic import frequency_arrays, make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
@@ -15,9 +12,8 @@ EXACT = ExactHead(SOFTMAX)
 IDS = frequency_arrays(SOFTMAX)["ids"]
 
 
-def make_frequency(n: int, ids: np.ndarray = IDS) -> FrequencyHead:
-    knobs = {"n": n}
-    return FrequencyHead.from_arrays(SOFTMAX, {"ids": ids}, fallback=EXACT, threads=1, knobs=knobs)
+def make_frequency(n: int, ids: np.ndarray = IDS) -> Head:
+    return make_head("frequency", SOFTMAX, arrays={"ids": ids}, n=n)
 
 
 @pytest.mark.parametrize("n", [5, 64, 299])
@@ -37,14 +33,6 @@ def test_all_ids_are_the_exact_answer_and_too_few_the_fallbacks() -> None:
     top = make_frequency(7).topk(HIDDEN, 8)
     assert top.exact.all()
     assert make_frequency(7).with_knobs(n=8).topk(HIDDEN, 8).exact.sum() == 0
-
-
-@pytest.mark.parametrize(
-    "ids", [IDS[:-1].copy(), IDS.astype(np.int64), IDS + np.int32(1), IDS - np.int32(1)]
-)
-def test_arrays_that_a_kernel_could_not_follow_are_refused(ids: np.ndarray) -> None:
-    with refused("arrays"):
-        make_frequency(9, ids)
 
 
 def test_an_id_twice_is_refused() -> None:

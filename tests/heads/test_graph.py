@@ -1,20 +1,19 @@
-"""The graph: faiss's walk, its bytes, its threads."""
-
 import importlib.util
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 import faiss
 import numpy as np
 import pytest
 
 from logitsieve.api.errors import MissingExtra
-from logitsieve.heads import ExactHead, GraphHead
+from logitsieve.heads import ExactHead
 from logitsieve.heads import graph as graph_module
 from logitsieve.heads.graph import one_thread, queries, width
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.graph import REDUCTIONS, graph_arrays
 from tests.refusals import refused
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
@@ -23,9 +22,8 @@ COUNTS = np.arange(300)[::-1]
 ARRAYS = [graph_arrays(SOFTMAX, rows, BuildConfig(), COUNTS) for rows in REDUCTIONS]
 
 
-def make_graph(arrays: dict[str, np.ndarray], ef: int) -> GraphHead:
-    knobs = {"ef": ef}
-    return GraphHead.from_arrays(SOFTMAX, arrays, fallback=EXACT, threads=1, knobs=knobs)
+def make_graph(arrays: dict[str, np.ndarray], ef: int) -> Any:
+    return make_head("graph", SOFTMAX, arrays=arrays, ef=ef)
 
 
 @pytest.mark.parametrize("arrays", ARRAYS)
@@ -67,8 +65,6 @@ def of_faiss(index: faiss.Index) -> np.ndarray:
     "graph",
     [
         np.zeros(100, np.uint8),
-        ARRAYS[0]["graph"][:1000].copy(),
-        ARRAYS[0]["graph"].view(np.int8),
         of_faiss(faiss.IndexFlatL2(32)),
         of_faiss(faiss.IndexHNSWFlat(32, 4)),
         graph_arrays(make_softmax(vocab_size=200), REDUCTIONS[0], BuildConfig(), COUNTS[:200])[

@@ -1,25 +1,28 @@
-"""The learned screen: routing, probing, and rows that its lists cannot fill."""
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import HEADS, ExactHead, Head, ScreenHead, Softmax, make_heads
+from logitsieve.heads import HEADS, ExactHead, Head, make_heads
 from logitsieve.heads.certified import GRADES
 from tests.oracle import best, dot64, logits64
-from tests.synthetic import certified_arrays, make_head, make_hidden, make_softmax, screen_arrays
+from tests.synthetic import (
+    certified_arrays,
+    decaying,
+    make_head,
+    make_hidden,
+    make_softmax,
+    screen_arrays,
+)
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
 ARRAYS = screen_arrays(SOFTMAX)
 
 
-def make_screen(arrays: dict[str, np.ndarray], probes: int = 1) -> ScreenHead:
-    knobs = {"probes": probes}
-    exact = ExactHead(SOFTMAX)
-    return ScreenHead.from_arrays(SOFTMAX, arrays, fallback=exact, threads=1, knobs=knobs)
+def make_screen(arrays: dict[str, np.ndarray], probes: int = 1) -> Head:
+    return make_head("screen", SOFTMAX, arrays=arrays, probes=probes)
 
 
 def lists_of(row: np.ndarray, probes: int) -> np.ndarray:
@@ -81,27 +84,6 @@ def test_near_tied_centroids_are_decided_by_the_exact_dot() -> None:
         np.testing.assert_array_equal(ids, listed)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("centroids", np.zeros((6, 5), np.float32), "centroids"),
-        ("centroids", np.zeros((6, 24)), "centroids"),
-        ("centroids", np.zeros((24, 6), np.float32).T, "centroids"),
-        ("offsets", ARRAYS["offsets"][:-1].copy(), "offsets"),
-        ("offsets", ARRAYS["offsets"][::-1].copy(), "offsets"),
-        ("offsets", ARRAYS["offsets"] + 1, "offsets"),
-        ("ids", ARRAYS["ids"] + 300, "ids"),
-        ("ids", ARRAYS["ids"] - 300, "ids"),
-        ("ids", ARRAYS["ids"].astype(np.int64), "ids"),
-    ],
-)
-def test_arrays_that_a_kernel_could_not_follow_are_refused(
-    name: str, value: np.ndarray, reason: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        make_screen({**ARRAYS, name: value})
-
-
 def test_probes_and_escalation_beyond_all_are_the_exact_answer() -> None:
     assert make_head("screen", SOFTMAX, probes=64).knobs["probes"] == 6
     top = make_head("screen", SOFTMAX, escalate=1).topk(HIDDEN, 5)
@@ -158,11 +140,7 @@ def test_a_prescreened_list_has_the_same_answer(
 
 
 def test_a_prescreen_computes_few_rows_and_needs_a_sketch() -> None:
-    random = np.random.default_rng(3)
-    scales = np.exp(-np.arange(96) / 12)
-    weight = (random.standard_normal((2000, 96)) * scales).astype(np.float32)
-    softmax = Softmax(weight, np.zeros(2000, np.float32))
-    hidden = (random.standard_normal((20, 96)) * scales).astype(np.float32)
+    softmax, hidden = decaying(2000, 96)
     lists = {"screen": screen_arrays(softmax, most=900)}
     parts = {**lists, "sketch": certified_arrays(softmax)}
     head = make_heads(HEADS, softmax, parts, {"screen": {"prescreen": 1}}, 1)["screen"]
@@ -195,11 +173,7 @@ def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
     ("fallback", "all_rows"), [("", False), ("certified", False), ("exact", True), ("svd", False)]
 )
 def test_far_rows_go_to_a_named_fallback(fallback: str, all_rows: bool) -> None:
-    random = np.random.default_rng(3)
-    scales = np.exp(-np.arange(96) / 12)  # few directions count: bounds leave few rows
-    weight = (random.standard_normal((2000, 96)) * scales).astype(np.float32)
-    softmax = Softmax(weight, np.zeros(2000, np.float32))
-    hidden = (random.standard_normal((20, 96)) * scales).astype(np.float32)
+    softmax, hidden = decaying(2000, 96)  # few directions count: bounds leave few rows
     parts = {"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)}
     knobs = {"certified": {}, "screen": {"escalate": 1.0}}
     top = make_heads(HEADS, softmax, parts, knobs, 1, fallback)["screen"].topk(hidden, 5)

@@ -1,5 +1,3 @@
-"""Threads that share W for a few rows of hidden: the bits of one thread."""
-
 import numpy as np
 import pytest
 
@@ -34,10 +32,7 @@ def test_answers_do_not_depend_on_the_number_of_threads(rows: int, k: int) -> No
     hidden = make_hidden(rows, 64)
     alone = make_head("exact", LARGE).topk(hidden, k)
     for threads in (2, 3):
-        for mine, theirs in zip(
-            make_head("exact", LARGE, threads).topk(hidden, k), alone, strict=True
-        ):
-            np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_equal(make_head("exact", LARGE, threads).topk(hidden, k), alone)
 
 
 def test_a_row_that_is_not_finite_is_refused_by_its_number() -> None:

@@ -1,20 +1,7 @@
-"""Requests made ready, knobs checked, and the softmax as it was given."""
-
 import numpy as np
 
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.head import (
-    Knob,
-    checked_knobs,
-    ready_hidden,
-    ready_request,
-    softmax_sha256,
-)
-
-TABLE = {
-    "probes": Knob(help="", default=2, low=1, high=8),
-    "share": Knob(help="", default=0.5, low=0, high=1, whole=False),
-}
+from logitsieve.heads._base.head import ready_hidden, ready_request, softmax_sha256
 
 
 def test_arrays_are_neither_copied_nor_widened_twice() -> None:
@@ -29,11 +16,6 @@ def test_arrays_are_neither_copied_nor_widened_twice() -> None:
     assert softmax.weight is softmax.weight
     np.testing.assert_array_equal(softmax.weight, stored.astype(np.float32))
     assert (softmax.vocab_size, softmax.dim) == (2, 2)
-
-
-def test_an_operating_point_is_whole() -> None:
-    assert checked_knobs(TABLE, {}, {}) == {"probes": 2, "share": 0.5}
-    assert checked_knobs(TABLE, {"probes": 3}, {"share": 1}) == {"probes": 3, "share": 1.0}
 
 
 def test_the_identity_of_a_matrix_covers_its_shape_and_its_bias_and_is_found_once() -> None:
