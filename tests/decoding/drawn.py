@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.heads import Head, Softmax
-from logitsieve.index import HeadEntry, write_index
 from tests.oracle import edited, logits64
-from tests.synthetic import certified_arrays, make_head, make_softmax, screen_arrays
+from tests.synthetic import make_head, make_softmax, write_heads
 
 SIZES = (1, 2, 17, 300)
 
@@ -56,22 +55,6 @@ def constraints_of(draw: st.DrawFn, size: int, rows: int) -> Constraints:
     )
 
 
-def of_row(constraints: Constraints, row: int) -> Constraints:
-    """The same for one row alone."""
-
-    def one(lists: Any) -> Any:
-        return None if lists is None else [lists[row]]
-
-    return Constraints(
-        banned=one(constraints.banned),
-        allowed=one(constraints.allowed),
-        biased=one(constraints.biased),
-        bias=one(constraints.bias),
-        repeated=one(constraints.repeated),
-        repetition_penalty=constraints.repetition_penalty,
-    )
-
-
 def edited_logits(softmax: Softmax, hidden: np.ndarray, constraints: Constraints) -> np.ndarray:
     """[B, V] by brute force."""
     lists: Any = constraints
@@ -94,12 +77,5 @@ def edited_logits(softmax: Softmax, hidden: np.ndarray, constraints: Constraints
 
 def write_whole(folder: Path, size: int, tied: bool) -> Path:
     """An index with exact, certified and screen over `softmax_of`."""
-    softmax = softmax_of(size, tied)
-    heads = {
-        "exact": HeadEntry(),
-        "certified": HeadEntry("sketch"),
-        "screen": HeadEntry("screen", {"probes": 1}),
-    }
-    parts = {"sketch": certified_arrays(softmax), "screen": screen_arrays(softmax)}
     out = folder / f"whole{'-tied' * tied}" / str(size)
-    return write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="screen")
+    return write_heads(out, softmax_of(size, tied), "screen", "certified")

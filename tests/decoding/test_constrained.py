@@ -1,5 +1,3 @@
-"""Top k under constraints, against the full softmax."""
-
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,19 @@ from hypothesis import strategies as st
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.logit_edits import BestLogits, best_edited, edits_of, wanted_of
+from logitsieve.decoding.logit_edits import (
+    HEADROOM,
+    BestLogits,
+    Edits,
+    best_edited,
+    edits_of,
+    wanted_of,
+)
 from logitsieve.heads import Head, Softmax
 from logitsieve.index import open_index
-from tests.decoding.drawn import SIZES, constraints_of, edited_logits, head_of, of_row, softmax_of
-from tests.oracle import best
+from tests.decoding.drawn import SIZES, constraints_of, edited_logits, head_of, softmax_of
+from tests.oracle import best, logits64
+from tests.refusals import refused
 from tests.server.running import write_model
 from tests.synthetic import make_hidden
 
@@ -27,6 +33,51 @@ def answer(
 ) -> BestLogits:
     edits = edits_of(softmax, constraints, hidden)
     return best_edited(softmax, head, hidden, wanted_of(edits, k, softmax.vocab_size), edits)
+
+
+def applied(edits: Edits, logits_BV: np.ndarray) -> np.ndarray:
+    """[B, V] the logits with the edits in their places."""
+    found = logits_BV.copy()
+    if edits.allow_list:
+        found[:] = -np.inf
+    rows = np.repeat(np.arange(len(found)), np.diff(edits.offsets))
+    found[rows, edits.ids] = edits.values
+    return found
+
+
+@given(data=st.data(), size=st.sampled_from(SIZES), rows=st.integers(1, 4))
+def test_edits_are_what_the_words_say(data: st.DataObject, size: int, rows: int) -> None:
+    constraints, hidden = data.draw(constraints_of(size, rows)), make_hidden(rows, 8)
+    softmax = softmax_of(size, False)
+    edits = edits_of(softmax, constraints, hidden)
+    expected = edited_logits(softmax, hidden, constraints)
+    plain = logits64(softmax.weight, softmax.bias, hidden)
+    np.testing.assert_array_equal(applied(edits, plain), expected)
+    remaining = np.isfinite(expected).sum(axis=1)
+    np.testing.assert_array_equal(edits.remaining(size), remaining)
+    for row in range(rows):
+        ids = edits.ids[edits.offsets[row] : edits.offsets[row + 1]]
+        assert (np.diff(ids) > 0).all()
+        assert not edits.allow_list or len(ids) == remaining[row]
+
+
+def test_a_head_is_called_once_for_as_many_edits_as_the_page_of_exactness_says() -> None:
+    assert HEADROOM == 8
+
+
+@pytest.mark.parametrize("field", ["banned", "allowed", "biased", "repeated"])
+def test_ids_beyond_the_vocabulary(field: str) -> None:
+    lists: Any = {field: [3, 17], "bias": [1.0, 1.0] if field == "biased" else None}
+    constraints = Constraints(**lists)
+    with refused(f"constraints.{field}", "got 17, allowed: ids from 0 to 16"):
+        edits_of(softmax_of(17, False), constraints, make_hidden(2, 8))
+
+
+def test_a_row_of_hidden_that_is_not_finite_is_named() -> None:
+    hidden = make_hidden(3, 8)
+    hidden[1, 2] = np.nan
+    with refused("hidden[1]"):
+        edits_of(softmax_of(17, False), Constraints(banned=[3]), hidden)
 
 
 @EVERY_HEAD
@@ -58,7 +109,8 @@ def test_the_answer_is_the_full_softmaxs_over_what_remains(
     assert (found.provenance.scanned >= k).all()
     assert (found.provenance.scanned <= size).all()
     for row in range(rows):
-        alone = answer(softmax, head, hidden[[row]], k, of_row(constraints, row))
+        own = constraints.for_rows(rows).take(np.array([row]))
+        alone = answer(softmax, head, hidden[[row]], k, own)
         both: Any = zip(
             (*alone[:2], *alone.provenance[:3]), (*found[:2], *found.provenance[:3]), strict=True
         )
@@ -103,8 +155,7 @@ def test_a_decoder_takes_constraints(decoder: LocalDecoder) -> None:
     for head in decoder.index.heads:
         plain = decoder.topk(hidden, 4, head=head)
         reply = decoder.topk(hidden, 4, head=head, constraints=Constraints())
-        np.testing.assert_array_equal(reply.ids, plain.ids)
-        np.testing.assert_array_equal(reply.logits, plain.logits)
+        np.testing.assert_equal(reply[:2], plain[:2])
         np.testing.assert_array_equal(reply.answer.exact, plain.answer.exact)
     found = decoder.index.head("screen").candidates(hidden, 1)
     banned = [ids.tolist()[3:] for ids in np.split(found.ids, found.offsets[1:-1])]

@@ -1,5 +1,3 @@
-"""An engine answers as the decoder that made it; its log-probabilities are the full softmax's."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,12 @@ from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.normalizers import default_normalizer
 from logitsieve.heads.certified import GRADES
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
 from tests.log_z import log_z_in
 from tests.oracle import log_probs, logits64, nearest_or_below
 from tests.refusals import refused
-from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 Whole = Callable[[int, bool], LocalDecoder]
 HIDDEN = make_hidden(3, 8)
@@ -63,15 +61,8 @@ def test_it_answers_as_its_decoder(whole: Whole) -> None:
 def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:
     """If lists answered any row, nothing is promised."""
     softmax, hidden = make_softmax(), make_hidden(9)
-    graded = dict.fromkeys(("certified", *GRADES), HeadEntry("sketch"))
-    path = write_index(
-        tmp_path / "lm" / "1",
-        softmax=softmax,
-        parts={"sketch": certified_arrays(softmax, 16), "screen": screen_arrays(softmax)},
-        heads={"exact": HeadEntry(), **graded, "screen": HeadEntry("screen")},
-        default_head="screen",
-        config={"fallback": "estimated"},
-    )
+    heads, config = ("certified", *GRADES, "screen"), {"fallback": "estimated"}
+    path = write_heads(tmp_path / "lm" / "1", softmax, *heads, config=config)
     decoder = LocalDecoder(open_index(path))
     far = decoder.topk(hidden, 5, head="screen", knobs={"escalate": 1.0}).answer
     assert far.fallback.all()
@@ -83,6 +74,7 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
     assert decoder.topk(hidden, 5, exact=True).answer.exact.all()
 
 
+@pytest.mark.parametrize("widths", [(None,), (1e-9, 1e-4, 0.05, 100.0)])
 @given(
     data=st.data(),
     size=st.sampled_from(SIZES),
@@ -90,59 +82,40 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
     rows=st.integers(1, 4),
     normalizer=st.sampled_from(["exact", "certified", None]),
 )
-def test_scores_are_the_log_softmax_of_what_remains(
-    whole: Whole, data: st.DataObject, size: int, tied: bool, rows: int, normalizer: Any
+def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
+    whole: Whole, widths: Any, data: Any, size: int, tied: bool, rows: int, normalizer: Any
 ) -> None:
     softmax, hidden, decoder = softmax_of(size, tied), make_hidden(rows, 8), whole(size, tied)
     constraints = data.draw(st.none() | constraints_of(size, rows))
+    width = data.draw(st.sampled_from(widths))
     ids = st.lists(st.integers(0, size - 1), min_size=3, max_size=3)
     targets = np.array(data.draw(st.lists(ids, min_size=rows, max_size=rows)))
     logits = logits64(softmax.weight, softmax.bias, hidden)
     if constraints is not None:
         logits = edited_logits(softmax, hidden, constraints)
+    asked: Any = {"constraints": constraints, "normalizer": normalizer, "width": width}
     if not np.isfinite(logits).any(axis=1).all():
         with pytest.raises(InvalidRequest, match="constraints: got nothing left in row"):
-            decoder.score(hidden, targets, constraints=constraints, normalizer=normalizer)
+            decoder.score(hidden, targets, **asked)
         return
-    reply = decoder.score(hidden, targets, constraints=constraints, normalizer=normalizer)
+    targets[:, 0] = logits.argmax(axis=1)
+    reply = decoder.score(hidden, targets, **asked)
     answer = reply.answer
-    assert answer.normalizer == (normalizer or default_normalizer(decoder.index))
+    usual = default_normalizer(decoder.index) if width is None else "certified"
+    assert answer.normalizer == (normalizer or usual)
+    assert answer.scanned.tolist() == [3] * rows
     true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
     assert (reply.log_probs <= 0).all()
-    assert nearest_or_below(reply.log_probs, true)[answer.exact].all()
-    assert normalizer != "exact" or answer.exact.all()
-    assert answer.scanned.tolist() == [3] * rows
     _, low, high = log_z_in(answer)
     log_z = logits.max(axis=1) - np.array([log_probs(row).max() for row in logits])
     assert ((low <= log_z) & (log_z <= high)).all()
-
-
-@given(
-    data=st.data(),
-    size=st.sampled_from(SIZES),
-    tied=st.booleans(),
-    width=st.sampled_from([1e-9, 1e-4, 0.05, 100.0]),
-    normalizer=st.sampled_from(["exact", "certified", None]),
-)
-def test_a_width_bounds_how_far_off_scores_are(
-    whole: Whole, data: st.DataObject, size: int, tied: bool, width: float, normalizer: Any
-) -> None:
-    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(3, 8), whole(size, tied)
-    constraints = data.draw(st.none() | constraints_of(size, 3))
-    logits = logits64(softmax.weight, softmax.bias, hidden)
-    if constraints is not None:
-        logits = edited_logits(softmax, hidden, constraints)
-    if not np.isfinite(logits).any(axis=1).all():
-        return  # refused
-    targets = logits.argsort(axis=1)[:, -4:]
-    true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
-    asked: Any = {"constraints": constraints, "normalizer": normalizer, "width": width}
-    reply = decoder.score(hidden, targets, **asked)
-    answer, possible = reply.answer, true >= -np.finfo(np.float32).max  # float32 holds no others
-    assert answer.normalizer == (normalizer or "certified")
+    if width is None:
+        assert nearest_or_below(reply.log_probs, true)[answer.exact].all()
+        assert normalizer != "exact" or answer.exact.all()
+        return
+    possible = true >= -np.finfo(np.float32).max  # float32 holds no others
     printed = np.spacing(np.abs(reply.log_probs[possible]).astype(np.float32))
     assert (np.abs(reply.log_probs[possible] - true[possible]) <= width + printed).all()
-    _, low, high = log_z_in(answer)
     assert (high.astype(np.float64) - low <= width + 4 * np.spacing(np.abs(high))).all()
 
 

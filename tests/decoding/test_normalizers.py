@@ -1,17 +1,13 @@
-"""Rules that hold for every normalizer, where they are listed, and log Z in float64."""
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from logitsieve.api.decoder import NORMALIZER_CODES
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import EXACT, LogZ, Query
+from logitsieve.decoding.normalizers import EXACT, Query
 from logitsieve.index import open_index
 from tests.decoding.drawn import edited_logits
 from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SCALES, SOFTMAX, normalized, truth
@@ -85,20 +81,6 @@ def test_slices_do_not_change_a_row(decoder: LocalDecoder) -> None:
     many = EXACT.log_z(Query(decoder.index, exact, hidden)).value
     few = EXACT.log_z(Query(decoder.index, exact, HIDDEN)).value
     np.testing.assert_array_equal(many, np.repeat(few, 3000))
-
-
-@given(
-    value=st.floats(-1e45, 1e45),
-    below=st.floats(0, 1e3) | st.just(float("inf")),
-    above=st.floats(0, 1e3),
-)
-def test_an_interval_is_rounded_outward(value: float, below: float, above: float) -> None:
-    log_z = np.array([[0.0, value, value - below, value + above]])
-    assert LogZ(log_z, 1.0).spans == log_z[:, 3] - log_z[:, 2]
-    found = LogZ(log_z, 1.0).rounded()
-    _, low, high = in_bounds(found.value, found.low, found.high)
-    assert float(low[0]) <= value - below
-    assert value + above <= float(high[0])
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0, 1e5])

@@ -1,5 +1,3 @@
-"""Estimates of log Z by low-rank previews and by samples: what is scanned is exact."""
-
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,12 +7,12 @@ import pytest
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import SAMPLED, SAMPLED_SHARE, Query
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from logitsieve.index_builder.fit.svd import preview_arrays
 from tests.decoding.drawn import edited_logits
 from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SOFTMAX, normalized, truth
 from tests.oracle import log_sum_exp, logits64
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 
 @pytest.mark.parametrize("head", ["screen", "svd", "certified"])
@@ -48,16 +46,10 @@ def test_lowrank_previews_the_others(
 
 def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path) -> None:
     softmax = make_softmax(77, 20)
-    path = write_index(
-        tmp_path / "demo" / "1",
-        softmax=softmax,
-        parts={"svd": preview_arrays(softmax, 20)},
-        heads={"exact": HeadEntry(), "svd": HeadEntry("svd", {"width": 20, "candidates": 1})},
-        default_head="svd",
-    )
-    index, hidden = open_index(path), make_hidden(3, 20)
-    every = np.tile(np.arange(77, dtype=np.int32), (3, 1))
-    query = Query(index, index.head("svd"), hidden)
+    parts = {"svd": preview_arrays(softmax, 20)}
+    index = open_index(write_heads(tmp_path / "demo" / "1", softmax, "svd", parts=parts))
+    hidden, every = make_hidden(3, 20), np.tile(np.arange(77, dtype=np.int32), (3, 1))
+    query = Query(index, index.head("svd", width=20, candidates=1), hidden)
     logits = NORMALIZERS["lowrank"].target_logits(query, every)[1]
     wanted = logits64(softmax.weight, softmax.bias, hidden)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
@@ -71,14 +63,10 @@ class Wide:
         self.hidden = make_hidden(400, 16, seed=4)
         logits = logits64(self.softmax.weight, self.softmax.bias, self.hidden)
         self.log_z = np.array([log_sum_exp(row) for row in logits])
-        path = write_index(
-            folder / "wide" / "1",
-            softmax=self.softmax,
-            parts={"svd": preview_arrays(self.softmax, 16)},
-            heads={"exact": HeadEntry(), "svd": HeadEntry("svd", {"width": 16})},
-            default_head="svd",
-        )
+        parts = {"svd": preview_arrays(self.softmax, 16)}
+        path = write_heads(folder / "wide" / "1", self.softmax, "svd", parts=parts)
         self.index = open_index(path)
+        self.head = self.index.head("svd", width=16)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +75,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Wide:
 
 
 def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide) -> None:
-    head = wide.index.head("svd")
-    found = SAMPLED.log_z(Query(wide.index, head, wide.hidden))
+    found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden))
     assert found.value is not None
     assert found.error is not None
     off = (found.value - wide.log_z) / found.error
@@ -99,11 +86,10 @@ def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide) -> None:
 
 
 def test_sampled_depends_on_its_row_alone(wide: Wide) -> None:
-    head = wide.index.head("svd")
-    together = SAMPLED.log_z(Query(wide.index, head, wide.hidden[:9]))
+    together = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden[:9]))
     for row in range(9):
         one = wide.hidden[row : row + 1]
-        alone = SAMPLED.log_z(Query(wide.index, head, one))
+        alone = SAMPLED.log_z(Query(wide.index, wide.head, one))
         assert together.value is not None
         assert alone.value is not None
         assert alone.value[0] == together.value[row]

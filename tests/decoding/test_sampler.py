@@ -1,5 +1,3 @@
-"""Draws follow the softmax of what remains, and depend on nothing that they should not."""
-
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,9 @@ from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
 from logitsieve.heads.exact import DrawOptions
 from logitsieve.index import open_index
-from tests.attacks.draws import fill_noise
 from tests.decoding.drawn import edited_logits
 from tests.log_z import log_z_in
-from tests.oracle import best, chi_square_p, filtered, log_sum_exp, logits64, softmax
+from tests.oracle import best, chi_square_p, drawn, filtered, log_sum_exp, logits64, softmax
 from tests.refusals import refused
 from tests.server.running import write_whole
 from tests.synthetic import make_head, make_hidden, make_softmax
@@ -41,12 +38,6 @@ CONSTRAINTS: dict[str, Constraints | None] = {
     ),
     "penalised": Constraints(repeated=[row[:40].tolist() for row in ORDER], repetition_penalty=1.7),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> LocalDecoder:
-    folder = tmp_path_factory.mktemp("models")
-    return LocalDecoder(open_index(write_whole(folder, "demo"), kernel_cache=kernel_cache))
 
 
 def logits_of(constraints: Constraints | None, hidden: np.ndarray = HIDDEN) -> np.ndarray:
@@ -131,14 +122,9 @@ def test_filtered_draws_are_the_best_of_what_remains_by_the_noise_of_all(
     reply = decoder.sample(HIDDEN, 300, top_p=top_p, min_p=min_p, head=head, **options)
     assert reply.answer.exact.all()
     assert reply.answer.normalizer == "candidates"
-    noise = np.empty(SIZE)
     for row, logits in enumerate(logits_of(asked)):
         left = filtered(logits, 0.8, 0, top_p, min_p)
-        scaled = np.full(SIZE, -np.inf)
-        scaled[left] = (logits[left] - logits.max()) / 0.8
-        for draw, winner in enumerate(reply.ids[row]):
-            fill_noise(np.uint64(row), np.uint64(3), np.uint64(draw), noise)
-            assert winner == np.argmax(scaled + noise)
+        assert reply.ids[row].tolist() == drawn(logits, 300, row, 3, 0.8, left)
         log_z = log_sum_exp(logits[left] / 0.8)
         assert reply.answer.log_z is not None
         if head == "exact":
@@ -239,7 +225,7 @@ def test_a_draw_depends_on_its_seed_step_and_place_alone(
 ) -> None:
     asked, seeds = CONSTRAINTS[constraints], np.array([5, 1 << 63, 5, 0], np.uint64)
 
-    def drawn(rows: slice, samples: int, step: int = 9, **more: Any) -> SampleReply:
+    def sampled(rows: slice, samples: int, step: int = 9, **more: Any) -> SampleReply:
         part = None
         if asked is not None:
             part = asked.for_rows(4).take(np.arange(4)[rows])
@@ -247,19 +233,19 @@ def test_a_draw_depends_on_its_seed_step_and_place_alone(
             HIDDEN[rows], samples, seeds=seeds[rows], step=step, constraints=part, **options, **more
         )
 
-    whole = drawn(slice(None), 60)
+    whole = sampled(slice(None), 60)
     assert len(np.unique(whole.ids[1])) > 1
     for row in range(4):
-        alone = drawn(slice(row, row + 1), 25)
+        alone = sampled(slice(row, row + 1), 25)
         np.testing.assert_array_equal(alone.ids[0], whole.ids[row, :25])
         np.testing.assert_array_equal(alone.log_probs[0], whole.log_probs[row, :25])
-    turned = drawn(slice(None, None, -1), 60)
+    turned = sampled(slice(None, None, -1), 60)
     np.testing.assert_array_equal(turned.ids[::-1], whole.ids)
-    np.testing.assert_array_equal(drawn(slice(None), 60).ids, whole.ids)
+    np.testing.assert_array_equal(sampled(slice(None), 60).ids, whole.ids)
     for other in (10, 9 + (1 << 32), (1 << 64) - 1):
-        assert (drawn(slice(None), 60, step=other).ids != whole.ids).any()
+        assert (sampled(slice(None), 60, step=other).ids != whole.ids).any()
     seeds[1] = 6
-    changed = (drawn(slice(None), 60).ids != whole.ids).any(axis=1)
+    changed = (sampled(slice(None), 60).ids != whole.ids).any(axis=1)
     assert changed.tolist() == [False, True, False, False]
 
 
@@ -271,8 +257,7 @@ def test_threads_change_nothing(decoder: LocalDecoder, tmp_path: Path, head: str
     for options in choices:
         one = decoder.sample(hidden, 5, seeds=1, head=head, **options)
         other = two.sample(hidden, 5, seeds=1, head=head, **options)
-        np.testing.assert_array_equal(one.ids, other.ids)
-        np.testing.assert_array_equal(one.log_probs, other.log_probs)
+        np.testing.assert_equal(one[:2], other[:2])
 
 
 def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: LocalDecoder) -> None:
@@ -301,11 +286,11 @@ def test_log_probs_are_those_of_the_draws(
         reply = decoder.sample(
             HIDDEN, 50, seeds=2, temperature=temperature, constraints=asked, head=head
         )
-        answer, drawn = reply.answer, np.take_along_axis(logits, reply.ids, axis=1)
+        answer, found = reply.answer, np.take_along_axis(logits, reply.ids, axis=1)
         assert answer.log_z is not None
         assert answer.normalizer == head
         if head == "exact":
-            wanted = drawn - log_z[:, None]
+            wanted = found - log_z[:, None]
             np.testing.assert_allclose(reply.log_probs, wanted, rtol=1e-6, atol=1e-8)
             np.testing.assert_allclose(answer.log_z, log_z, rtol=1e-7)
             continue
@@ -313,9 +298,9 @@ def test_log_probs_are_those_of_the_draws(
         spare = 1e-6 * np.abs(log_z)
         assert (low - spare <= log_z).all()
         assert (log_z <= high + spare).all()
-        spare = 1e-6 + 1e-6 * np.abs(drawn)
-        assert (reply.log_probs >= np.minimum(drawn - high[:, None], 0) - spare).all()
-        assert (reply.log_probs <= drawn - low[:, None] + spare).all()
+        spare = 1e-6 + 1e-6 * np.abs(found)
+        assert (reply.log_probs >= np.minimum(found - high[:, None], 0) - spare).all()
+        assert (reply.log_probs <= found - low[:, None] + spare).all()
         assert (reply.log_probs <= 0).all()
 
 

@@ -1,5 +1,3 @@
-"""A decoder over shards beside the decoder over the whole softmax."""
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,14 +21,15 @@ from logitsieve.api.results import RowRange
 from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
 from logitsieve.decoding.shards import winners
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, open_index, split_index, write_index
+from logitsieve.heads.certified import GRADES
+from logitsieve.index import open_index, split_index
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.utils.deadline import ending_by, time_left
 from tests.log_z import log_z_in
 from tests.oracle import logits64
 from tests.refusals import refused
 from tests.server.running import Loop, config_for, running
-from tests.synthetic import ARRAYS, certified_arrays, make_hidden, make_softmax
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 V, D = 1300, 16
 SOFTMAX = make_softmax(vocab_size=V, dim=D)
@@ -59,24 +58,14 @@ FILTERS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "lm" / "1"
-    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
-    parts = {"sketch": certified_arrays(SOFTMAX)}
-    return write_index(folder, softmax=SOFTMAX, parts=parts, heads=heads, default_head="certified")
+    return write_heads(tmp_path_factory.mktemp("whole") / "lm" / "1", SOFTMAX, "certified")
 
 
 @pytest.fixture(scope="module")
 def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with the heads of a sketch with levels."""
-    softmax = make_softmax(vocab_size=V, dim=128)
-    heads = {name: HeadEntry("sketch") for name in ("certified", "assured", "estimated")}
-    return write_index(
-        tmp_path_factory.mktemp("levels") / "lm" / "1",
-        softmax=softmax,
-        parts={"sketch": ARRAYS["assured"](softmax)},
-        heads={"exact": HeadEntry(), **heads},
-        default_head="certified",
-    )
+    out = tmp_path_factory.mktemp("levels") / "lm" / "1"
+    return write_heads(out, make_softmax(vocab_size=V, dim=128), "certified", *GRADES)
 
 
 @pytest.mark.parametrize(("head", "chance"), [("assured", 1e-15), ("estimated", 1e-3)])
@@ -102,8 +91,7 @@ def test_the_chance_of_a_wrong_answer_adds_up(
         decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, head=name)
         for name in (head, "exact")
     )
-    np.testing.assert_array_equal(draws.ids, exact.ids)
-    np.testing.assert_array_equal(draws.log_probs, exact.log_probs)
+    np.testing.assert_equal(draws[:2], exact[:2])
     np.testing.assert_allclose(draws.answer.chances, np.where(draws.answer.exact, 0.0, chance))
     assert not draws.answer.exact.all()
     assert exact.answer.exact.all()
@@ -137,8 +125,7 @@ def test_top_k_is_that_of_the_whole(
             each.topk(HIDDEN, k, constraints=CONSTRAINTS[name], head=head)
             for each in (local, sharded)
         )
-        np.testing.assert_array_equal(one.ids, other.ids)
-        np.testing.assert_array_equal(one.logits, other.logits)
+        np.testing.assert_equal(one[:2], other[:2])
         assert other.answer.exact.all()
         assert other.answer.head == head
         assert other.answer.rows_missing == ()
@@ -223,10 +210,7 @@ def test_equal_logits_of_two_shards_are_in_order_and_not_exact(tmp_path: Path) -
     weight, bias = SOFTMAX.weight.copy(), SOFTMAX.bias.copy()
     weight[800], bias[800] = weight[40], bias[40] = weight[3] * 50, 0.0
     softmax = Softmax(weight, bias)
-    path = write_index(
-        tmp_path / "tied" / "1", softmax=softmax, parts={}, heads={"exact": HeadEntry()},
-        default_head="exact",
-    )  # fmt: skip
+    path = write_heads(tmp_path / "tied" / "1", softmax)
     split = open_sharded(split_index(path, tmp_path / "split" / "1", 3))
     one, other = LocalDecoder(open_index(path)).topk(HIDDEN, 2), split.topk(HIDDEN, 2)
     tied = (one.ids == [40, 800]).all(axis=1)
@@ -433,8 +417,7 @@ def test_shards_of_a_server(
         ]
         remote = ShardedDecoder(shards)
         one, other = local.topk(HIDDEN, 5), remote.topk(HIDDEN, 5)
-        np.testing.assert_array_equal(one.ids, other.ids)
-        np.testing.assert_array_equal(one.logits, other.logits)
+        np.testing.assert_equal(one[:2], other[:2])
         drawn, same = (each.sample(HIDDEN, 8, seeds=SEEDS) for each in (remote, local))
         np.testing.assert_array_equal(drawn.ids, same.ids)
         with ending_by(monotonic()), pytest.raises(ShardUnavailable):
