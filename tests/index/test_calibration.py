@@ -10,6 +10,7 @@ import pytest
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts, unpack_contexts
+from tests.index.samples import put
 
 
 def point(head: str = "exact") -> dict[str, Any]:
@@ -71,52 +72,39 @@ def test_so_many_contexts_are_kept_as_the_file_has_room_for(rows: int, dim: int,
 
 SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "calibration.machine: missing": lambda c: c.pop("machine"),
-    "calibration.machine.cpu: missing": lambda c: c.update(machine={}),
-    "calibration.machine.date: got 3": lambda c: c["machine"].update(date=3),
-    "calibration.heldout_rows: got 'many'": lambda c: c.update(heldout_rows="many"),
-    "calibration.heldout_rows: got True": lambda c: c.update(heldout_rows=True),
-    "calibration.points: got 3": lambda c: c.update(points=3),
-    "calibration.points[0]: got 3": lambda c: c.update(points=[3]),
+    "calibration.machine.cpu: missing": put("machine", to={}),
+    "calibration.machine.date: got 3": put("machine", "date", to=3),
+    "calibration.heldout_rows: got 'many'": put("heldout_rows", to="many"),
+    "calibration.heldout_rows: got True": put("heldout_rows", to=True),
+    "calibration.points: got 3": put("points", to=3),
+    "calibration.points[0]: got 3": put("points", to=[3]),
     "points: the head 'exact' at 1 row": lambda c: c["points"].pop(0),
-    "points[0].head.knobs.probes: got 'x'": lambda c: c["points"][0]["head"].update(
-        knobs={"probes": "x"}
-    ),
-    "points[1].head.name: got 'aaa": lambda c: c["points"][1]["head"].update(name="a" * 1000),
-    "points[1].head.name: got 'bbb": lambda c: c["points"][1]["head"].update(name="b" * 201),
-    "points[1].rows: got 10": lambda c: c["points"][1].update(rows=10**15),
-    "points[1].us_per_row: got 10": lambda c: c["points"][1].update(us_per_row=1e15),
-    "points[1].candidates: got -10": lambda c: c["points"][1].update(candidates=-1e15),
-    "points[1].precision.1.low: got -0.1": lambda c: c["points"][1]["precision"]["1"].update(
-        low=-0.1
-    ),
-    "points[0].rows: got 0": lambda c: c["points"][0].update(rows=0),
-    "points[1].us_per_row: got nan": lambda c: c["points"][1].update(us_per_row=math.nan),
-    "points[1].us_per_row: got 0": lambda c: c["points"][1].update(us_per_row=0),
-    "points[1].candidates: got 10000": lambda c: c["points"][1].update(candidates=10**400),
-    "points[1].mass_kept: got inf": lambda c: c["points"][1].update(mass_kept=math.inf),
-    "points[1].uneven: got 'no'": lambda c: c["points"][1].update(uneven="no"),
-    "points[1].precision.1.mean: got '1'": lambda c: c["points"][1]["precision"]["1"].update(
-        mean="1"
-    ),
-    "points[1].precision: got []": lambda c: c["points"][1].update(precision=[]),
-    "points[1].precision: got 'p1'": lambda c: c["points"][1].update(precision={"p1": 1}),
-    "points[1].precision.1.low: got 1.5": lambda c: c["points"][1]["precision"]["1"].update(
-        low=1.5
-    ),
-    "points[1].precision.1.low: got nan": lambda c: c["points"][1]["precision"]["1"].update(
-        low=math.nan
-    ),
-    "calibration.contexts: got 3": lambda c: c.update(contexts=3),
-    "calibration.contexts.rows: missing": lambda c: c.update(contexts={}),
-    "calibration.contexts.float32: needed: rows": lambda c: c.update(
-        contexts={"rows": 1, "dim": 1, "float32": "####"}
-    ),
-    "calibration.contexts.float32: needed: rows x dim": lambda c: c["contexts"].update(
-        float32="#" + c["contexts"]["float32"]
-    ),
-    "contexts.float32: needed: rows x": lambda c: c["contexts"].update(rows=10**14),
-    "contexts.float32: needed: finite": lambda c: c.update(
-        contexts=pack_contexts(np.full((1, 3), np.nan, np.float32))
+    "points[0].head.knobs.probes: got 'x'": put("points", 0, "head", "knobs", "probes", to="x"),
+    "points[1].head.name: got 'aaa": put("points", 1, "head", "name", to="a" * 1000),
+    "points[1].head.name: got 'bbb": put("points", 1, "head", "name", to="b" * 201),
+    "points[1].rows: got 10": put("points", 1, "rows", to=10**15),
+    "points[1].us_per_row: got 10": put("points", 1, "us_per_row", to=1e15),
+    "points[1].candidates: got -10": put("points", 1, "candidates", to=-1e15),
+    "points[0].rows: got 0": put("points", 0, "rows", to=0),
+    "points[1].us_per_row: got nan": put("points", 1, "us_per_row", to=math.nan),
+    "points[1].us_per_row: got 0": put("points", 1, "us_per_row", to=0),
+    "points[1].candidates: got 10000": put("points", 1, "candidates", to=10**400),
+    "points[1].mass_kept: got inf": put("points", 1, "mass_kept", to=math.inf),
+    "points[1].uneven: got 'no'": put("points", 1, "uneven", to="no"),
+    "points[1].precision: got []": put("points", 1, "precision", to=[]),
+    "points[1].precision: got 'p1'": put("points", 1, "precision", to={"p1": 1}),
+    "points[1].precision.1.mean: got '1'": put("points", 1, "precision", "1", "mean", to="1"),
+    **{
+        f"points[1].precision.1.low: got {low}": put("points", 1, "precision", "1", "low", to=low)
+        for low in (-0.1, 1.5, math.nan)
+    },
+    "calibration.contexts: got 3": put("contexts", to=3),
+    "calibration.contexts.rows: missing": put("contexts", to={}),
+    "calibration.contexts.float32: needed: rows": put("contexts", "float32", to="####"),
+    "calibration.contexts.float32: needed: rows x dim": put("contexts", "float32", to="#" * 65),
+    "contexts.float32: needed: rows x": put("contexts", "rows", to=10**14),
+    "contexts.float32: needed: finite": put(
+        "contexts", to=pack_contexts(np.full((1, 3), np.nan, np.float32))
     ),
 }
 

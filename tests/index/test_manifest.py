@@ -10,6 +10,7 @@ import pytest
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import FileEntry, HeadEntry, Manifest
 from logitsieve.index.manifest import ShardOf, canonical, is_name, is_version
+from tests.index.samples import put
 
 SHA = hashlib.sha256(b"").hexdigest()
 MANIFEST = Manifest(
@@ -99,15 +100,6 @@ def edited(change: Callable[[Fields], object]) -> bytes:
     change(fields)
     text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     return canonical({**fields, "digest": hashlib.sha256(text).hexdigest()}) + b"\n"
-
-
-def put(*path: str, to: Any) -> Callable[[Fields], object]:
-    def change(fields: Fields) -> None:
-        for key in path[:-1]:
-            fields = fields[key]
-        fields[path[-1]] = to
-
-    return change
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {

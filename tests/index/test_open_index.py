@@ -9,64 +9,44 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.heads._base.head import Softmax
-from logitsieve.heads._base.kernel_head import Head
-from logitsieve.index import HeadEntry, open_index, verify_index, write_index
+from logitsieve.heads import HEADS
+from logitsieve.index import HeadEntry, open_index, verify_index
 from logitsieve.index.index import assemble
 from logitsieve.index.reader import read_contents
 from logitsieve.kernels import compile as compile_module
-from tests.index.samples import (
-    FAKES,
-    FakeHead,
-    forge,
-    read_manifest,
-    replace_file,
-    spoil_tensor,
-    write_tiny,
-)
+from tests.index.samples import forge, read_manifest, replace_file, spoil_tensor, write_tiny
 from tests.refusals import refused
-from tests.synthetic import certified_arrays, screen_arrays
+from tests.synthetic import decaying, write_heads
 
 CALIBRATION = {"us": {"exact": [1.5, 8.0]}}
 
 
-def fakes_of(tiny: Path, threads: int = 1) -> tuple[Head, Head]:
-    index = assemble(read_contents(tiny), FAKES, threads)
-    return index.head("exact"), index.head("screen")
-
-
 def test_heads_get_the_matrix_their_part_and_copies_of_addresses(tiny: Path) -> None:
-    exact, screen = fakes_of(tiny, threads=3)
-    assert isinstance(exact, FakeHead)
-    assert isinstance(screen, FakeHead)
-    assert exact.softmax is screen.softmax
-    assert (exact.fallback, screen.fallback) == (None, exact)
-    assert (exact.threads, screen.threads) == (3, 3)
-    assert not exact.arrays
-    assert screen.arrays.keys() == {"centroids", "offsets", "ids"}
-    assert (exact.knobs, screen.knobs) == ({}, {"probes": 1.0})
-    _, screen = fakes_of(tiny)
-    assert isinstance(screen, FakeHead)
-    mapped = (screen.softmax.weight, screen.softmax.bias, screen.arrays["centroids"])
-    copied = (screen.arrays["offsets"], screen.arrays["ids"])
+    index = assemble(read_contents(tiny), HEADS, 3)
+    exact, screen = (index.head(name) for name in ("exact", "screen"))
+    assert exact._softmax is screen._softmax is index.softmax
+    assert (exact._fallback, screen._fallback) == (None, exact)
+    assert (exact._threads, screen._threads) == (3, 3)
+    arrays, softmax = screen._arrays, index.softmax
+    assert (dict(exact._arrays), {*arrays}) == ({}, {"centroids", "offsets", "ids"})
+    assert (exact.knobs, screen.knobs["probes"]) == ({}, 1)
+    mapped = softmax.weight, softmax.bias, arrays["centroids"]
+    copied = arrays["offsets"], arrays["ids"]
     assert not any(array.flags.owndata for array in mapped)
     assert all(array.flags.owndata for array in copied)
     assert not any(array.flags.writeable for array in (*mapped, *copied))
-    _, screen = fakes_of(tiny)
-    assert isinstance(screen, FakeHead)
-    before = {name: screen.arrays[name].copy() for name in ("offsets", "ids")}
+    before = [array.copy() for array in copied]
     file = tiny / "screen.safetensors"
     with file.open("r+b") as stream:  # in place, from `ids` on: a mapping sees it
         stream.seek(-76, os.SEEK_END)
         stream.write(b"\x7f" * 76)
-    for name, array in before.items():
-        np.testing.assert_array_equal(screen.arrays[name], array)
+    np.testing.assert_equal(copied, before)
 
 
 def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
     heads = {**read_manifest(tiny).heads, "later": HeadEntry("screen", {"x": 1})}
     forge(tiny, heads=heads)
-    assert assemble(read_contents(tiny), FAKES, 1).heads == ("exact", "screen")
+    assert assemble(read_contents(tiny), HEADS, 1).heads == ("exact", "screen")
     assert verify_index(tiny)
 
     forge(tiny, default_head="later")
@@ -230,24 +210,9 @@ def test_two_processes_map_one_index(tiny: Path, kernel_cache: Path) -> None:
 def test_the_fallback_is_the_one_that_the_manifest_names(
     tmp_path: Path, stored: dict[str, Any], all_rows: bool
 ) -> None:
-    random, dim = np.random.default_rng(3), 96
-    scales = np.exp(-np.arange(dim) / 12)  # few directions count: bounds leave few rows
-    weight = (random.standard_normal((2000, dim)) * scales).astype(np.float32)
-    softmax = Softmax(weight, np.zeros(2000, np.float32))
-    path = write_index(
-        tmp_path / "lm" / "1",
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)},
-        heads={
-            "exact": HeadEntry(),
-            "certified": HeadEntry("sketch"),
-            "screen": HeadEntry("screen", {"escalate": 1.0}),
-        },
-        default_head="screen",
-        config=stored,
-    )
-    hidden = (random.standard_normal((9, dim)) * scales).astype(np.float32)
+    softmax, hidden = decaying(2000, 96)  # few directions count: bounds leave few rows
+    path = write_heads(tmp_path / "lm" / "1", softmax, "screen", "certified", config=stored)
     with open_index(path) as index:
-        top = index.head().topk(hidden, 5)
+        top = index.head(escalate=1.0).topk(hidden, 5)
     assert top.exact.all()
     assert (top.scanned == 2000).all() == all_rows

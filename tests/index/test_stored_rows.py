@@ -3,8 +3,9 @@ values in float32, bit for bit; what is kept, and what is refused."""
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from operator import methodcaller
 from pathlib import Path
@@ -16,14 +17,14 @@ from safetensors import safe_open
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.heads import HEADS, Softmax
-from logitsieve.index import HeadEntry, Index, open_index, verify_index, write_index
+from logitsieve.heads import HEADS
+from logitsieve.index import Index, open_index, verify_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.stored import KINDS
-from tests.index.samples import forge, spoil_tensor, write_tiny
+from tests.index.samples import forge, rewrite, spoil_tensor
 from tests.stored import BLOCKS, HALVES, as_floats, reference, stored_softmax
-from tests.synthetic import ARRAYS, make_hidden
+from tests.synthetic import ARRAYS, make_hidden, write_heads
 
 # A kind each that is read by other loops; tests of kernels/rows read all of them.
 FEW = ("F16", "Q8_0", "Q5_1", "Q6_K")
@@ -43,11 +44,6 @@ FILE = "softmax.safetensors"
 Pair = tuple[Index, Index]
 
 
-def write_all(out: Path, softmax: Softmax, parts: dict[str, Any]) -> Path:
-    heads = {name: HeadEntry(head.part.name if head.part else None) for name, head in HEADS.items()}
-    return write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Callable[..., Pair]:
     """(kind, threads) -> an index as stored and one of float32, of the same parts."""
@@ -59,7 +55,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Calla
         floats = as_floats(stored)
         parts = {part.name: ARRAYS[name](floats) for name in ARRAYS if (part := HEADS[name].part)}
         return [
-            write_all(folder / kind.lower() / version, softmax, parts)
+            write_heads(folder / kind.lower() / version, softmax, *ARRAYS, parts=parts)
             for version, softmax in (("1", stored), ("2", floats))
         ]
 
@@ -108,45 +104,32 @@ def test_heads_answer_as_over_float32(kind: str, threads: int, pairs: Callable[.
             assert_same(pair, methodcaller("candidates", hidden, 7), head, name)
 
 
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    "topk, exact": lambda decoder, hidden: decoder.topk(
-        hidden, 5, head="exact", normalizer="exact"
-    ),
-    "topk, candidates": lambda decoder, hidden: decoder.topk(
-        hidden, 5, head="exact", normalizer="candidates"
-    ),
-    "topk, sampled": lambda decoder, hidden: decoder.topk(
-        hidden, 5, head="exact", normalizer="sampled"
-    ),
-    "topk, certified": lambda decoder, hidden: decoder.topk(hidden, 5, normalizer="exact"),
-    "bounds": lambda decoder, hidden: decoder.topk(
-        hidden, 5, head="certified", normalizer="certified"
-    ),
-    "score": lambda decoder, hidden: decoder.score(
-        hidden, np.arange(2 * len(hidden)).reshape(-1, 2)
-    ),
-    "draws, exact": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=1, head="exact"),
-    "draws": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=1),
-    "draws, cold": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=2, temperature=0.5),
-    "nucleus": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=3, top_p=0.9, min_p=1e-4),
-    "nucleus, exact": lambda decoder, hidden: decoder.sample(
-        hidden, 3, seeds=3, top_p=0.9, head="exact"
-    ),
-    "top 9": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=3, top_k=9),
-    "beams": lambda decoder, hidden: decoder.beam_step(
-        hidden, beams_in=len(hidden), beams_out=4, scores=np.zeros(len(hidden), np.float32)
-    ),
-    "beams, exact": lambda decoder, hidden: decoder.beam_step(
-        hidden, beams_in=1, beams_out=4, head="exact"
-    ),
+TARGETS = np.arange(2 * max(ROWS)).reshape(-1, 2)
+OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "topk, exact": ("topk", {"k": 5, "head": "exact", "normalizer": "exact"}),
+    "topk, candidates": ("topk", {"k": 5, "head": "exact", "normalizer": "candidates"}),
+    "topk, sampled": ("topk", {"k": 5, "head": "exact", "normalizer": "sampled"}),
+    "topk, certified": ("topk", {"k": 5, "normalizer": "exact"}),
+    "bounds": ("topk", {"k": 5, "head": "certified", "normalizer": "certified"}),
+    "score": ("score", {"targets": TARGETS}),
+    "draws, exact": ("sample", {"samples": 3, "seeds": 1, "head": "exact"}),
+    "draws": ("sample", {"samples": 3, "seeds": 1}),
+    "draws, cold": ("sample", {"samples": 3, "seeds": 2, "temperature": 0.5}),
+    "nucleus": ("sample", {"samples": 3, "seeds": 3, "top_p": 0.9, "min_p": 1e-4}),
+    "nucleus, exact": ("sample", {"samples": 3, "seeds": 3, "top_p": 0.9, "head": "exact"}),
+    "top 9": ("sample", {"samples": 3, "seeds": 3, "top_k": 9}),
+    "beams": ("beam_step", {"beams_in": 0, "beams_out": 4}),
+    "beams, exact": ("beam_step", {"beams_in": 1, "beams_out": 4, "head": "exact"}),
 }
 
 
 @EVERY_KIND
 def test_every_operation_answers_as_over_float32(kind: str, pairs: Callable[..., Pair]) -> None:
     pair = pairs(kind, 2)
-    for (name, operation), rows in product(OPERATIONS.items(), ROWS):
-        call = partial(operation, hidden=hidden_for(pair, rows))
+    for (name, (method, asked)), rows in product(OPERATIONS.items(), ROWS):
+        sized = {"targets": TARGETS[:rows], "beams_in": asked.get("beams_in") or rows}
+        each = {name: sized.get(name, value) for name, value in asked.items()}
+        call = methodcaller(method, hidden_for(pair, rows), **each)
         assert_same(pair, call, LocalDecoder, name)
 
 
@@ -181,61 +164,63 @@ def test_files_hold_the_bytes_as_they_are(kind: str, pairs: Callable[..., Pair])
         assert file.get_slice("weight").get_dtype() == ("U8" if kind in BLOCKS else kind)
 
 
-def write_blocks(folder: Path, kind: str) -> Path:
-    softmax = stored_softmax(kind, 20, 256)
-    exact = {"exact": HeadEntry()}
-    return write_index(
-        folder / "m" / "1", softmax=softmax, parts={}, heads=exact, default_head="exact"
-    )
+def write_rows(folder: Path, kind: str) -> Path:
+    return write_heads(folder / "1", stored_softmax(kind, 20, 256))
 
 
-@EVERY_BLOCK
-def test_a_scale_that_is_not_finite_is_refused_with_its_row(kind: str, tmp_path: Path) -> None:
-    index, block = write_blocks(tmp_path, kind), KINDS[kind]
+INFINITE = {"F16": 0x7C00, "BF16": 0x7F80}  # and NaN: utils/test_floats.py
+
+
+@pytest.mark.parametrize("kind", [*BLOCKS, *HALVES])
+def test_what_is_not_finite_is_refused_with_its_row(kind: str, tmp_path: Path) -> None:
+    index, block = write_rows(tmp_path / "m", kind), KINDS[kind]
 
     def change(array: np.ndarray) -> None:
+        if kind in HALVES:
+            array.view(np.uint16)[13, 7] = INFINITE[kind]
+            return
         place = block.scales[-1] + array.shape[1] - block.bytes  # in the last block
         array[13, place : place + 2] = np.frombuffer(np.float16(np.inf).tobytes(), np.uint8)
 
     spoil_tensor(index, "softmax", "weight", change)
-    with pytest.raises(IndexUnreadable, match="scale that is not finite in row 13") as refused:
+    with pytest.raises(IndexUnreadable, match="not finite in row 13") as refused:
         verify_contents(read_contents(index))
     assert refused.value.file == index / FILE
     softmax = stored_softmax(kind, 20, 256)
     change(softmax.stored)
-    with pytest.raises(InvalidRequest, match="scale that is not finite in row 13"):
-        write_tiny(tmp_path / "other" / "1", softmax=softmax)
+    with pytest.raises(InvalidRequest, match="not finite in row 13"):
+        write_heads(tmp_path / "other" / "1", softmax)
 
 
-REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another kind": (
-        lambda index: forge(index, dtype="Q4_0"),
-        r"weight is U8 \[20, 272\], needed: \[20, 144\], rows of 256 numbers as Q4_0",
-    ),
-    "another size": (
-        lambda index: forge(index, dim=288),
-        r"weight is U8 \[20, 272\], needed: \[20, 306\], rows of 288 numbers as Q8_0",
-    ),
-    "floats": (lambda index: forge(index, dtype="F16"), "weight is U8, needed: F16"),
-    "no whole block": (
-        lambda index: forge(index, dim=250),
-        "dim: got 250, Q8_0 needs a multiple of 32",
-    ),
-    "an unknown kind": (
-        lambda index: forge(index, dtype="Q3_K"),
-        "dtype: got 'Q3_K', allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q6_K",
-    ),
-    "fewer bytes": (
-        lambda index: os.truncate(index / FILE, (index / FILE).stat().st_size - 100),
-        "bytes, the manifest says",
-    ),
+def words_of(index: Path) -> None:
+    """Rows of bfloat16 under the type of their bits."""
+    part = read_contents(index).parts["softmax"]
+    rewrite(index, "softmax", {name: np.array(array) for name, array in part.items()})
+
+
+def to(**changes: Any) -> Callable[[Path], None]:
+    return lambda index: forge(index, **changes)
+
+
+REFUSED: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "another kind": ("Q8_0", to(dtype="Q4_0"), "[20, 144], rows of 256 numbers as Q4_0"),
+    "another size": ("Q8_0", to(dim=288), "weight is U8 [20, 272], needed: [20, 306], rows of 288"),
+    "blocks as halves": ("Q8_0", to(dtype="F16"), "weight is U8, needed: F16"),
+    "no whole block": ("Q8_0", to(dim=250), "dim: got 250, Q8_0 needs a multiple of 32"),
+    "an unknown kind": ("Q8_0", to(dtype="Q3_K"), f"got 'Q3_K', allowed: {', '.join(KINDS)}"),
+    "fewer bytes": ("Q8_0", lambda index: os.truncate(index / FILE, 5000), "the manifest says"),
+    "other halves": ("F16", to(dtype="BF16"), "weight is F16, needed: BF16, the manifest's dtype"),
+    "halves as floats": ("BF16", to(dtype="F32"), "weight is BF16, needed: F32, the manifest's"),
+    "floats as halves": ("F32", to(dtype="F16"), "weight is F32, needed: F16, the manifest's"),
+    "their bits": ("BF16", words_of, "weight is U16, needed: BF16, the manifest's dtype"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_files_that_do_not_fit_are_refused_by_name(case: str, tmp_path: Path) -> None:
-    spoil, reason = REFUSED[case]
-    index = write_blocks(tmp_path, "Q8_0")
+    kind, spoil, reason = REFUSED[case]
+    index = write_rows(tmp_path / "m", kind)
     spoil(index)
-    with pytest.raises(IndexUnreadable, match=reason):
+    with pytest.raises(IndexUnreadable, match=re.escape(reason)) as refused:
         read_contents(index)
+    assert refused.value.file.parent == index

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 import logitsieve.index.verify
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, open_index, verify_index, write_index
+from logitsieve.index import open_index, verify_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index.sketch_rows import SAMPLED
-from logitsieve.index.tensorfile import pieces
 from logitsieve.index.verify import (
     REMEMBERED,
     VerifiedMemory,
@@ -26,8 +25,8 @@ from logitsieve.index.verify import (
     verify_contents,
 )
 from logitsieve.index_builder.fit.certified import Widths
-from tests.index.samples import forge, read_manifest, replace_file, spoil_tensor, write_tiny
-from tests.synthetic import certified_arrays, encode, make_hidden, make_softmax, narrow_rotation
+from tests.index.samples import forge, replace_file, rewrite, spoil_tensor, write_tiny
+from tests.synthetic import encode, make_hidden, make_softmax, narrow_rotation, write_heads
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
 
@@ -102,13 +101,7 @@ def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     """An index of one matrix, all digests of which fit, with the sketch of another."""
     directions, _ = narrow_rotation(sketched, make_hidden(64), sketched.dim)
     sketch = encode(sketched, directions, Widths(16, 64))
-    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
-    parts = {"sketch": certified_arrays(softmax)}
-    write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")
-    file = out / "sketch.safetensors"
-    metadata = {"softmax_sha256": read_manifest(out).softmax_sha256}
-    replace_file(file, b"".join(bytes(piece) for piece in pieces(sketch, metadata)))
-    forge(out)
+    rewrite(write_heads(out, softmax, "certified"), "sketch", sketch)
     return out
 
 
@@ -185,9 +178,7 @@ def test_a_sketch_without_norms_is_refused_by_name(tmp_path: Path) -> None:
     out = write_sketched(tmp_path / "demo" / "1", softmax, softmax)
     tensors = {name: np.array(array) for name, array in read_contents(out).parts["sketch"].items()}
     del tensors["norms"]
-    metadata = {"softmax_sha256": read_manifest(out).softmax_sha256}
-    replace_file(out / "sketch.safetensors", b"".join(map(bytes, pieces(tensors, metadata))))
-    forge(out)
+    rewrite(out, "sketch", tensors)
     with pytest.raises(IndexUnreadable, match="holds no tensor 'norms'"):
         open_index(out, verify="sizes")
 
