@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from logitsieve.evaluation.precision import lower_bound
-from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen.partition import Partition, route_block
 from logitsieve.index_builder.screen.training import CascadePlan
-from tests.synthetic import make_softmax
+from tests.synthetic import make_head, make_softmax
 
 
 def make_contexts(
@@ -28,10 +28,6 @@ def routed(contexts: Contexts, centroids: np.ndarray) -> np.ndarray:
     return np.concatenate([route_block(centroids, block) for block in contexts.blocks()])
 
 
-def make_exact(softmax: Softmax) -> Head:
-    return HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
-
-
 def make_inputs(
     rows: int = 1500,
     heldout: int = 500,
@@ -43,8 +39,7 @@ def make_inputs(
     """A softmax over `vocab_size` words and everything a fit needs."""
     softmax = make_softmax(vocab_size=vocab_size, dim=16)
     hidden = make_contexts(rows + heldout, topics=topics, noise=noise)
-    exact = make_exact(softmax)
-    labels = exact.topk(hidden, max(10, depth)).ids
+    labels = make_head("exact", softmax).topk(hidden, max(10, depth)).ids
     return softmax, FitInputs(
         softmax=softmax,
         train=Contexts([hidden[:rows]]),

@@ -121,9 +121,8 @@ def test_everything_is_fitted_to_the_values_that_are_stored(
     assert index.manifest.config["dtype"] == asked
     assert index.manifest.heads == plain.manifest.heads
     np.testing.assert_array_equal(index.softmax.stored, half)
-    screens = [read_contents(each.path).parts["screen"] for each in (index, plain)]
-    for name, array in screens[0].items():
-        np.testing.assert_array_equal(array, screens[1][name])
+    one, two = (dict(read_contents(each.path).parts["screen"]) for each in (index, plain))
+    np.testing.assert_equal(one, two)
     judged = [
         [point["precision"] for point in (each.calibration or {})["points"]]
         for each in (index, plain)

@@ -1,5 +1,3 @@
-"""A build gives the same bytes whichever workers make its calls."""
-
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor

@@ -12,8 +12,8 @@ from logitsieve.index_builder.fitting import BuildInputs, shared_heads
 from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix
-from tests.index_builder.clustered import make_contexts, make_exact
-from tests.synthetic import make_softmax
+from tests.index_builder.clustered import make_contexts
+from tests.synthetic import make_head, make_softmax
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16"])
@@ -24,7 +24,7 @@ def test_labels_are_the_exact_ones_of_ties_too(tmp_path: Path, workers: int, kin
     weight[256:296], bias[256:296] = weight[216:256], bias[216:256]
     stored = weight.astype(np.float16) if kind == "F16" else weight
     softmax = Softmax(StoredMatrix(kind, stored), bias)
-    hidden, exact = make_contexts(2500), make_exact(softmax)
+    hidden, exact = make_contexts(2500), make_head("exact", softmax)
     contexts, file = Contexts([hidden[:1030], hidden[1030:]]), tmp_path / "labels.npy"
     with ThreadPoolExecutor(3) as pool:
         by = Workers(pool if workers else None)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.heads import Softmax
 from logitsieve.index_builder import BuildConfig, pipeline
 from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.data.contexts import Contexts, open_contexts
@@ -14,25 +13,16 @@ from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult
 from logitsieve.index_builder.pipeline import prepare
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
-from tests.index_builder.clustered import make_contexts, make_exact
+from tests.index_builder.clustered import make_contexts
 from tests.refusals import refused
-from tests.synthetic import make_softmax
+from tests.synthetic import make_head, make_softmax
 
-CONFIG = BuildConfig(
-    clusters=8, budget=20.0, rounds=1, steps=10, batch_rows=64, clusters_tried=(6, 12)
-)
-
-
+CONFIG = BuildConfig(clusters=8, rounds=1, steps=10, batch_rows=64, clusters_tried=(6, 12))
 ROWS, DIM = 300_000, 64
 
 
-@pytest.fixture(scope="module")
-def softmax() -> Softmax:
-    return make_softmax(vocab_size=120, dim=16)
-
-
 def test_with_a_target_every_other_head_is_fitted_too(
-    softmax: Softmax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fit_other(inputs: FitInputs) -> FitResult:
         return FitResult({}, {"clusters": inputs.config.clusters}, {})
@@ -40,7 +30,7 @@ def test_with_a_target_every_other_head_is_fitted_too(
     monkeypatch.setitem(pipeline.FITS, "other", fit_other)
     train, heldout = Contexts([make_contexts(1500)]).split()
     inputs = BuildInputs(
-        softmax=softmax,
+        softmax=make_softmax(vocab_size=120, dim=16),
         train=train,
         heldout=heldout,
         target={"p1": 0.5},
@@ -56,15 +46,6 @@ def test_with_a_target_every_other_head_is_fitted_too(
 
 def test_exact_comes_first_and_each_head_once() -> None:
     assert pipeline.check_heads(["svd", "exact", "svd"], targeted=False) == ("exact", "svd")
-
-
-@pytest.mark.parametrize(
-    ("heads", "targeted", "field"),
-    [(["scren"], False, "heads"), (["certified"], True, "target_precision")],
-)
-def test_heads_that_cannot_be_built(heads: list[str], targeted: bool, field: str) -> None:
-    with refused(field):
-        pipeline.check_heads(heads, targeted)
 
 
 def test_threads_are_put_back() -> None:
@@ -112,8 +93,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     del shard
     config = BuildConfig(sample_mib=4)
     softmax = make_softmax(vocab_size=80, dim=DIM)
-    exact = make_exact(softmax)
-    exact.warm()
+    make_head("exact", softmax).warm()
     spherical_kmeans(make_contexts(100, dim=DIM), 4, config, seed=1)
     before, resident = resident_anonymous(), []
     tracemalloc.start()

@@ -7,11 +7,12 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads import HEADS
-from logitsieve.index import HeadEntry, Index, link_index, open_index, write_index
+from logitsieve.index import Index, link_index, open_index
 from logitsieve.index.calibration import check_calibration, unpack_contexts
 from logitsieve.index_builder import TuneConfig, tune
+from tests.index.samples import snapshot
 from tests.refusals import refused
-from tests.synthetic import make_hidden, make_softmax, screen_arrays
+from tests.synthetic import make_hidden, make_softmax, write_heads
 
 HIDDEN = make_hidden(300)
 
@@ -19,16 +20,9 @@ HIDDEN = make_hidden(300)
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
     """V = 300, D = 24, six clusters."""
-    softmax = make_softmax()
-    return write_index(
-        tmp_path / "models" / "lm" / "1",
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax)},
-        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
-        default_head="screen",
-        vocabulary=[f"word{number}" for number in range(300)],
-        config={"target_precision": {"p1": 0.9}},
-    )
+    words, config = [f"word{i}" for i in range(300)], {"target_precision": {"p1": 0.9}}
+    out = tmp_path / "models" / "lm" / "1"
+    return write_heads(out, make_softmax(), "screen", vocabulary=words, config=config)
 
 
 def tuned(index: Path, **options: Any) -> tuple[Index, dict[str, Any]]:
@@ -63,16 +57,15 @@ def test_knobs_are_swept_and_what_is_stored_stays(index: Path) -> None:
 
 
 def test_the_new_version_answers_as_the_old_one_and_shares_its_files(index: Path) -> None:
-    before = {file.name: file.read_bytes() for file in index.iterdir()}
+    before = snapshot(index)
     found, _ = tuned(index, minutes=0)
     old = open_index(index)
     assert (found.digest, found.version) == (old.digest, 2)
     assert (index.parent / "2" / "manifest.json").read_bytes() == before["manifest.json"]
     for name in ("softmax.safetensors", "screen.safetensors", "vocabulary.txt"):
         assert (index / name).stat().st_ino == (found.path / name).stat().st_ino
-    assert {file.name: file.read_bytes() for file in index.iterdir()} == before
-    for mine, theirs in zip(found.head().topk(HIDDEN, 5), old.head().topk(HIDDEN, 5), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    assert snapshot(index) == before
+    np.testing.assert_equal(found.head().topk(HIDDEN, 5), old.head().topk(HIDDEN, 5))
 
 
 def test_without_time_only_stored_settings_are_measured(index: Path) -> None:

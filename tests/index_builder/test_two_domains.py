@@ -1,5 +1,3 @@
-"""An index built on one domain, asked about another: what the cascade promises there."""
-
 from pathlib import Path
 
 import numpy as np

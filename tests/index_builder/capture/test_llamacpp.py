@@ -14,6 +14,7 @@ from logitsieve.client.llamacpp import generate
 from logitsieve.index_builder.capture.llamacpp import capture_gguf, read_primer
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.llamacpp import LlamaContext, chat_prompt
+from tests.index.samples import snapshot
 from tests.llamacpp.small_model import BEGIN, CHAT, POSITIONS, Make
 from tests.refusals import refused
 
@@ -65,10 +66,7 @@ def test_workers_give_the_contexts_of_one_thread(
             make_gguf(), text, tmp_path / "many", window=16, config=FLOATS, executor=executor
         )
     capture_gguf(make_gguf(), text, tmp_path / "one", window=16, config=FLOATS)
-    many, one = (
-        {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("many", "one")
-    )
-    assert many == one
+    assert snapshot(tmp_path / "many") == snapshot(tmp_path / "one")
 
 
 def test_contexts_of_chats_are_of_the_models_own_answers(

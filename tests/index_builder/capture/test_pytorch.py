@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.capture import CaptureConfig, capture, stream_sample
 from logitsieve.index_builder.data.arrays import reserve
+from tests.index.samples import snapshot
 
 VOCABULARY, DIM, STEPS = 50, 8, 4
 
@@ -109,10 +110,7 @@ def test_workers_give_the_contexts_of_one_thread(
     with make() as executor:
         capture(model(), batches(), tmp_path / "many", config=config, executor=executor, load=model)
     capture(model(), batches(), tmp_path / "one", config=config)
-    many, one = (
-        {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("many", "one")
-    )
-    assert many == one
+    assert snapshot(tmp_path / "many") == snapshot(tmp_path / "one")
 
 
 def test_processes_need_load_and_progress_counts_rows(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.certified import Widths, fastest, fit_certified
 from logitsieve.index_builder.fit.rotated_rows import factored
-from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import basis_of, encode, make_hidden, make_softmax, narrow_rotation
+from tests.index_builder.clustered import make_inputs
+from tests.synthetic import basis_of, encode, make_head, make_hidden, make_softmax, narrow_rotation
 
 
 def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray, ...]:
@@ -91,26 +91,22 @@ def test_a_narrow_rotation_leaves_little_outside(count: int) -> None:
 
 @pytest.mark.parametrize("share", [0.3, 2.5])
 def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: float) -> None:
+    """And computes norms once its widths are chosen."""
     softmax, inputs = make_inputs(vocab_size=300)
-    made = fit_certified(replace(inputs, config=BuildConfig(certified_memory=share)))
+    steps: list[tuple[str, int, int]] = []
+    config, progress = BuildConfig(certified_memory=share), lambda *step: steps.append(step)
+    made = fit_certified(replace(inputs, config=config, progress=progress))
+    assert [step for step in steps if step[0] == "norms"] == [("norms", 300, 300)]
+    norms = spectral_norms(softmax, made.arrays, lambda rows: None)
+    np.testing.assert_array_equal(made.arrays["norms"], norms)
+    assert np.isfinite(norms).all()
     bytes_a_row = made.summary["coarse"] + made.summary["fine"] + 16
     assert bytes_a_row <= max(share * 4 * softmax.dim, 16 + 64 + 16)
     counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=300)
     assert (np.diff(counts[made.arrays["order"]]) <= 0).all()
     hidden = inputs.heldout.sample(100)
     top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
-    np.testing.assert_array_equal(top.ids, make_exact(softmax).topk(hidden, 5).ids)
-
-
-def test_the_fit_computes_norms_once_its_widths_are_chosen() -> None:
-    softmax, inputs = make_inputs(vocab_size=300)
-    steps: list[tuple[str, int, int]] = []
-    arrays = fit_certified(replace(inputs, progress=lambda *step: steps.append(step))).arrays
-    assert [step for step in steps if step[0] == "norms"] == [("norms", 300, 300)]
-    assert np.isfinite(arrays["norms"]).all()
-    np.testing.assert_array_equal(
-        arrays["norms"], spectral_norms(softmax, arrays, lambda rows: None)
-    )
+    np.testing.assert_array_equal(top.ids, make_head("exact", softmax).topk(hidden, 5).ids)
 
 
 def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None:

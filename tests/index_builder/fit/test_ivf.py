@@ -51,8 +51,7 @@ def test_the_start_that_reads_least_is_kept() -> None:
         nprobe = least_reaching(needed)
         best = min(best, (float(read[:, nprobe - 1].mean()), start))
     expected = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + best[1])
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, made.arrays[name])
+    np.testing.assert_equal(made.arrays, expected)
     needed, _ = cluster_ranks(expected, *sample)
     found = needed <= made.knobs["nprobe"]
     assert min(found[:, 0].mean(), found.mean()) >= TARGET

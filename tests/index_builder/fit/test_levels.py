@@ -1,5 +1,3 @@
-"""A sketch with levels: its layout, codes and numbers of tails, the rotation, when it is built."""
-
 from collections.abc import Callable
 
 import numpy as np
@@ -106,8 +104,7 @@ def test_numbers_of_tails_bound_what_they_should(kind: str) -> None:
 def test_threads_change_nothing() -> None:
     turned = turned_of(np.random.default_rng(3).standard_normal((9000, 64)))
     one, two = (code_levels(turned, 16, threads) for threads in (1, 2))
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, two[name])
+    np.testing.assert_equal(one, two)
 
 
 def test_the_rotation_is_uniform_keeps_lengths_and_leaves_the_first_coordinates() -> None:
@@ -157,5 +154,4 @@ def test_levels_are_built_for_a_flat_softmax_alone_and_alike() -> None:
     one, two = (fit_levels(inputs_of(np.ones(256))) for _ in range(2))
     assert one
     assert two
-    for name, array in one.arrays.items():
-        np.testing.assert_array_equal(array, two.arrays[name])
+    np.testing.assert_equal(one.arrays, two.arrays)

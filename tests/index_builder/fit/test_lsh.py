@@ -15,10 +15,6 @@ from tests.synthetic import make_head, make_hidden
 CONFIG = BuildConfig(seed=5, lsh_memory=4, lsh_tables=64)
 
 
-def ignore(stage: str, done: int, total: int) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def made() -> tuple[Softmax, FitInputs, FitResult]:
     softmax, inputs = make_inputs(vocab_size=400, heldout=700)
@@ -66,8 +62,7 @@ def test_the_cheapest_that_reaches_comes_first_then_the_nearest() -> None:
 def test_equal_inputs_give_equal_arrays(made: tuple[Softmax, FitInputs, FitResult]) -> None:
     _, inputs, first = made
     again = fit_lsh(replace(inputs, config=CONFIG))
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[name])
+    np.testing.assert_equal(first.arrays, again.arrays)
     assert first.summary == again.summary
     threaded = fit_lsh(replace(inputs, config=replace(CONFIG, threads=2)))
     np.testing.assert_array_equal(first.arrays["ids"], threaded.arrays["ids"])

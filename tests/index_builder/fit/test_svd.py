@@ -7,7 +7,7 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.svd import fit_svd, preview_arrays, preview_ranks, rotation
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
-from tests.index_builder.clustered import make_exact, make_inputs
+from tests.index_builder.clustered import make_inputs
 from tests.synthetic import make_head, make_softmax
 
 
@@ -27,8 +27,7 @@ def test_the_rotation_is_that_of_the_singular_vectors_each_time() -> None:
     np.testing.assert_allclose(np.linalg.norm(weight @ turned.T, axis=0), singular, rtol=1e-9)
     np.testing.assert_allclose(np.abs((turned * vectors).sum(axis=1)), 1, rtol=1e-9)
     first, again = (fit_svd(make_inputs()[1]) for _ in range(2))
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[name])
+    np.testing.assert_equal(first.arrays, again.arrays)
     assert first.knobs == again.knobs
 
 
@@ -66,11 +65,9 @@ def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
 
 
 def test_widths_are_as_asked_or_as_low_as_the_rank() -> None:
-    softmax = low_rank()
-    exact = make_exact(softmax)
-    _, inputs = make_inputs()
+    softmax, (_, inputs) = low_rank(), make_inputs()
     hidden = inputs.sample[:500]
-    labels = exact.topk(hidden, 5).ids.astype(np.int64)
+    labels = make_head("exact", softmax).topk(hidden, 5).ids.astype(np.int64)
     arrays = preview_arrays(softmax, 16)
     needed = {
         width: preview_ranks(softmax, arrays, width, hidden, labels)[:, 0].max()
@@ -78,7 +75,6 @@ def test_widths_are_as_asked_or_as_low_as_the_rank() -> None:
     }
     assert needed[16] == 1
     assert needed[4] <= 5 < needed[2]
-    _, inputs = make_inputs()
     ranks = {
         width: fit_svd(replace(inputs, config=BuildConfig(svd_width=width))).summary["rank"]
         for width in (None, 3, 999)

@@ -23,10 +23,6 @@ def inputs() -> FitInputs:
     return make_inputs(rows=2000)[1]
 
 
-def ignore(stage: str, done: int, total: int) -> None:
-    pass
-
-
 def written(arrays: Mapping[str, np.ndarray], inputs: FitInputs) -> float:
     """Candidates a row of the contexts that were fitted, on average."""
     sizes = np.diff(arrays["offsets"])
@@ -36,8 +32,7 @@ def written(arrays: Mapping[str, np.ndarray], inputs: FitInputs) -> float:
 def test_equal_inputs_give_equal_arrays(inputs: FitInputs) -> None:
     first, again = (train_fixed(replace(inputs, config=CONFIG)) for _ in range(2))
     assert first.arrays.keys() == {"centroids", "offsets", "ids"}
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[name])
+    np.testing.assert_equal(first.arrays, again.arrays)
     assert first.summary == again.summary
     other = train_fixed(replace(inputs, config=BuildConfig(**{**vars(CONFIG), "seed": 6})))
     assert not np.array_equal(first.arrays["centroids"], other.arrays["centroids"])
@@ -63,8 +58,7 @@ def test_training_beats_plain_clusters_and_keeps_its_best_round(inputs: FitInput
     assert screens[-1].plan.cost == pytest.approx(losses[-1])
     screen = trained(inputs, 0)
     plain = Partition(inputs, plain_centroids(replace(inputs, config=CONFIG), 10), CONFIG.labels)
-    for name, array in plain.arrays(plain.knapsack.select(12)).items():
-        np.testing.assert_array_equal(array, screen.arrays[name])
+    np.testing.assert_equal(plain.arrays(plain.knapsack.select(12)), screen.arrays)
 
 
 @pytest.mark.parametrize(("labels", "budget", "filled_up"), [(5, 12.0, 0.0), (64, 10.0, 1.5)])
