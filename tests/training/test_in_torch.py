@@ -1,5 +1,3 @@
-"""Living in PyTorch: two processes, scaled gradients, tied weights, gradients added up."""
-
 import copy
 from typing import Any
 
@@ -83,8 +81,7 @@ def test_scaled_gradients_make_the_same_step(name: str) -> None:
         scaler.step(optimizer)
         scaler.update()
         after.append([p.detach().clone() for p in model.parameters()])
-    for one, other in zip(*after, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(*after, atol=1e-6, rtol=1e-5)
 
 
 def test_a_step_whose_gradients_overflow_is_skipped() -> None:
@@ -134,10 +131,8 @@ def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.
     loss, expected = criterion(hidden, target), exact(hidden, target)
     torch.testing.assert_close(loss.double(), expected, atol=1e-5, rtol=1e-5)
     loss.backward()
-    assert [p.grad.dtype for p in criterion.parameters() if p.grad is not None] == [
-        dtype,
-        torch.float32,
-    ]
+    gradients = [p.grad for p in criterion.parameters() if p.grad is not None]
+    assert [gradient.dtype for gradient in gradients] == [dtype, torch.float32]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam])

@@ -1,5 +1,3 @@
-"""Two processes whose losses follow their optimizers: each stays right about all rows."""
-
 import copy
 from collections.abc import Iterator
 from typing import Any

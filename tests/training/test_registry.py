@@ -1,5 +1,3 @@
-"""Every loss of LOSSES is documented, tested and listed by `logitsieve train --losses`."""
-
 import re
 from pathlib import Path
 

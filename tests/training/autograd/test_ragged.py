@@ -1,5 +1,3 @@
-"""The two forms: each equals the full softmax where it should, and the other."""
-
 from math import log
 from typing import Any
 
@@ -55,9 +53,7 @@ def run(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> list[Tensor]:
 
 
 def assert_same(left: list[Tensor], right: list[Tensor], tolerance: float = 1e-10) -> None:
-    assert len(left) == len(right)
-    for one, other in zip(left, right, strict=True):
-        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
 
 
 EVERYTHING = SharedCandidates(torch.arange(V), torch.zeros(V, dtype=torch.float64))
@@ -110,10 +106,8 @@ def test_the_kernel_equals_the_form_in_torch(form: dict[str, Any], target: Tenso
 def test_a_normalised_row_of_zeros_has_torchs_gradient(ragged: bool, dtype: torch.dtype) -> None:
     """As the row of an embedding's padding_idx is, once it is tied."""
     candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
-    criterion, hidden = (
-        loss_over(candidates, {"scale": 5.0}).to(dtype),
-        doubles(5, D, seed=1).to(dtype),
-    )
+    criterion = loss_over(candidates, {"scale": 5.0}).to(dtype)
+    hidden = doubles(5, D, seed=1).to(dtype)
     criterion.classes.weight.data[3] = 0
     _, _, found = run(criterion, hidden, ONE)
     criterion.zero_grad()
@@ -196,12 +190,7 @@ def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: 
         assert gradient.is_sparse
         assert gradient.is_coalesced()
         assert gradient.indices()[0].tolist() == [0, 2, 3, 7, 10]
-        assert (
-            torch.sparse_coo_tensor(
-                gradient.indices(), gradient.values(), gradient.shape, check_invariants=True
-            ).shape
-            == parameter.shape
-        )
+        assert gradient.shape == parameter.shape
 
 
 @pytest.mark.parametrize("ragged", [False, True])

@@ -1,5 +1,3 @@
-"""Numbers by counter: what decides them, and that they fill the interval."""
-
 import torch
 
 from logitsieve.training.autograd.rng import Randomness, StepRng

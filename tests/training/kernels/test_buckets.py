@@ -1,5 +1,3 @@
-"""Tables of rows by their codes, and look-ups in them, against plain numpy."""
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The fast transform against the matrix, and structured products against what they stand for."""
-
 import numpy as np
 import pytest
 
@@ -19,15 +17,7 @@ def products_of(vectors: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return products
 
 
-@pytest.mark.parametrize("size", [16, 32, 128, 512])
-def test_the_transform_is_the_product_with_the_matrix(size: int) -> None:
-    rows = np.random.default_rng(size).standard_normal((3, size)).astype(np.float32)
-    expected = rows @ hadamard_matrix(size).astype(np.float32)
-    signs = np.ones((1, 3, size), np.float32)  # H H H / P is H
-    np.testing.assert_allclose(products_of(rows, signs), expected, rtol=1e-5, atol=2e-4)
-
-
-@pytest.mark.parametrize("size", [1, 3, 8, 20, 64, 100])
+@pytest.mark.parametrize("size", [1, 3, 8, 16, 20, 32, 64, 100, 128, 512])
 def test_structured_products_are_those_of_the_matrices(size: int) -> None:
     generator = np.random.default_rng(size)
     signs = random_signs(2, size, generator)
@@ -43,9 +33,3 @@ def test_structured_products_are_those_of_the_matrices(size: int) -> None:
     np.testing.assert_allclose(
         products_of(vectors, signs), np.concatenate(expected, axis=1), rtol=1e-4, atol=1e-4
     )
-
-
-def test_rows_of_a_block_are_orthogonal_and_as_long_as_normal_ones() -> None:
-    signs = random_signs(1, 64, np.random.default_rng(1))
-    matrix = products_of(np.eye(64, dtype=np.float32), signs).T
-    np.testing.assert_allclose(matrix @ matrix.T, 64 * np.eye(64), atol=1e-3)

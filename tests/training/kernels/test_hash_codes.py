@@ -1,5 +1,3 @@
-"""DWTA against a plain winner-take-all, and against the probability of a common bucket."""
-
 from itertools import combinations
 from math import comb
 

@@ -1,5 +1,3 @@
-"""Ids outside a set: distinct, uniform, and weighed by what they stand for."""
-
 from itertools import combinations
 from math import comb
 
@@ -41,7 +39,7 @@ def test_rows_keep_their_own_ids_and_get_others(count: int) -> None:
             np.testing.assert_allclose(weight[len(own) :], np.log(rest / len(drawn)), rtol=1e-14)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 3, 5])
 def test_every_set_is_equally_likely(count: int) -> None:
     times: dict[tuple[int, ...], int] = {}
     steps = 6000
@@ -54,17 +52,6 @@ def test_every_set_is_equally_likely(count: int) -> None:
     expected = steps / comb(6, count)
     chi_square = sum((n - expected) ** 2 / expected for n in times.values())
     assert chi_square < len(sets) + 5 * (2 * len(sets)) ** 0.5
-
-
-def test_every_set_is_equally_likely_where_most_are_drawn() -> None:
-    left_out = np.zeros(9)
-    steps = 6000
-    for step in range(steps):
-        (ids,), _ = draw([[0, 4]], np.array([[8]]), 5, 9, step=step)
-        left_out[list({1, 2, 3, 5, 6, 7} - set(ids[2:]))] += 1
-    assert left_out.sum() == steps
-    spread = (steps / 6 * 5 / 6) ** 0.5
-    assert (np.abs(left_out[[1, 2, 3, 5, 6, 7]] - steps / 6) < 4.5 * spread).all()
 
 
 def test_rows_steps_and_seeds_draw_differently() -> None:

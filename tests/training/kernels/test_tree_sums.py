@@ -1,10 +1,8 @@
-"""The kernel tree against its definition in numpy: branches, probabilities, draws and updates."""
-
 import numpy as np
 import pytest
 
 from logitsieve.api.results import Float32, Float64, Int64
-from logitsieve.training.kernels.tree_sums import add_to_paths, descend
+from logitsieve.training.kernels.tree_sums import descend
 
 FLOOR = 0.02
 
@@ -68,13 +66,10 @@ CASES = [
 ]
 
 
-def test_partial_sums_are_negative_somewhere() -> None:
-    assert (CASES[0].sums @ CASES[0].query < 0).any()
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_leaves_are_drawn_by_the_product_of_their_branches(case: Case) -> None:
     draws = 100_000
+    assert case is not CASES[0] or (case.sums @ case.query < 0).any()
     probabilities = leaf_probabilities(case.phi, case.query, FLOOR, case.leaves, case.per_leaf)
     leaves, log_q = case.descend(np.sort(np.random.default_rng(5).random(draws)))
     assert (np.diff(leaves) >= 0).all()
@@ -85,11 +80,3 @@ def test_leaves_are_drawn_by_the_product_of_their_branches(case: Case) -> None:
     freedom = len(expected) - 1
     chi = ((counts[probabilities > 0] - expected) ** 2 / expected).sum()
     assert chi < freedom + 5 * np.sqrt(2 * freedom) + 5
-
-
-@pytest.mark.parametrize("leaves", [1, 4, 32])
-def test_building_is_adding_every_class(leaves: int) -> None:
-    case = Case(100, leaves)
-    sums = np.zeros_like(case.sums)
-    add_to_paths(sums, np.arange(100) // case.per_leaf, case.phi.copy())
-    np.testing.assert_allclose(sums, case.sums, atol=1e-4)

@@ -1,5 +1,3 @@
-"""Full and chunked: torch's own cross-entropy, and never all logits at once."""
-
 from typing import Any
 
 import pytest
@@ -35,8 +33,7 @@ def test_it_is_the_cross_entropy_of_torch(kind: type[FullSoftmax], reduction: An
     weights = doubles(*loss.shape, seed=4)
     inputs = [hidden, weight, bias]
     got, wanted = (torch.autograd.grad(x, inputs, weights) for x in (loss, expected))
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(got, wanted)
 
 
 @KINDS
@@ -45,15 +42,12 @@ def test_it_is_the_cross_entropy_of_torch(kind: type[FullSoftmax], reduction: An
 def test_every_law_and_several_targets(
     kind: type[FullSoftmax], target: Tensor, options: dict[str, Any]
 ) -> None:
-    criterion, hidden = (
-        made(kind, reduction="sum", **options),
-        doubles(B, D, seed=1).requires_grad_(),
-    )
+    criterion = made(kind, reduction="sum", **options)
+    hidden = doubles(B, D, seed=1).requires_grad_()
     inputs = [hidden, *criterion.parameters()]
     expected = full_cross_entropy(criterion, hidden, target).sum()
     got, wanted = (torch.autograd.grad(x, inputs) for x in (criterion(hidden, target), expected))
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(got, wanted)
 
 
 def test_chunked_holds_few_logits_and_gives_its_gradients_once() -> None:
@@ -78,7 +72,6 @@ def test_the_full_loss_holds_few_logits(monkeypatch: pytest.MonkeyPatch) -> None
     criterion, hidden = FullSoftmax(D, V, dtype=torch.float64), doubles(7, D, seed=1)
     target = torch.tensor([0, 8, -100, 3, 3, 1, -100])
     expected = cross_entropy(criterion.logits(hidden), target)
-    monkeypatch.setattr(
-        "logitsieve.training.losses.loss.LOGITS_AT_ONCE", 2 * V
-    )  # two rows at a time
+    # Two rows at a time.
+    monkeypatch.setattr("logitsieve.training.losses.loss.LOGITS_AT_ONCE", 2 * V)
     torch.testing.assert_close(criterion.full_loss(hidden, target), expected.detach())

@@ -1,5 +1,3 @@
-"""Losses by name, and their options as text."""
-
 from types import NoneType
 
 import pytest

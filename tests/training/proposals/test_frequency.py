@@ -1,5 +1,3 @@
-"""Negatives from fixed distributions: their probabilities, and the inner sum, which is Z."""
-
 from itertools import product
 from typing import Any
 

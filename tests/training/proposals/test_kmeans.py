@@ -1,5 +1,3 @@
-"""k-means softmax: lists, probes, and clustering anew."""
-
 from typing import Any
 
 import numpy as np
@@ -55,8 +53,7 @@ def test_an_update_clusters_anew_and_a_state_goes_on_with_the_same_lists() -> No
     after = kmeans(criterion).lists.arrays
     assert before["ids"].tolist() != after["ids"].tolist()
     criterion.rebuild()
-    for name, array in kmeans(criterion).lists.arrays.items():
-        np.testing.assert_array_equal(array, after[name])
+    np.testing.assert_equal(kmeans(criterion).lists.arrays, after)
     criterion, other = make(n_lists=20), make(n_lists=20, seed=1)
     criterion.classes.weight.data.normal_()
     criterion.rebuild()
@@ -65,16 +62,12 @@ def test_an_update_clusters_anew_and_a_state_goes_on_with_the_same_lists() -> No
     fewer = SampledSoftmax(D, V - 1, KMeans(n_lists=20))
     with pytest.raises(InvalidRequest, match="classes"):
         kmeans(fewer).lists.load_state_dict(kmeans(criterion).lists.state_dict())
-    for a, b in zip(
-        kmeans(criterion).search_rows(hidden, none, StepRng(0, 0)),
-        kmeans(other).search_rows(hidden, none, StepRng(0, 0)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
-    for lists in (kmeans(criterion).lists, kmeans(other).lists):
+    asked: Any = hidden, none, StepRng(0, 0)
+    one, two = kmeans(criterion), kmeans(other)
+    np.testing.assert_equal(one.search_rows(*asked), two.search_rows(*asked))
+    for lists in (one.lists, two.lists):
         lists.rebuild(*other.classes.detached())
-    for name, array in kmeans(criterion).lists.arrays.items():
-        np.testing.assert_array_equal(array, kmeans(other).lists.arrays[name])
+    np.testing.assert_equal(one.lists.arrays, two.lists.arrays)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Feature maps against the kernels that they stand for."""
-
 import numpy as np
 import pytest
 

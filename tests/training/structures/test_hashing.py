@@ -1,5 +1,3 @@
-"""Hash families: rates of collision against their laws, and what a state holds."""
-
 from math import acos, pi
 
 import numpy as np

@@ -1,6 +1,5 @@
-"""Hash tables that follow their rows."""
-
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,10 +133,9 @@ def test_a_state_goes_on_bit_for_bit(kind: str) -> None:
     np.testing.assert_array_equal(buckets, other.of_contexts(hidden)[0])
     targets = np.arange(20)[:, None]
     for limit, fair in ((V, False), (9, False), (9, True)):
-        got = tables.look_up(buckets, targets, limit, StepRng(1, 2), fair=fair)
-        expected = other.look_up(buckets, targets, limit, StepRng(1, 2), fair=fair)
-        for a, b in zip(got, expected, strict=True):
-            np.testing.assert_array_equal(a, b)
+        asked: Any = buckets, targets, limit, StepRng(1, 2)
+        found, wanted = (t.look_up(*asked, fair=fair) for t in (tables, other))
+        np.testing.assert_equal(found, wanted)
     np.testing.assert_array_equal(
         tables.look_up_batch(buckets, targets, 30), other.look_up_batch(buckets, targets, 30)
     )

@@ -1,5 +1,3 @@
-"""Following an optimizer: what is dirty, when it is indexed, and who is refused by name."""
-
 import copy
 from typing import Any
 
@@ -55,17 +53,42 @@ def train(criterion: SampledSoftmax, optimizer: Optimizer, targets: list[int]) -
         optimizer.step()
 
 
-def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
-    criterion, seen = made()
+def tracked(
+    every: int, growth: float = 1.0, **common: Any
+) -> tuple[SampledSoftmax, Seen, Optimizer]:
+    """A loss whose index follows an optimizer."""
+    criterion, seen = made(**common)
     optimizer = SGD(criterion.parameters(), lr=0.1)
-    assert criterion.track(optimizer, every=3) is not None
-    train(criterion, optimizer, [2, 1, 2, 5, 5, 5, 0])
-    assert seen.events == [[1, 2, 7], [5, 7]]
-    criterion, seen = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=1, growth=2)
-    train(criterion, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
-    assert seen.events == [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]
+    assert criterion.track(optimizer, every=every, growth=growth) is not None
+    return criterion, seen, optimizer
+
+
+@pytest.mark.parametrize(
+    ("every", "growth", "targets", "events"),
+    [
+        (3, 1.0, [2, 1, 2, 5, 5, 5, 0], [[1, 2, 7], [5, 7]]),
+        (1, 2.0, [0, 1, 2, 3, 4, 5, 6, 8], [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]),
+    ],
+)
+def test_rows_that_got_a_gradient_are_indexed_once_a_period(
+    every: int, growth: float, targets: list[int], events: list[list[int]]
+) -> None:
+    criterion, seen, optimizer = tracked(every, growth)
+    train(criterion, optimizer, targets)
+    assert seen.events == events
+
+
+def test_gradients_of_several_batches_of_copies_and_of_a_removed_handle() -> None:
+    criterion, seen, optimizer = tracked(1)
+    for target in (3, 1):
+        criterion(doubles(1, D).float(), torch.tensor([target])).backward()
+    optimizer.step()
+    assert seen.events == [[1, 3, 7]]
+    criterion, seen, optimizer = tracked(1, bias=False)
+    other = copy.deepcopy(criterion)
+    train(other, SGD(other.parameters(), lr=0.1), [1])
+    train(criterion, optimizer, [2])
+    assert seen.events == [[2, 7]]
     criterion, seen = made()
     optimizer = SGD(criterion.parameters(), lr=0.1)
     handle = criterion.track(optimizer, every=1)
@@ -73,20 +96,6 @@ def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
     handle.remove()
     train(criterion, optimizer, [1])
     assert seen.events == []
-    criterion, seen = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=1)
-    for target in (3, 1):
-        criterion(doubles(1, D).float(), torch.tensor([target])).backward()
-    optimizer.step()
-    assert seen.events == [[1, 3, 7]]
-    criterion, seen = made(bias=False)
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=1)
-    other = copy.deepcopy(criterion)
-    train(other, SGD(other.parameters(), lr=0.1), [1])
-    train(criterion, optimizer, [2])
-    assert seen.events == [[2, 7]]
 
 
 def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
@@ -112,13 +121,9 @@ def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
 
 
 def test_a_checkpoint_has_the_dirty_rows_and_the_schedule() -> None:
-    criterion, _ = made()
-    optimizer = SGD(criterion.parameters(), lr=0.1)
-    criterion.track(optimizer, every=2, growth=2)
+    criterion, _, optimizer = tracked(2, 2.0)
     train(criterion, optimizer, [0, 1, 2, 3])
-    other, seen = made()
-    resumed = SGD(other.parameters(), lr=0.1)
-    other.track(resumed, every=2, growth=2)
+    other, seen, resumed = tracked(2, 2.0)
     other.load_state_dict(criterion.state_dict())
     train(other, resumed, [4, 5])
     assert seen.events == [[2, 3, 4, 5, 7]]
@@ -170,18 +175,6 @@ def test_what_an_optimizer_must_have_is_named() -> None:
     assert criterion.track(SGD([criterion.classes.weight], lr=0.1)) is not None
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_tying_comes_first(name: str) -> None:
-    criterion, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=True)
-    if not has_index(criterion):
-        return
-    weight = criterion.classes.weight
-    assert criterion.track(SGD(criterion.parameters(), lr=0.1)) is not None
-    with pytest.raises(InvalidRequest, match="tie before track"):
-        criterion.tie(embedding)
-    assert criterion.classes.weight is weight
-
-
 @pytest.mark.parametrize(
     ("sparse", "reason"), [(True, "other parameters"), (False, "SGD on dense gradients")]
 )
@@ -201,11 +194,16 @@ def test_bad_periods_are_named(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_with_a_structure_refuses_momentum(name: str) -> None:
-    criterion = make(name, 8, 60)
+def test_every_loss_with_a_structure_refuses_momentum_and_is_tied_before(name: str) -> None:
+    criterion, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=True)
     optimizer = SGD(criterion.parameters(), lr=0.1, momentum=0.9)
     if not has_index(criterion):
         assert criterion.track(optimizer) is None
         return
     with pytest.raises(InvalidRequest, match="momentum"):
         criterion.track(optimizer)
+    weight = criterion.classes.weight
+    assert criterion.track(SGD(criterion.parameters(), lr=0.1)) is not None
+    with pytest.raises(InvalidRequest, match="tie before track"):
+        criterion.tie(embedding)
+    assert criterion.classes.weight is weight

@@ -1,5 +1,3 @@
-"""Options of a training, and their ranges."""
-
 import signal
 import subprocess
 import sys
