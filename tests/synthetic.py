@@ -228,17 +228,6 @@ ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
 }
 
 
-def write_heads(out: Path, softmax: Softmax, *names: str, **changes: Any) -> Path:
-    """An index of `exact` and these heads over arrays as above; the first is the default."""
-    parts = {part.name: ARRAYS[name](softmax) for name in names if (part := HEADS[name].part)}
-    entries = {
-        name: HeadEntry(part.name if (part := HEADS[name].part) else None)
-        for name in ("exact", *names)
-    }
-    arguments = {"parts": parts, "heads": entries, "default_head": [*names, "exact"][0]}
-    return write_index(out, **{"softmax": softmax, **arguments, **changes})
-
-
 def make_head(
     name: str, softmax: Softmax, threads: Any = 1, arrays: Any = None, **knobs: float
 ) -> Head:

@@ -1,5 +1,3 @@
-"""Constraints from outside: every form that is taken, and a name for every one that is not."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The keywords that decoders take: readable in help(), and refused where there is none such."""
-
 import inspect
 import pydoc
 from math import inf

@@ -1,5 +1,3 @@
-"""The error tree: one root, messages that name the field, and the drawing in the docstring."""
-
 import inspect
 import pickle
 import re

@@ -1,5 +1,3 @@
-"""What requests take beside hidden: the forms that are taken, and a name for every refusal."""
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The provenance of answers, and log-probabilities of a reply."""
-
 import numpy as np
 import pytest
 

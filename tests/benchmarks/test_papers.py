@@ -1,5 +1,3 @@
-"""The papers' experiments: classes that a loss scores, their commands, their tables."""
-
 from math import exp
 
 import pytest

@@ -1,5 +1,3 @@
-"""Text and contexts of published models, and what chooses their tokens."""
-
 import json
 import shutil
 from pathlib import Path

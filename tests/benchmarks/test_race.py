@@ -1,5 +1,3 @@
-"""The race's judge, tables and pictures, and that every peer at its widest setting is exact."""
-
 import importlib.util
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +13,9 @@ from benchmarks.race import ours, plots, run, synthetic, table
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Engine, Knobs, Method, augmented
+from benchmarks.race.peers import centroid_head
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
+from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
 from benchmarks.race.peers.greedy_mips import GreedyMips
@@ -99,11 +99,21 @@ def test_a_peer_at_its_widest_setting_is_exact(name: str, threads: int) -> None:
     np.testing.assert_array_equal(method.topk(HIDDEN[:1], 5), method.topk(HIDDEN, 5)[:1])
 
 
-def test_greedy_mips_with_a_budget_of_every_row_is_exact_and_grows_with_it() -> None:
-    method = GreedyMips(SOFTMAX)
-    found = []
-    for budget in (16, 100, 400):
-        method.set_knobs(1, {"budget": budget})
+@pytest.mark.parametrize(
+    ("make", "knob", "values"),
+    [
+        (GreedyMips, "budget", (16, 100, 400)),
+        (partial(PcaTree, leaf=16), "leaves", (1, 4, 0)),
+        (CentroidHead, "probes", (1, 4, 8)),
+    ],
+)
+def test_precision_grows_with_a_knob_up_to_the_exact_answer(
+    monkeypatch: pytest.MonkeyPatch, make: Any, knob: str, values: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(centroid_head, "WORDS", 50)
+    method, found = make(SOFTMAX), []
+    for value in values:
+        method.set_knobs(2, {knob: value or 1 << int(method.built["depth"])})
         found.append(make_judge().score(method.topk(HIDDEN, 5)).precision()[5])
     assert found == sorted(found)
     assert found[-1] == 1.0
@@ -118,17 +128,6 @@ def test_greedy_candidates_are_the_rows_with_the_largest_single_products() -> No
         listed = np.argsort(-(rows * ones).max(axis=1))[:30]
         wanted_ids = listed[np.argsort(-(rows[listed] @ ones))][:5]
         np.testing.assert_array_equal(ids, wanted_ids)
-
-
-def test_the_pca_tree_with_every_leaf_is_exact_and_its_rows_grow_with_leaves() -> None:
-    method = PcaTree(SOFTMAX, leaf=16)
-    leaves = 1 << int(method.built["depth"])
-    found = []
-    for count in (1, 4, leaves):
-        method.set_knobs(2, {"leaves": count})
-        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision()[5])
-    assert found == sorted(found)
-    assert found[-1] == 1.0
 
 
 def test_adaptive_softmax_finds_frequent_words_and_opens_clusters() -> None:

@@ -1,5 +1,3 @@
-"""Datasets of the race: the wide layer, and errors where files are missing."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Timing warm calls, and cold ones: after other work, which is not counted."""
-
 import numpy as np
 import pytest
 

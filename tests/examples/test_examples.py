@@ -32,15 +32,10 @@ def main_of(name: str) -> Callable[..., Any]:
     return main
 
 
-def write_model(folder: Path, softmax: Softmax) -> Path:
-    """An index of the heads that the examples name."""
-    return write_heads(folder, softmax, "screen", "certified")
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    write_model(folder / "lm" / "1", make_softmax())
+    write_heads(folder / "lm" / "1", make_softmax(), "screen", "certified")
     return folder
 
 
@@ -93,7 +88,7 @@ def test_huggingface_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     model.save_pretrained(tmp_path / "model")
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, np.zeros(len(weight), np.float32))
-    write_model(tmp_path / "lm" / "1", softmax)
+    write_heads(tmp_path / "lm" / "1", softmax, "screen", "certified")
     main_of("huggingface_generate")(str(tmp_path / "model"), str(tmp_path / "lm" / "1"), "w5 w6 w7")
     assert "the same ids" in capsys.readouterr().out
 

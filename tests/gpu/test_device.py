@@ -1,5 +1,3 @@
-"""Errors of a GPU by our names, its memory, and what must not round operands."""
-
 import pytest
 import torch
 

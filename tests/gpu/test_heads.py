@@ -14,9 +14,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.heads import GPU_HEADS
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads.certified import GRADES
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from tests.gpu.opened import DEVICE, make_gpu_head, make_gpu_heads, noting_waits, there
-from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
+from tests.synthetic import make_head, make_hidden, make_softmax, write_heads
 
 SOFTMAX, HIDDEN = make_softmax(400, 20), make_hidden(6, 20)
 EVERY_HEAD = pytest.mark.parametrize("name", GPU_HEADS)
@@ -131,11 +131,7 @@ def test_wrong_tensors_are_refused(name: str, hidden: torch.Tensor, k: int, fiel
 
 
 def test_an_index_opens_on_a_gpu(tmp_path: Path) -> None:
-    heads = {"exact": HeadEntry(), "lsh": HeadEntry("lsh")}
-    path = write_index(
-        tmp_path / "lm" / "1", softmax=SOFTMAX, parts={"lsh": ARRAYS["lsh"](SOFTMAX)},
-        heads=heads, default_head="exact",
-    )  # fmt: skip
+    path = write_heads(tmp_path / "lm" / "1", SOFTMAX, "lsh", default_head="exact")
     with open_index(path, device="cuda") as index, open_index(path) as host:
         assert index.heads == ("exact",)
         expected = host.head().topk(HIDDEN, 5).ids

@@ -1,5 +1,3 @@
-"""`generate` with an index on a GPU: what it chooses is what it chose, and tensors stay there."""
-
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +7,10 @@ import torch
 from logitsieve.client.huggingface import attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import open_index
 from tests.client import tiny_models
 from tests.client.tiny_models import prompts
+from tests.synthetic import write_heads
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +20,9 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def path(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("gpu") / "lm" / "1"
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, torch.zeros(len(weight)).numpy())
-    heads = {"exact": HeadEntry()}
-    write_index(path, softmax=softmax, parts={}, heads=heads, default_head="exact")
-    return path
+    return write_heads(tmp_path_factory.mktemp("gpu") / "lm" / "1", softmax)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,3 @@
-"""W on a device: float32 logits within their slack in any type, exact logits, refused rows."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Devices by name: what is no device, and why there is no GPU."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""The best ids by float32 candidates and exact logits: right, or open where ids are too close."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""The table of element types: one row a type, and no name twice in a format."""
-
 from logitsieve.utils.floats import BY_NAME, ELEMENT_TYPES
 
 

@@ -1,5 +1,3 @@
-"""The surroundings of a process: extras, addresses, and errors of files."""
-
 import errno
 import re
 from pathlib import Path

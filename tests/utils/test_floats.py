@@ -1,5 +1,3 @@
-"""Half types: every value widened exactly, every rounding compared with its definition."""
-
 from typing import Any
 
 import ml_dtypes

@@ -1,5 +1,3 @@
-"""Contexts from outside: what is not copied, and bits that must survive a conversion."""
-
 import numpy as np
 import pytest
 

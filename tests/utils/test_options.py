@@ -1,5 +1,3 @@
-"""Options' ranges, what is said of a value outside them, and progress of long runs."""
-
 from __future__ import annotations  # ranges go by the text of a field's type
 
 from dataclasses import dataclass, fields

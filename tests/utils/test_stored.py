@@ -1,5 +1,3 @@
-"""Stored matrices: their shapes, what is refused, scales that are not numbers."""
-
 from itertools import product
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Arrays on the wire: round trips, and sizes that do not fit."""
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
