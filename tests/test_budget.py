@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 327,
     "lines of source": 42_555,
     "lines of core/": 18_309,
-    "lines of tests/": 45_780,
+    "lines of tests/": 44_289,
     "lines of benchmarks/": 7_879,
 }
 LONGEST = 70  # lines of a function of the source
