@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 42_555,
-    "lines of core/": 18_309,
+    "lines of source": 42_470,
+    "lines of core/": 18_225,
     "lines of tests/": 44_289,
     "lines of benchmarks/": 7_879,
 }

@@ -13,7 +13,7 @@ from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, by_knob
 from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec
-from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
+from logitsieve.kernels.retrieval.preview import SCORES_AT_ONCE, preview_scores, preview_select
 
 
 class SvdHead(SelectingHead):
@@ -60,6 +60,7 @@ class SvdHead(SelectingHead):
         return arrays["basis"], arrays["preview"], self._softmax.bias, width
 
     def scores(self, hidden: Float32) -> Float32:
-        scores = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
+        fours = -(-self._vocab_size // SCORES_AT_ONCE)
+        scores = np.empty((len(hidden), fours * SCORES_AT_ONCE), np.float32)
         preview_scores(hidden, *self._preview(), scores)
-        return scores
+        return scores[:, : self._vocab_size]

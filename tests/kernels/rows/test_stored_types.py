@@ -4,15 +4,16 @@ import pytest
 from llvmlite import ir
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.rows.stored_types import F16C, BFloat16, Float16, half_at
-from logitsieve.kernels.simd.lanes import load, load_first, store
-from logitsieve.kernels.simd.pointers import pointer, pointer_cast
+from logitsieve.kernels.rows.functions import STORED_TYPES
+from logitsieve.kernels.rows.stored_types import F16C, Halves, floats_of_halves, half_at
+from logitsieve.kernels.simd.lanes import cpu_has, load, load_first, store
+from logitsieve.kernels.simd.pointers import pointer, pointer_to
 from tests.kernels.assembly import instructions, vector
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
-as_portable, as_float16, as_bfloat16 = (
-    pointer_cast(stored) for stored in (Float16(native=False), Float16(), BFloat16())
-)
+PORTABLE = Halves("Float16 by integers", lambda *given: floats_of_halves(*given, native=False))
+HALVES = PORTABLE, STORED_TYPES["F16"], STORED_TYPES["BF16"]
+as_portable, as_float16, as_bfloat16 = map(pointer_to, HALVES)
 
 
 @kernel("(uint8[::1], float32[::1], int64)")
@@ -64,8 +65,6 @@ def test_lanes_after_the_first_are_zero(form: str) -> None:
 
 
 def test_the_instruction_is_used_where_the_cpu_has_it() -> None:
-    from logitsieve.kernels.simd.lanes import cpu_has
-
     assert cpu_has("f16c") == F16C
 
 

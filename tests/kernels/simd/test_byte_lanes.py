@@ -18,10 +18,11 @@ from logitsieve.kernels.simd.byte_lanes import (
     X86,
     Form,
     form_of,
+    four_everywhere,
     join_planes_by,
-    multiply_bytes_by,
-    multiply_row_by,
+    multiply_by,
     scale_sums,
+    sixty_four,
     store_bytes,
     store_totals,
     store_words,
@@ -45,7 +46,7 @@ def planes_of(form: Form, codes: np.ndarray, low: np.ndarray) -> tuple[np.ndarra
 
 def totals_by(form: Form) -> Callable[..., None]:
     """The sums of four rows' products with codes of fifteen bits."""
-    multiply_row, join_planes = multiply_row_by(form), join_planes_by(form)
+    multiply_row, join_planes = multiply_by(form, sixty_four), join_planes_by(form)
 
     @numba.njit
     def total(row: Any, first: Any, second: Any) -> Any:
@@ -95,7 +96,7 @@ def test_totals_of_two_planes_are_exact(
 
 def sums_by(form: Form, planes: int) -> Callable[..., None]:
     """Sums, less seven, of sixteen rows' products with codes of eight bits or of fifteen."""
-    multiply_bytes, join_planes = multiply_bytes_by(form), join_planes_by(form)
+    multiply_bytes, join_planes = multiply_by(form, four_everywhere), join_planes_by(form)
     two = planes == 2
 
     @numba.njit

@@ -271,17 +271,9 @@ class ClusteredHead(ListingHead):
     def _describe_lists(self, arrays: Arrays, probes: int) -> None:
         offsets, self._list_ids, self._probes = arrays["offsets"], arrays["ids"], probes
         self._list_offsets = np.append(offsets, offsets[-1])  # the last list is empty
+        least = self.knobs.get("escalate", -1.0)
         descriptor, self._described = screen_descriptor(
-            self._softmax.descriptor,
-            arrays["centroids"],
-            arrays["offsets"],
-            arrays["ids"],
-            probes,
-            biases=arrays.get("biases"),
-            disjoint=self.disjoint,
-            escalate=self.knobs.get("escalate", -1.0),
-            reaches=arrays.get("reaches"),
-            sketch=self._sketch(),
+            self._softmax.descriptor, arrays, probes, self.disjoint, least, self._sketch()
         )
         self._describe(descriptor)
 

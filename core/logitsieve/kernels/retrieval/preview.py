@@ -21,6 +21,7 @@ from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shif
 from logitsieve.kernels.topk.descriptor import TILE_BYTES
 from logitsieve.kernels.topk.queries import at_once
 
+SCORES_AT_ONCE = 4 * LANES
 MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 without its sign
 
 # Pointers to columns float32 [G, R, 16] and bias float32 [V].
@@ -198,22 +199,15 @@ def preview_select(hidden, basis, columns, bias, width, selected):
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
 def preview_scores(hidden, basis, columns, bias, width, scores):
-    (rows, dim), vocab_size = hidden.shape, bias.size
-    turned, four = np.empty(width, np.float32), np.empty(4 * LANES, np.float32)
-    preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
-    groups = (vocab_size + LANES - 1) // LANES
+    """Fill scores [B, V up to a multiple of SCORES_AT_ONCE]."""
+    (rows, dim), turned = hidden.shape, np.empty(width, np.float32)
+    preview = Preview(pointer(columns), pointer(bias), bias.size, columns.shape[1], width)
+    groups = (bias.size + LANES - 1) // LANES
     for row in range(rows):
-        query = row_of(pointer(hidden), row, dim)
-        row_scores = row_of(pointer(scores), row, vocab_size)
-        _turn(pointer(basis), query, width, dim, pointer(turned))
+        own = row_of(pointer(scores), row, scores.shape[1])
+        _turn(pointer(basis), row_of(pointer(hidden), row, dim), width, dim, pointer(turned))
         for group in range(0, groups, 4):
-            places = four_from(group, groups)
-            _score_one(preview, places, pointer(turned), pointer(four))
-            first = group * LANES
-            if vocab_size - first >= 4 * LANES:
-                for i in range(0, 4 * LANES, LANES):
-                    store(row_scores, first + i, load(pointer(four), i))
-            else:
-                for i in range(vocab_size - first):
-                    row_scores[first + i] = four[i]
-    keep_alive((turned, four))
+            _score_one(
+                preview, four_from(group, groups), pointer(turned), shift(own, group * LANES)
+            )
+    keep_alive((turned, scores))

@@ -14,7 +14,7 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import CFunction, emits, kernel
 from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
-from logitsieve.kernels.rows.stored_types import BFloat16, Float16
+from logitsieve.kernels.rows.stored_types import Halves, floats_of_bfloats, floats_of_halves
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
 from logitsieve.kernels.simd.lanes import (
     INT32,
@@ -34,8 +34,8 @@ from logitsieve.utils.stored import KINDS, StoredMatrix
 
 # Numba's type of stored rows, by kind; F32 rows need none.
 STORED_TYPES: dict[str, StoredType] = {
-    "F16": Float16(),
-    "BF16": BFloat16(),
+    "F16": Halves("Float16", floats_of_halves),
+    "BF16": Halves("BFloat16", floats_of_bfloats),
     **{kind: Blocks(kind) for kind in READERS},
 }
 # How rows are read: in place, or by functions. From CODED on they may be multiplied with a query's
@@ -62,10 +62,6 @@ def decode(stored, count, values):
     return count
 
 
-def dot(row, h64, dim):
-    return dot64(row, h64, dim)
-
-
 def dots(stored, i, j, k, m, h, dim, sums):
     sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim)
     return dim
@@ -82,7 +78,7 @@ def functions_of(kind: str) -> tuple[CFunction, ...]:
     multiplies = size(stored, *_PLACES, floats, size, floats)
     functions = [
         CFunction(decode, size(stored, size, floats)),
-        CFunction(dot, types.float64(stored, doubles, size)),
+        CFunction(dot64.py_func, types.float64(stored, doubles, size)),
         CFunction(dots, multiplies),
     ]
     if kind in READERS:

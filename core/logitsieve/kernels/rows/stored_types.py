@@ -86,7 +86,16 @@ def half_at(builder, start, place, floats):
     return floats_of_halves(builder, spread(builder, load_at(builder, start, place, INT16), halves))
 
 
-class _Halves(StoredType):
+def floats_of_bfloats(builder, halves):
+    wide = builder.zext(halves, INTEGERS)
+    return builder.bitcast(builder.shl(wide, constant(INTEGERS, 16)), FLOATS)
+
+
+class Halves(StoredType):
+    def __init__(self, name, widened):
+        self.widened = widened
+        super().__init__(name=name)
+
     def emit_load(self, builder, start, offset):
         return self.widened(builder, load_at(builder, start, builder.add(offset, offset), WORDS))
 
@@ -95,23 +104,4 @@ class _Halves(StoredType):
         return self.widened(builder, masked_load(builder, address, count, "v16i16", 1))
 
 
-class Float16(_Halves):
-    def __init__(self, native=F16C):
-        self._native = native
-        super().__init__(name=f"Float16({native})")
-
-    def widened(self, builder, halves):
-        return floats_of_halves(builder, halves, self._native)
-
-
-class BFloat16(_Halves):
-    def __init__(self):
-        super().__init__(name="BFloat16")
-
-    def widened(self, builder, halves):
-        wide = builder.zext(halves, INTEGERS)
-        return builder.bitcast(builder.shl(wide, constant(INTEGERS, 16)), FLOATS)
-
-
-register_model(Float16)(StoredModel)
-register_model(BFloat16)(StoredModel)
+register_model(Halves)(StoredModel)

@@ -6,10 +6,11 @@ centroids that close to the P-th best are evaluated by `dot64` (rounding: proofs
 """
 
 from collections import namedtuple
+from collections.abc import Mapping
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.byte_lanes import (
     OFFSET,
@@ -80,36 +81,31 @@ Centroids = namedtuple("Centroids", "matrix codes scales error largest")
 
 def screen_descriptor(
     softmax_descriptor: Int64,
-    centroids: Float32,
-    offsets: Int32,
-    ids: Int32,
+    arrays: Mapping[str, np.ndarray],
     probes: int,
-    *,
-    biases: Float32 | None = None,
-    disjoint: bool = False,
-    escalate: float = -1.0,
-    reaches: Float32 | None = None,
-    sketch: Int64 | None = None,
+    disjoint: bool,
+    escalate: float,
+    sketch: Int64 | None,
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    With `biases` [C] centroids are not approximated by int8. `disjoint` lists share no id. Rows
-    with a cosine to the best centroid below `escalate` (times its `reaches` [C]) get no candidates.
-    Lists are scanned through a `sketch`, if there is one.
+    It has `centroids`, `offsets` and `ids`. With `biases` [C] centroids are not approximated by
+    int8. `disjoint` lists share no id. Rows with a cosine to the best centroid below `escalate`
+    (times its `reaches` [C]) get no candidates. Lists are scanned through a `sketch`, if not None.
     """
-    bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
+    centroids, offsets = arrays["centroids"], arrays["offsets"]
+    bias = arrays.get("biases", np.zeros(len(centroids), np.float32))
     fields = {
         OFFSETS: np.append(offsets, offsets[-1]),
-        IDS: ids,
+        IDS: arrays["ids"],
         PROBES: probes,
         SHARED: not disjoint,
     }
-    if biases is None and centroids.shape[1] <= LARGEST_DIM:
+    if "biases" not in arrays and centroids.shape[1] <= LARGEST_DIM:
         fields[CODES], fields[SCALES], fields[ERROR] = encode_centroids(centroids)
     if escalate > -1:
         norms = np.linalg.norm(centroids.astype(np.float64), axis=1)
-        fields[NORMS] = norms * (1.0 if reaches is None else reaches)
-        fields[ESCALATE] = float(escalate)
+        fields[NORMS], fields[ESCALATE] = norms * arrays.get("reaches", 1.0), float(escalate)
     if sketch is not None:
         fields[SKETCH] = sketch
     descriptor = np.zeros(SCREEN_FIELDS, np.int64)

@@ -32,7 +32,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros_of,
 )
 
-_BYTES = ir.VectorType(BYTE, 4 * LANES)
+SIXTY_FOUR = ir.VectorType(BYTE, 4 * LANES)
 _WORDS, _PRODUCTS = ir.VectorType(INT16, 2 * LANES), ir.VectorType(INT32, 2 * LANES)
 
 
@@ -59,7 +59,7 @@ def _bytes_by(instruction, lanes, signed):
     def products(builder, sums, rows, plane, _=None):
         operand = ir.VectorType(BYTE, 4 * lanes) if signed else vector
         if signed:
-            rows = builder.xor(rows, constant(_BYTES, 128))
+            rows = builder.xor(rows, constant(SIXTY_FOUR, 128))
         rows, parts = builder.bitcast(rows, INTEGERS), []
         for first in range(0, LANES, lanes):
             order = range(first, first + lanes)
@@ -120,24 +120,31 @@ FORM = form_of(llvm.get_process_triple(), cpu_has)
 WORDS, OFFSET = FORM.words, FORM.offset
 
 
-def _load_bytes(builder, start, place):
-    offset = builder.mul(place, ir.Constant(place.type, 4 * LANES))
-    return builder.load(vector_at(builder, start, offset, _BYTES), align=1)
+def load_bytes(builder, start, place, step=4 * LANES):
+    """LLVM: the 64 bytes from step x place on."""
+    offset = builder.mul(place, ir.Constant(place.type, step))
+    return builder.load(vector_at(builder, start, offset, SIXTY_FOUR), align=1)
 
 
-def _four_everywhere(builder, plane, quad):
+def four_everywhere(builder, plane, quad):
     words = builder.bitcast(plane, INT32.as_pointer())
     return spread(builder, builder.load(builder.gep(words, [quad]), align=1), INTEGERS)
 
 
-def _sixty_four(builder, plane, piece):
-    return builder.bitcast(_load_bytes(builder, plane, piece), INTEGERS)
+def sixty_four(builder, plane, piece):
+    return builder.bitcast(load_bytes(builder, plane, piece), INTEGERS)
 
 
-def _multiply(form, load_plane):
+def multiply_by(form, load_plane):
+    """multiply(sums, rows, first, second, place): products with a query's planes.
+
+    With a quad of them everywhere, sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]);
+    else of sixty-four bytes of a row and of each plane. Two `sums` for fifteen bits.
+    """
+
     @emits(lambda sums, *starts: sums(sums, *starts[:-1], types.intp))
     def multiply(builder, sums, rows, first, second, place):
-        rows = _load_bytes(builder, rows, place)
+        rows = load_bytes(builder, rows, place)
         planes = [load_plane(builder, plane, place) for plane in (first, second)]
         if sums.type == INTEGERS:
             return form.products(builder, sums, rows, *planes)
@@ -148,18 +155,6 @@ def _multiply(form, load_plane):
         return [form.products(builder, each, rows, plane) for each, plane in both]
 
     return multiply
-
-
-def multiply_bytes_by(form):
-    """multiply(sums, rows, first, second, quad): products with one quad of a query's planes.
-
-    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]); two `sums` for fifteen bits.
-    """
-    return _multiply(form, _four_everywhere)
-
-
-def multiply_row_by(form):
-    return _multiply(form, _sixty_four)
 
 
 def join_planes_by(form):
@@ -175,7 +170,7 @@ def join_planes_by(form):
     return join
 
 
-multiply_bytes, multiply_row = multiply_bytes_by(FORM), multiply_row_by(FORM)
+multiply_bytes, multiply_row = multiply_by(FORM, four_everywhere), multiply_by(FORM, sixty_four)
 join_planes = join_planes_by(FORM)
 
 

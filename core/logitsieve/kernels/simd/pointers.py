@@ -24,38 +24,28 @@ def keep_alive(builder, array):
     """Use an array, or a tuple of them: Numba frees an array after its last use."""
 
 
-def _pointer_from_address(dtype):
+def pointer_to(dtype):
+    """to(start): a pointer to `dtype`, of an address or of another pointer."""
+
     @intrinsic
-    def from_address(typing_context, address):
+    def to(typing_context, start):
+        address = isinstance(start, types.Integer)
+
         def codegen(context, builder, signature, arguments):
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+            kind = context.get_value_type(signature.return_type)
+            return (builder.inttoptr if address else builder.bitcast)(arguments[0], kind)
 
-        return types.CPointer(dtype)(types.int64), codegen
+        return types.CPointer(dtype)(types.int64 if address else start), codegen
 
-    return from_address
-
-
-float32_pointer = _pointer_from_address(types.float32)
-float64_pointer = _pointer_from_address(types.float64)
-int32_pointer = _pointer_from_address(types.int32)
-int64_pointer = _pointer_from_address(types.int64)
-uint8_pointer = _pointer_from_address(types.uint8)
+    return to
 
 
-def pointer_cast(dtype):
-    @intrinsic
-    def cast(typing_context, start):
-        def codegen(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(dtype)(start), codegen
-
-    return cast
-
-
-as_int32, as_float32 = pointer_cast(types.int32), pointer_cast(types.float32)
-as_int8, as_uint8 = pointer_cast(types.int8), pointer_cast(types.uint8)
-as_uint16, as_float64 = pointer_cast(types.uint16), pointer_cast(types.float64)
+float32_pointer = as_float32 = pointer_to(types.float32)
+float64_pointer = as_float64 = pointer_to(types.float64)
+int32_pointer = as_int32 = pointer_to(types.int32)
+uint8_pointer = as_uint8 = pointer_to(types.uint8)
+int64_pointer = pointer_to(types.int64)
+as_int8, as_uint16 = pointer_to(types.int8), pointer_to(types.uint16)
 
 
 @emits(lambda bits: types.float64(types.int64))

@@ -16,8 +16,8 @@ from llvmlite import ir
 from numba import types
 
 from logitsieve.kernels.compile import emits
+from logitsieve.kernels.simd.byte_lanes import SIXTY_FOUR, load_bytes
 from logitsieve.kernels.simd.lanes import (
-    BYTE,
     BYTES,
     FLOATS,
     INT16,
@@ -31,7 +31,6 @@ from logitsieve.kernels.simd.lanes import (
     intrinsic_call,
     shuffle,
     spread,
-    vector_at,
     zeros_of,
 )
 
@@ -39,7 +38,7 @@ CHUNK_COORDINATES, CHUNK_BYTES, TABLE_BYTES = 32, 64, 128
 LARGEST_SUM = 255  # of the magnitudes of four codes of a query
 CHUNKS_AT_ONCE = 32  # their sums of a row fit a word
 
-_CHUNK, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
+_WORDS = ir.VectorType(INT16, 2 * LANES)
 
 
 def look_up_of(triple: str, has: Callable[[str], bool]) -> tuple[str, int]:
@@ -84,21 +83,16 @@ def _look_up_chunk(builder, tables, codes, way):
 zero_words = zeros_of(Vector("WordSums", ir.VectorType(INT16, 4 * LANES)))
 
 
-def _load_chunk(builder, start, place, by):
-    offset = builder.mul(place, ir.Constant(place.type, by))
-    return builder.load(vector_at(builder, start, offset, _CHUNK), align=1)
-
-
 def add_bits_by(way):
     @emits(lambda sums, rows, tables, chunk: sums(sums, rows, tables, types.intp))
     def add(builder, sums, rows, tables, chunk):
-        codes = _load_chunk(builder, rows, chunk, CHUNK_BYTES)
-        low = builder.and_(codes, constant(_CHUNK, 15))
-        high = builder.lshr(codes, constant(_CHUNK, 4))
+        codes = load_bytes(builder, rows, chunk, CHUNK_BYTES)
+        low = builder.and_(codes, constant(SIXTY_FOUR, 15))
+        high = builder.lshr(codes, constant(SIXTY_FOUR, 4))
         totals, upper = _halves(builder, sums)
         for half, nibbles in enumerate((low, high)):
             place = builder.gep(tables, [ir.Constant(chunk.type, CHUNK_BYTES * half)])
-            table = _load_chunk(builder, place, chunk, TABLE_BYTES)
+            table = load_bytes(builder, place, chunk, TABLE_BYTES)
             found = builder.bitcast(_look_up_chunk(builder, table, nibbles, way), _WORDS)
             totals = builder.add(totals, found)
             upper = builder.add(upper, builder.lshr(found, constant(_WORDS, 8)))

@@ -1,7 +1,5 @@
 """Bounds of logits from coarse or fine codes: sketch.py."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once

@@ -1,7 +1,5 @@
 """Proven top k, candidates and bounds, by the sieve; `address` is the sketch's descriptor."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel

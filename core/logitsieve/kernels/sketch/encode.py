@@ -4,8 +4,6 @@ Errors and norms are computed in float64 from the stored codes. F coordinates ha
 others four.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel

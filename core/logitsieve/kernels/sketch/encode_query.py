@@ -1,7 +1,5 @@
 """Codes and factors of a query for a sketch: sketch.py and levels.py have the bounds."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from math import log, pi, sqrt
 

@@ -15,8 +15,6 @@ B, C, K and L sum g over the set bits of a row, first to last, and S sums g. A g
 as b = B + A, 2 b + C + A, and so on, where A makes the entries of tables positive.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline

@@ -4,8 +4,6 @@ For each query, compute the best estimates among the rows that are often among t
 best exact logit is the threshold. Then compute all with bounds that reach it.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import numpy as np

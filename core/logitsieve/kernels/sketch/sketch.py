@@ -17,8 +17,6 @@ levels `fine` lies in groups too, and there is only U, any square matrix: its in
 A sketch's descriptor is W's, then addresses, sizes, and float64 bits.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -30,19 +28,7 @@ from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import float32_pointer, int32_pointer, uint8_pointer
 from logitsieve.kernels.simd.shorts import floats_of
-from logitsieve.kernels.sketch.levels import (
-    FIRST_NORM,
-    FIRST_SCALE,
-    HEAD_SCALE,
-    LAST_NORM,
-    LAST_SCALE,
-    LEVEL_EXTRA,
-    LEVELS_EXTRA,
-    MIDDLE_NORM,
-    MIDDLE_SCALE,
-    NUMBERS_IN,
-    STEP,
-)
+from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS_EXTRA, NUMBERS_IN, STEP
 from logitsieve.kernels.topk.descriptor import (
     BIAS,
     LARGEST_BIAS,
@@ -118,6 +104,7 @@ def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
 
 
 def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
+    """Return the NUMBERS of each row by levels, [G, 16]."""
     starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
     numbers: list[np.ndarray] = []
     for name, count in NUMBERS_IN.items():
@@ -152,30 +139,27 @@ def sketch_descriptor(
         SPREAD: span.spread,
     }
     if widths.tail:
-        most = [float(each.max()) for each in numbers_of(arrays)]
+        head, *levels = (float(each.max()) for each in numbers_of(arrays))
+        scales, norms = np.array(levels[0::2]), levels[1::2]
         longest = np.sqrt(widths.tail), arrays["limits"][2], arrays["limits"][3]
-        scales = most[FIRST_SCALE], most[MIDDLE_SCALE], most[LAST_SCALE]
         fields |= {
             MIDDLE: arrays["middle"],
             STARTS: arrays["starts"],
-            MOST_SCALE: most[HEAD_SCALE],
-            MOST_REST: max(most[FIRST_NORM], most[MIDDLE_NORM], most[LAST_NORM]),
-            MOST_TAIL: float(max(np.array(scales) * longest)),
+            MOST_SCALE: head,
+            MOST_REST: max(norms),
+            MOST_TAIL: float(max(scales * longest)),
         }
     else:
         # The largest scale and norm of `coarse`, and of a row of `fine`.
         extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32)
         first = extras.reshape(len(coarse), -1, LANES).max(axis=(0, 2))
         last = fine[:, -EXTRA:].copy().view(np.float32).max(axis=0)
-        fields |= dict(
-            zip((MOST_SCALE, MOST_REST), map(float, np.maximum(first[:2], last)), strict=True)
-        )
-        fields |= {STRETCH: arrays["stretch"], TRIANGLE: arrays["triangle"], MOST_TAIL: 0.0}
-    limits = zip((KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT), arrays["limits"].tolist(), strict=True)
-    norms = zip(range(ERRORS, SKETCH_FIELDS), arrays["norms"].tolist(), strict=True)
+        fields[MOST_SCALE], fields[MOST_REST] = np.maximum(first[:2], last).tolist()
+        fields |= {STRETCH: arrays["stretch"], TRIANGLE: arrays["triangle"]}
     descriptor = np.zeros(SKETCH_FIELDS, np.int64)
-    descriptor[:MATRIX_FIELDS] = softmax_descriptor
-    return fill_fields(descriptor, fields | dict(limits) | dict(norms))
+    descriptor[:MATRIX_FIELDS], numbers = softmax_descriptor, descriptor.view(np.float64)
+    numbers[KAPPA : LEFT + 1], numbers[ERRORS:] = arrays["limits"], arrays["norms"]
+    return fill_fields(descriptor, fields)
 
 
 @inline

@@ -1,7 +1,5 @@
 """Thresholds on bounds, and the seeds that give the first one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once

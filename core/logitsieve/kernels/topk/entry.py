@@ -5,8 +5,6 @@ hundreds. This one follows https://docs.python.org/3/c-api/structures.html#c.MET
 https://numpy.org/doc/stable/reference/c-api/array.html; objects are int64 addresses here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable
