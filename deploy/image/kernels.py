@@ -67,16 +67,15 @@ def run(command: list[str]) -> None:
 def compile_all(folder: Path) -> None:
     """Compile every kernel and C function for Numba's processor."""
     from logitsieve import kernels
-    from logitsieve.kernels.compile import Kernel, use_cache
+    from logitsieve.kernels.compile import CFunction, Kernel, use_cache
     from logitsieve.kernels.rows.functions import STORED_TYPES, addresses
 
     use_cache(folder)
-    for module in walk_packages(kernels.__path__, f"{kernels.__name__}."):
-        for found in vars(import_module(module.name)).values():
-            if isinstance(found, Kernel):
-                found.entry()
-    for kind in STORED_TYPES:
-        addresses(kind)
+    modules = walk_packages(kernels.__path__, f"{kernels.__name__}.")
+    named = [found for one in modules for found in vars(import_module(one.name)).values()]
+    made = {found.address for found in named if isinstance(found, Kernel | CFunction)}
+    made.update(*map(addresses, STORED_TYPES))
+    print(f"{len(made)} kernels for {os.environ['NUMBA_CPU_NAME']}")
 
 
 def main() -> None:
