@@ -11,8 +11,6 @@ from benchmarks.llamacpp.contenders import BODY, DRAWN, HEADS, PEER
 from benchmarks.tables.figures import ABSENT, digits, markdown
 from benchmarks.tables.results import load
 
-GREEDY = ("greedy",)
-
 
 def speeds(way: str) -> str:
     """A row for each model, build, kind of text and number of threads; then what each build is."""
@@ -46,7 +44,9 @@ def instructions(system_info: str) -> str:
     return ", ".join(re.findall(r"(\w+) = 1", system_info))
 
 
-def first(raw: str = "llamacpp", ways: Collection[str] = GREEDY, about_builds: bool = True) -> str:
+def first(
+    raw: str = "llamacpp", ways: Collection[str] = ("greedy",), about_builds: bool = True
+) -> str:
     """A row for each model, way and number of threads: each kind by llama.cpp's fastest build."""
     fastest: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
     about: dict[str, None] = {}
@@ -65,9 +65,9 @@ def first(raw: str = "llamacpp", ways: Collection[str] = GREEDY, about_builds: b
     rows = []
     for (model, way, threads), kinds in fastest.items():
         speeds = sorted(per_s[PEER] for per_s in kinds.values())
-        label = f"{model}, {'one thread' if threads == '1' else f'{threads} threads'}"
-        label = f"{model}, {way}" if ways is not GREEDY else label if about_builds else model
-        cells = [label, f"{digits(speeds[0])} to {digits(speeds[-1])}"]
+        named = [model] + [way] * (len(ways) > 1)
+        named += ["one thread" if threads == "1" else f"{threads} threads"] * about_builds
+        cells = [", ".join(named), f"{digits(speeds[0])} to {digits(speeds[-1])}"]
         for name in names:
             times = sorted(one[name] / one[PEER] for one in kinds.values() if name in one)
             cells.append(f"{times[0]:.2f}x to {times[-1]:.2f}x" if times else "")

@@ -33,14 +33,14 @@ from logitsieve.decoding.normalizers import (
 from logitsieve.heads._base.head import no_edits, refuse_first
 from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.lists import best_sample, cut_best, cut_lists, list_sample
+from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
-MOST_OPEN = 0.3  # expected draws outside of the nucleus for which drawing twice pays
+MOST_OPEN = 0.3  # with more draws expected outside of the nucleus, drawing twice takes longer
 
 
 class Draws(NamedTuple):
@@ -93,21 +93,8 @@ def _filtered(how: Sampling) -> bool:
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave, else from all."""
     lists, known = best_left(query, how)
-    draws, rest = _from_lists(query, how, lists, query.head.chance == 0.0), np.flatnonzero(~known)
-    if rest.size:
-        others = _from_all(query.rows(rest), how._replace(seeds=how.seeds[rest]), None)
-        scanned = others.provenance.scanned + draws.provenance.scanned[rest]
-        np.minimum(scanned, query.index.vocab_size, out=others.provenance.scanned)
-        fields: list[tuple[Any, Any]] = [
-            (draws[:2], others[:2]),
-            (draws.provenance[:3], others.provenance[:3]),
-            (draws.log_z[:3], others.log_z[:3]),
-        ]
-        for each, other in fields:
-            for values, replaced in zip(each, other, strict=True):
-                if values is not None:
-                    values[rest] = replaced
-    return draws
+    draws = _from_lists(query, how, lists, query.head.chance == 0.0)
+    return _redrawn(query, how, draws, np.flatnonzero(~known))
 
 
 def _by_best(query: Query, how: Sampling) -> Draws:
@@ -122,14 +109,27 @@ def _by_best(query: Query, how: Sampling) -> Draws:
         lists.ids + np.int32(index.first_id), lists.logits, *asked, *edits, ids, scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
-    exact, scanned = best.provenance.exact.copy(), scanned + best.provenance.scanned
-    rest = np.flatnonzero((ids < 0).any(axis=1))
+    scanned = np.minimum(scanned + best.provenance.scanned, index.vocab_size)
+    draws = _unscored(ids, best.provenance._replace(scanned=scanned))
+    return _redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)))
+
+
+def _redrawn(query: Query, how: Sampling, draws: Draws, rest: Int64) -> Draws:
+    """Replace the draws of the rows `rest`, in place, by draws from all ids."""
     if rest.size:
         others = _from_all(query.rows(rest), how._replace(seeds=how.seeds[rest]), None)
-        ids[rest], exact[rest] = others.ids, others.provenance.exact
-        scanned[rest] += others.provenance.scanned
-    scanned = np.minimum(scanned, index.vocab_size)
-    return _unscored(ids, best.provenance._replace(exact=exact, scanned=scanned))
+        scanned = others.provenance.scanned + draws.provenance.scanned[rest]
+        np.minimum(scanned, query.index.vocab_size, out=others.provenance.scanned)
+        fields: list[tuple[Any, Any]] = [
+            (draws[:2], others[:2]),
+            (draws.provenance[:3], others.provenance[:3]),
+            (draws.log_z[:3], others.log_z[:3]),
+        ]
+        for each, other in fields:
+            for values, replaced in zip(each, other, strict=True):
+                if values is not None:
+                    values[rest] = replaced
+    return draws
 
 
 def _unscored(ids: Int32, provenance: Provenance) -> Draws:
