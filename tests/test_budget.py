@@ -6,9 +6,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 327,
-    "lines of source": 42_470,
-    "lines of core/": 18_225,
+    "files of source": 328,
+    "lines of source": 42_475,
+    "lines of core/": 18_235,
     "lines of tests/": 44_289,
     "lines of benchmarks/": 7_879,
 }

@@ -8,9 +8,10 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from logitsieve.api.checked_decoder import Answering, CheckedDecoder
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Target
-from logitsieve.api.requests import Answering, Beams, CheckedDecoder, Sampling, whole
+from logitsieve.api.requests import Beams, Sampling, whole
 from logitsieve.api.results import ArrayLike
 from logitsieve.client.codec import R, fill, to_reply
 from logitsieve.client.connection import AsyncClosing

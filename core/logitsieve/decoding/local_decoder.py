@@ -6,10 +6,10 @@ from math import inf, isfinite
 
 import numpy as np
 
+from logitsieve.api.checked_decoder import CheckedDecoder
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import KnobValues, Target, point_request
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
-from logitsieve.api.requests import CheckedDecoder
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, proving_draws, read_auto
 from logitsieve.decoding.engine import Engine

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from logitsieve.api.checked_decoder import Answering, CheckedDecoder
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Target
 from logitsieve.api.errors import (
@@ -20,7 +21,7 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
-from logitsieve.api.requests import Answering, Beams, CheckedDecoder, Sampling
+from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
     ArrayLike,

@@ -1,0 +1,155 @@
+"""A decoder that checks each request, then lets an engine answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, Unpack
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import (
+    BeamOptions,
+    SampleOptions,
+    Target,
+    check_keywords,
+    shows_keywords,
+)
+from logitsieve.api.requests import INT32_MAX, Beams, Sampling, beams, sampling, score_targets
+from logitsieve.api.results import (
+    ArrayLike,
+    BeamStepReply,
+    Float32,
+    Int32,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
+
+
+class Answering(Protocol):
+    """An engine: the methods of `Decoder` for checked requests, hidden and k of `topk` excepted."""
+
+    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
+        """See `Decoder.topk`."""
+
+    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
+        """See `Decoder.score`."""
+
+    def sample(
+        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
+    ) -> SampleReply:
+        """See `Decoder.sample`."""
+
+    def beam_step(
+        self, hidden: Float32, beams: Beams, constraints: Constraints | None
+    ) -> BeamStepReply:
+        """See `Decoder.beam_step`."""
+
+
+class CheckedDecoder(ABC):
+    """The methods of a `Decoder`: each checks its request, then an engine answers."""
+
+    _most_ids: int = INT32_MAX  # V, where it is known
+    # Engines by the rows of a request without keywords, or by `head`, if that is the only one.
+    _usual: Mapping[int | str | None, Any] = MappingProxyType({})
+
+    @abstractmethod
+    def _rows(self, hidden: ArrayLike) -> Float32:
+        """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
+
+    @abstractmethod
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
+        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
+
+    @shows_keywords(Target)
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> TopKReply:
+        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
+
+        `model` names the index; `head` and `knobs`, `min_precision` or `exact` the operating point,
+        else AUTO chooses. A `normalizer` adds log Z, a `width` in nats also its proven interval.
+        """
+        if constraints is None and type(hidden) is np.ndarray and hidden.ndim and len(target) < 2:
+            engine = self._usual.get(target.get("head") if target else len(hidden))
+            if engine is not None:  # most calls: the rest would take longer than the answer
+                found = engine.enter(hidden, k)
+                if type(found) is TopKReply:
+                    return found
+                if found is not None:
+                    reply: TopKReply = engine.finished(found, hidden, k)
+                    return reply
+        if target:
+            check_keywords(Target, target)
+        if type(hidden) is not np.ndarray or hidden.ndim != 2:
+            hidden = self._rows(hidden)
+        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
+
+    @shows_keywords(Target)
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        """Return log-probabilities of `targets`, ids [B, T] or [B], under the `constraints`.
+
+        `width` bounds their error in nats; a `normalizer` is chosen if absent. Else as for `topk`.
+        """
+        check_keywords(Target, target)
+        hidden = self._rows(hidden)
+        ready = score_targets(targets, len(hidden))
+        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
+
+    @shows_keywords(SampleOptions)
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        constraints: Constraints | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> SampleReply:
+        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
+
+        Only the `top_k` best ids remain (0: all), of these the least set with a probability of
+        `top_p` or more, and ids `min_p` times as probable as the best, or more. A draw depends on
+        its row's seed (uint64 [B]; one number is spread; None: fresh ones), on `step` and on its
+        place in the row. Other keywords are like `topk`'s; by default draws are proven.
+        """
+        hidden = self._rows(hidden)
+        ready = sampling(len(hidden), samples, options)
+        engine = self.engine_for(options, len(hidden), 1, draws=True)
+        return engine.sample(hidden, ready, constraints)
+
+    @shows_keywords(BeamOptions)
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        constraints: Constraints | None = None,
+        **options: Unpack[BeamOptions],
+    ) -> BeamStepReply:
+        """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
+
+        A hypothesis is a row of `hidden` with a score, a length in tokens (None: 0) and perhaps
+        `finished`; then it continues as itself, with the first of `eos_ids`. Continuations rank by
+        score / ((5 + length) / 6)^length_alpha. Other keywords are like `topk`'s.
+        """
+        hidden = self._rows(hidden)
+        ready = beams(len(hidden), scores, beams_in, beams_out, options)
+        k = min(ready.beams_out, self._most_ids)
+        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
