@@ -33,8 +33,8 @@ def enclosed(random: Generator, kind: str) -> Tally:
     truth = judge.log_z(logits, scale)
     _, _, low, high = exact.log_z(hidden, scale).T
     tally.join(judged("float64", low, high, truth.rest))
-    _, _, low, high = exact.quick_log_z(hidden).T
-    tally.join(judged("float32", low, high, judge.log_z(logits).value()))
+    _, _, low, high = exact.quick_log_z(hidden, scale).T
+    tally.join(judged("float32", low, high, truth.value(scale)))
     tally.join(by_codes(softmax, hidden, truth.value(scale), scale, random))
     return tally
 

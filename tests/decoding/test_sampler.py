@@ -153,6 +153,7 @@ def test_draws_by_the_best_ids_are_those_by_all(
     options |= {"min_p": min_p, "constraints": CONSTRAINTS[constraints]}
     wanted = decoder.sample(HIDDEN, 200, head="exact", **options)
     monkeypatch.setattr(sampler, "BEST", best)
+    monkeypatch.setattr(sampler, "MANY", 4 * best)
     monkeypatch.setattr(sampler, "PRODUCTS_A_DRAW", 0)
     monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
     monkeypatch.setattr(decoder.index.head("certified"), "quick_best", True)
@@ -167,6 +168,23 @@ def test_draws_by_the_best_ids_are_those_by_all(
         assert reply.answer.normalizer == ""
         assert np.isnan(reply.log_probs).all()
         assert (reply.answer.scanned <= SIZE).all()
+
+
+@pytest.mark.parametrize("filters", [{"top_p": 0.5}, {"top_p": 0.8, "min_p": 1e-3}], ids=str)
+def test_the_best_ids_and_log_z_tell_the_nucleus(
+    decoder: LocalDecoder, monkeypatch: pytest.MonkeyPatch, filters: dict[str, float]
+) -> None:
+    options: Any = {"seeds": range(4), "temperature": 0.7, "head": "exact", **filters}
+    monkeypatch.setattr(sampler, "MANY", 1)
+    wanted = decoder.sample(HIDDEN, 200, **options)
+    monkeypatch.setattr(sampler, "MANY", SIZE)
+    monkeypatch.delattr(sampler, "_from_all")
+    reply = decoder.sample(HIDDEN, 200, **options)
+    np.testing.assert_array_equal(reply.ids, wanted.ids)
+    np.testing.assert_allclose(reply.log_probs, wanted.log_probs, rtol=1e-6, atol=1e-7)
+    assert reply.answer.exact.all()
+    assert reply.answer.normalizer == "candidates"
+    assert (reply.answer.scanned == SIZE).all()
 
 
 def test_a_normalizer_asks_for_log_probs(decoder: LocalDecoder) -> None:

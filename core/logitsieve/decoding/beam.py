@@ -25,7 +25,7 @@ from logitsieve.decoding.logit_edits import (
     check_ids,
     edits_of,
 )
-from logitsieve.decoding.normalizers import EXACT, LogZ, LogZ32, Normalizer, Query
+from logitsieve.decoding.normalizers import EXACT, LogZ, LogZ32, Normalizer, Query, best_with_log_z
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.rounding import round_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
@@ -177,19 +177,10 @@ def _best(
         if normalizer is EXACT and query.head.proves:
             exact = EXACT.source(query.index)
             if isinstance(exact, ExactHead):
-                return _best_with_log_z(exact, alone, wanted)
+                best, log_z = best_with_log_z(exact, alone)
+                return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden, k)
     return best, wanted, _quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)
-
-
-def _best_with_log_z(
-    exact: ExactHead, query: Query, wanted: Int64
-) -> tuple[BestLogits, Int64, LogZ]:
-    ids, logits, log_z = exact.best_with_log_z(query.hidden, query.k)
-    rows = len(ids)
-    scanned = np.full(rows, query.index.vocab_size, np.int32)
-    provenance = Provenance(np.ones(rows, np.bool_), scanned, np.zeros(rows, np.bool_))
-    return BestLogits(ids, logits, provenance), wanted, LogZ(log_z, query.scale)
 
 
 def _quick_log_z(query: Query) -> LogZ:

@@ -13,8 +13,9 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, UInt64
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, UInt64
 from logitsieve.decoding.logit_edits import (
+    BestLogits,
     Edits,
     ListedLogits,
     among,
@@ -225,7 +226,7 @@ class _Sampled(Normalizer):
         sizes = np.minimum(sizes, vocab_size).astype(np.int64)
         if query.edits is not None and query.edits.allow_list:
             sizes[:] = 0  # no other id is allowed
-        address = query.index.softmax.descriptor.ctypes.data
+        address = query.index.softmax.address
         sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
         value, error = log_z.T.astype(np.float64)
         return LogZ.estimate(value, query.scale, error)
@@ -265,6 +266,15 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
     if wide.size:
         log_z.fields[wide] = EXACT.log_z(query.rows(wide)).fields
     return log_z
+
+
+def best_with_log_z(exact: ExactHead, query: Query) -> tuple[BestLogits, LogZ]:
+    """Return the k best ids of all V, and log Z from the same pass of mostly float32 dots."""
+    ids, logits, log_z = exact.best_with_log_z(query.hidden, query.k, query.scale)
+    rows = len(ids)
+    scanned = np.full(rows, query.index.vocab_size, np.int32)
+    provenance = Provenance(np.ones(rows, np.bool_), scanned, np.zeros(rows, np.bool_))
+    return BestLogits(ids, logits, provenance), LogZ(log_z, query.scale)
 
 
 def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:

@@ -1,10 +1,11 @@
 """Draw from the softmax, at sub-linear cost if a head allows it.
 
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
-trick. Otherwise it draws from all of V: over all logits that filters leave (`exact`), with the same
-noise over proven bounds (`certified`), or lazily (other heads: not exact; with filters `certified`
-or `exact` draws instead). Without log-probabilities the best ids and the noise of the others are
-enough for the same draws.
+trick, and so are those of top-p if the best ids and log Z tell which they are. Otherwise it draws
+from all of V: over all logits that filters leave (`exact`), with the same noise over proven bounds
+(`certified`), or lazily (other heads: not exact; with filters `certified` or `exact` draws
+instead). Without log-probabilities the best ids and the noise of the others are enough for the same
+draws.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from logitsieve.decoding.normalizers import (
     LogZ32,
     Normalizer,
     Query,
+    best_with_log_z,
     narrowed,
 )
 from logitsieve.heads._base.head import no_edits, refuse_first
 from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
+from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
@@ -40,6 +43,7 @@ from logitsieve.kernels.topk.merge import FIELDS
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
+MANY = 1024  # best ids that often hold the nucleus
 MOST_OPEN = 0.3  # with more draws expected outside of the nucleus, drawing twice takes longer
 
 
@@ -77,6 +81,8 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
             return _by_best(query, how)
         if how.min_p >= LEAST_MIN_P:
             return _from_best(query, how)
+        if how.top_p < 1.0:
+            return _from_nucleus(query, how)
     return _from_all(query, how, normalizer)
 
 
@@ -91,33 +97,58 @@ def _filtered(how: Sampling) -> bool:
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
-    """Draw from the BEST ids if they hold all that filters leave, else from all."""
-    lists, known = best_left(query, how)
+    """Draw from the BEST ids if they hold all that filters leave."""
+    best, wanted = _best(query, BEST)
+    unknown = np.tile((0.0, 0.0, -inf, inf), (len(wanted), 1))
+    lists, known = _left(best, wanted, LogZ(unknown, query.scale), how)
     draws = _from_lists(query, how, lists, query.head.chance == 0.0)
     return _redrawn(query, how, draws, np.flatnonzero(~known))
 
 
+def _from_nucleus(query: Query, how: Sampling) -> Draws:
+    """Draw from the MANY best ids if by log Z they hold all that top-p leaves, else from all."""
+    exact, k = EXACT.source(query.index), min(MANY, query.index.vocab_size)
+    if how.top_p == 1.0 or query.edits is not None or not isinstance(exact, ExactHead):
+        return _from_all(query, how, None)
+    best, log_z = best_with_log_z(exact, query._replace(k=k))
+    lists, known = _left(best, np.full(len(best.ids), k), log_z, how)
+    draws = _from_lists(query, how, lists, True)
+    return _redrawn(query, how, draws, np.flatnonzero(~known), partial(_from_all, normalizer=None))
+
+
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
-    best, wanted = _best(query, BEST)
-    lists, index, rows = _cut(best, wanted), query.index, len(query.hidden)
+    index, rows, edits = query.index, len(query.hidden), query.edits
+    if edits is None:
+        top = query.head.topk(query.hidden, min(BEST, index.vocab_size))
+        best, provenance = top.ids, Provenance(*top[2:], query.head.chance)
+    else:
+        (best, _, provenance), _ = _best(query, BEST)
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
-    asked = how.seeds, how.step, query.scale, how.top_p, how.min_p, index.first_id
-    edits = no_edits(rows) if query.edits is None else query.edits[:3]
     draw = partial(
-        best_sample.entry(), index.softmax.descriptor.ctypes.data, query.hidden, lists.offsets,
-        lists.ids + np.int32(index.first_id), lists.logits, *asked, *edits, ids, scanned,
+        best_sample.entry(), index.softmax.address, query.hidden, best, how.seeds, how.step,
+        query.scale, how.top_p, how.min_p, index.first_id, *(edits or no_edits(rows))[:3], ids,
+        scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
-    scanned = np.minimum(scanned + best.provenance.scanned, index.vocab_size)
-    draws = _unscored(ids, best.provenance._replace(scanned=scanned))
-    return _redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)))
+    scanned = np.minimum(scanned + provenance.scanned, index.vocab_size)
+    draws = _unscored(ids, provenance._replace(scanned=scanned))
+    if not _filtered(how):
+        return draws
+    draws = _redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)))
+    return _unscored(draws.ids, draws.provenance)
 
 
-def _redrawn(query: Query, how: Sampling, draws: Draws, rest: Int64) -> Draws:
-    """Replace the draws of the rows `rest`, in place, by draws from all ids."""
+def _redrawn(
+    query: Query,
+    how: Sampling,
+    draws: Draws,
+    rest: Int64,
+    draw: Callable[[Query, Sampling], Draws] = _from_nucleus,
+) -> Draws:
+    """Replace the draws of the rows `rest`, in place, by those of `draw`."""
     if rest.size:
-        others = _from_all(query.rows(rest), how._replace(seeds=how.seeds[rest]), None)
+        others = draw(query.rows(rest), how._replace(seeds=how.seeds[rest], log_probs=True))
         scanned = others.provenance.scanned + draws.provenance.scanned[rest]
         np.minimum(scanned, query.index.vocab_size, out=others.provenance.scanned)
         fields: list[tuple[Any, Any]] = [
@@ -143,8 +174,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     noise = how.seeds, how.step, scale
-    ids = lists.ids + np.int32(query.index.first_id)
-    list_sample(lists.offsets, ids, lists.logits, *noise, places)
+    list_sample(lists.offsets, lists.ids, lists.logits, *noise, query.index.first_id, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
     log_z, chosen = LogZ(fields, scale, bounded), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]
@@ -201,7 +231,7 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
     hidden, index = query.hidden, query.index
     rows, k = len(hidden), min(TRUSTED, index.vocab_size)
     floors = query.head.topk(hidden, k).logits[:, -1].astype(np.float64)
-    listed, address = query._replace(k=k).listed(), index.softmax.descriptor.ctypes.data
+    listed, address = query._replace(k=k).listed(), index.softmax.address
     ids, computed = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     noise = how.seeds, how.step, query.scale
     refuse_first([lazy_sample(address, hidden, *noise, *listed, floors, ids, computed)])
@@ -238,14 +268,14 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     return _cut(best, lengths)
 
 
-def best_left(query: Query, how: Sampling) -> tuple[Shortlist, Bool]:
+def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Bool]:
     """Return the ids that top-p and min-p leave of all V, and [B] False if there may be more.
 
     Such rows get one id.
     """
-    best, wanted = _best(query, BEST)
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_within(best, wanted)]
-    cut_best(offsets_of(wanted), logits, query.scale, how.top_p, how.min_p, lengths)
+    filters = how.top_p, how.min_p, log_z.fields
+    cut_best(offsets_of(wanted), logits, log_z.scale, *filters, lengths)
     return _cut(best, np.maximum(lengths, 1)), lengths > 0
 
 

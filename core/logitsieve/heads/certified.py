@@ -200,11 +200,11 @@ class CertifiedHead(Head):
     def _dense_log_z(
         self, hidden: Float32, scale: float, edits: Edits | None, width: float
     ) -> Float64:
-        log_z, off = np.empty((len(hidden), FIELDS)), self._exact.quick_slack(hidden)
-        plain = (scale == 1.0) & (DENSE_ERROR * off <= width)
+        log_z, off = np.empty((len(hidden), FIELDS)), scale * self._exact.quick_slack(hidden)
+        plain = DENSE_ERROR * off <= width
         if edits is not None:
             plain &= np.diff(edits[0]) == 0
-        log_z[plain] = self._exact.quick_log_z(hidden[plain])
+        log_z[plain] = self._exact.quick_log_z(hidden[plain], scale)
         if not plain.all():
             rest = np.flatnonzero(~plain)
             changed = edits and edits_of_rows(edits, rest)

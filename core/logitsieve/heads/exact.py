@@ -79,9 +79,9 @@ class ExactHead(Head):
         refuse_first(run_slices(fill, rows, self._threads))
         return log_z
 
-    def quick_log_z(self, hidden: Float32) -> Float64:
+    def quick_log_z(self, hidden: Float32, scale: float = 1.0) -> Float64:
         """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
-        return self.best_with_log_z(hidden, 0)[2]
+        return self.best_with_log_z(hidden, 0, scale)[2]
 
     def quick_slack(self, hidden: Float32) -> Float64:
         """Estimate the error of a float32 dot, [B] nats."""
@@ -89,12 +89,14 @@ class ExactHead(Head):
         norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
         return np.asarray(self._dim * UNIT32 * largest * norms)
 
-    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
+    def best_with_log_z(
+        self, hidden: Float32, k: int, scale: float = 1.0
+    ) -> tuple[Int32, Float64, Float64]:
         """Return the k best ids, their exact logits [B, k], and `quick_log_z`, in one pass."""
         rows = len(hidden)
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k))
         log_z = np.empty((rows, FIELDS))
-        fill = partial(quick_log_z.entry(), self._address, hidden, ids, logits, log_z)
+        fill = partial(quick_log_z.entry(), self._address, hidden, scale, ids, logits, log_z)
         refuse_first(run_slices(fill, rows, self._threads))
         return ids, logits, log_z
 

@@ -1,9 +1,12 @@
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.kernels.sampling.lists import CLOSE, cut_best, cut_lists, list_sample
+from logitsieve.kernels.topk.merge import VALUE
 from tests.oracle import drawn, filtered
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
@@ -18,9 +21,20 @@ def length_of(
     return int(lengths[0])
 
 
-def left_of(logits: np.ndarray, top_p: float, min_p: float, temperature: float, most: int) -> int:
+def left_of(
+    logits: np.ndarray,
+    top_p: float,
+    min_p: float,
+    temperature: float,
+    most: int,
+    off: float = np.inf,
+) -> int:
+    """What `cut_best` tells by the best `most` and log Z within `off`."""
     offsets, lengths = np.array([0, most]), np.empty(1, np.int64)
-    cut_best(offsets, logits[:most].copy(), 1.0 / temperature, top_p, min_p, lengths)
+    weights = np.exp((logits - logits[0]) / temperature)
+    log_z = np.array([[logits[0], 0.0, -off, off]])
+    log_z[0, VALUE:] += np.log(weights.sum())
+    cut_best(offsets, logits[:most].copy(), 1.0 / temperature, top_p, min_p, log_z, lengths)
     return int(lengths[0])
 
 
@@ -28,7 +42,7 @@ def left_of(logits: np.ndarray, top_p: float, min_p: float, temperature: float, 
     scale=st.sampled_from([0.1, 1.0, 3.0, 300.0]),
     temperature=st.sampled_from([1e-5, 0.3, 1.0, 2.0, 1e4]),
     top_p=st.sampled_from([5e-324, 0.1, 0.5, 0.9, 0.999, BELOW_ONE, 1.0]),
-    min_p=st.sampled_from([0.01, 0.1, 0.5, 1.0]),
+    min_p=st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]),
     ties=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
@@ -38,9 +52,12 @@ def test_the_best_ids_tell_what_filters_leave_of_all_or_nothing(
     logits = -np.sort(-np.random.default_rng(seed).standard_normal(300) * scale)
     if ties:
         logits = np.round(logits)
-    for most in (1, 8, 64):
-        length = left_of(logits, top_p, min_p, temperature, most)
-        assert length in (-1, len(filtered(logits, temperature, 0, top_p, min_p)))
+    left = len(filtered(logits, temperature, 0, top_p, min_p))
+    for most, off in product((1, 8, 64), (np.inf, 0.1, 1e-12)):
+        length = left_of(logits, top_p, min_p, temperature, most, off)
+        assert length in (-1, left)
+    if min_p == 0.0 and 0.1 <= top_p < BELOW_ONE and not ties:  # far from all edges
+        assert length == (left if left < most else -1)
 
 
 def test_the_best_ids_tell_nothing_near_an_edge() -> None:
@@ -52,6 +69,9 @@ def test_the_best_ids_tell_nothing_near_an_edge() -> None:
     # The second is within the nucleus whatever the rest adds, then only if it adds much.
     assert left_of(np.log([1.0, 0.9, 0.01]), 0.6, 0.1, 1.0, 3) == 2
     assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3) == -1
+    # By log Z it is not: half of all is 0.955. Within a tenth of a nat it might be.
+    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3, 0.01) == 1
+    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3, 0.1) == -1
 
 
 @given(
@@ -105,7 +125,7 @@ def sample(
     named = np.arange(len(logits)) if ids is None else ids
     named = np.concatenate([[3], named]).astype(np.int32)
     places, seeds = np.empty((2, draws), np.int32), np.array([0, SEED], np.uint64)
-    list_sample(offsets, named, both, seeds, np.uint64(STEP), inverse, places)
+    list_sample(offsets, named, both, seeds, np.uint64(STEP), inverse, 0, places)
     assert (places[0] == 0).all()
     return places[1]
 

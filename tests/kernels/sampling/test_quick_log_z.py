@@ -12,17 +12,21 @@ from tests.refusals import refused
 from tests.synthetic import make_hidden, make_softmax
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 1.25), (2, 0.1), (3, 30.0)])
 @EVERY_KIND
-def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(kind: str, seed: int) -> None:
+def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(
+    kind: str, seed: int, scale: float
+) -> None:
     head, hidden, logits = made(kind, seed)
-    found, wanted = head.quick_log_z(hidden), logits.max(axis=1) + true_rest(logits, 1.0)
+    found = head.quick_log_z(hidden, scale)
+    wanted = scale * logits.max(axis=1) + true_rest(logits, scale)
     _, value, low, high = found.T
     assert ((low <= wanted) & (wanted <= high)).all()
     assert ((low <= value) & (value <= high)).all()
     assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
     for row in range(len(hidden)):
-        np.testing.assert_array_equal(head.quick_log_z(hidden[row : row + 1].copy())[0], found[row])
+        alone = head.quick_log_z(hidden[row : row + 1].copy(), scale)
+        np.testing.assert_array_equal(alone[0], found[row])
 
 
 @pytest.mark.parametrize("size", [1e5, 1e8, 1e12, 1e30])

@@ -19,9 +19,9 @@ def exponentials64(values):
         store(pointer(values), i, exp64_lanes(load(pointer(values), i)))
 
 
-@kernel("(float32[::1], float32)")
-def total(values, most):
-    return sum_of_exponentials(pointer(values), values.size, np.float32(most))
+@kernel("(float32[::1], float32, float32)")
+def total(values, scale, most):
+    return sum_of_exponentials(pointer(values), values.size, scale, most)
 
 
 def test_exp_is_within_its_error_and_ends_at_its_least() -> None:
@@ -34,12 +34,13 @@ def test_exp_is_within_its_error_and_ends_at_its_least() -> None:
     np.testing.assert_allclose(low, np.exp(-87.0), rtol=2e-7)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.5, 4.0])
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 1000])
-def test_sums_are_numpys(size: int) -> None:
+def test_sums_are_numpys(size: int, scale: float) -> None:
     values = np.random.default_rng(size).standard_normal(size).astype(np.float32) * 9
-    most = values.max()
-    wanted = np.exp(values.astype(np.float64) - most).sum()
-    assert total(values, most) == pytest.approx(wanted, rel=3e-7)
+    most = np.float32(scale) * values.max()
+    wanted = np.exp(scale * values.astype(np.float64) - most).sum()
+    assert total(values, np.float32(scale), most) == pytest.approx(wanted, rel=3e-7)
 
 
 def test_exp_in_float64_is_within_its_error_and_ends_in_zero() -> None:

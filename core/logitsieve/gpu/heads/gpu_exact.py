@@ -33,12 +33,14 @@ class GpuExact(AllRows, ExactHead):
         with self.uploaded(hidden) as rows:
             return to_host(self._log_z(rows, scale, edits))
 
-    def quick_log_z(self, hidden: Float32) -> Float64:
-        return self.log_z(hidden, 1.0)
+    def quick_log_z(self, hidden: Float32, scale: float = 1.0) -> Float64:
+        return self.log_z(hidden, scale)
 
-    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
+    def best_with_log_z(
+        self, hidden: Float32, k: int, scale: float = 1.0
+    ) -> tuple[Int32, Float64, Float64]:
         with self.uploaded(hidden) as rows:
-            found, log_z = self.find_all(rows, k, True), self._log_z(rows, 1.0)
+            found, log_z = self.find_all(rows, k, True), self._log_z(rows, scale)
             return to_host(found.ids), to_host(found.logits), to_host(log_z)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:

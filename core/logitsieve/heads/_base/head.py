@@ -77,7 +77,7 @@ class Softmax:
         return matrix_descriptor(self.matrix, self.bias)
 
     @cached_property
-    def _address(self) -> int:
+    def address(self) -> int:
         return self.descriptor.ctypes.data
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
@@ -86,7 +86,7 @@ class Softmax:
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
         values = np.empty(ids.size, np.float64)
-        if (bad := csr_logits(self._address, hidden, offsets, ids, values)) >= 0:
+        if (bad := csr_logits(self.address, hidden, offsets, ids, values)) >= 0:
             refuse_row(bad)
         return values
 

@@ -23,6 +23,7 @@ from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP
 from logitsieve.kernels.topk.scan import prefetch_beginnings
 
 CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
@@ -47,36 +48,41 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
         lengths[row] = length
 
 
-@kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
-def cut_best(offsets, logits, inverse, top_p, min_p, lengths):
+@kernel("(int64[::1], float64[::1], float64, float64, float64, float64[:,::1], int64[::1])")
+def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
     """Fill lengths [B]: how many of all ids top-p and min-p leave, given lists of the best ids.
 
-    -1 if a list cannot tell: all of it may remain, or an id is too close to an edge.
+    log_z [B, 4] is of all ids, perhaps from -inf to inf. -1 if a list cannot tell: all of it may
+    remain, or an id is too close to an edge.
     """
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
-        total, mass, length = 0.0, 0.0, 0
+        relative = (log_z[row, TOP] - logits[first]) * inverse
+        least, most = exp(relative + log_z[row, LOW]), exp(relative + log_z[row, HIGH])
+        listed, mass, length = 0.0, 0.0, 0
         for i in range(count):
-            total += exp((logits[first + i] - logits[first]) * inverse)
+            listed += exp((logits[first + i] - logits[first]) * inverse)
+        least = max(least, listed)
         lengths[row] = -1
         while length < count:
             weight = exp((logits[first + length] - logits[first]) * inverse)
-            if weight < min_p * (1.0 - CLOSE):
+            ends = top_p < 1.0 and mass * (1.0 - CLOSE) >= top_p * most
+            if ends or weight < min_p * (1.0 - CLOSE):
                 lengths[row] = length
                 break
-            if weight < min_p * (1.0 + CLOSE):
-                break
-            if top_p < 1.0 and not mass * (1.0 + CLOSE) < top_p * total:
+            may_end = top_p < 1.0 and mass * (1.0 + CLOSE) >= top_p * least
+            if may_end or weight < min_p * (1.0 + CLOSE):
                 break
             mass += weight
             length += 1
 
 
-@kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1])")
-def list_sample(offsets, ids, logits, seeds, step, inverse, places):
-    """Fill places [B, N] within the lists, drawn at a temperature of 1 / inverse.
+@kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int64, int32[:,::1])")
+def list_sample(offsets, rows, logits, seeds, step, inverse, first_id, places):
+    """Fill places [B, N] within lists of rows of W, drawn at a temperature of 1 / inverse.
 
-    Logits are finite, and the first of a list is its largest.
+    Row i has the noise of id first_id + i. Logits are finite, and the first of a list is its
+    largest.
     """
     longest = 0
     for row in range(places.shape[0]):
@@ -89,65 +95,70 @@ def list_sample(offsets, ids, logits, seeds, step, inverse, places):
         for i in range(count):
             scaled[i] = (logits[first + i] - logits[first]) * inverse
             weights[i] = exp(scaled[i])
-        named = shift(pointer(ids), first)
+        listed = shift(pointer(rows), first)
         for draw in range(places.shape[1]):
-            key = np.uint64(draw)
-            places[row, draw] = _winner(named, scaled, weights, count, seeds[row], step, key)
-    keep_alive(scratch)
+            places[row, draw] = _winner(
+                listed, scaled, weights, count, first_id, seeds[row], step, np.uint64(draw)
+            )[0]
+    keep_alive((scratch, rows))
 
 
 @inline
-def _winner(ids, scaled, weights, count, seed, step, draw):
-    place, most = 0, noise_of(seed, step, draw, ids[0])
+def _winner(rows, scaled, weights, count, first_id, seed, step, draw):
+    """Return the place with the largest scaled logit plus noise, the lowest row's of equals; it."""
+    place, most = 0, scaled[0] + noise_of(seed, step, draw, first_id + rows[0])
     limit = SPARE * exp(-most)
     for i in range(1, count):
-        if may_be_within(weights[i] * limit, seed, step, draw, ids[i]):
-            value = scaled[i] + noise_of(seed, step, draw, ids[i])
-            if value > most or (value == most and ids[i] < ids[place]):
+        if may_be_within(weights[i] * limit, seed, step, draw, first_id + rows[i]):
+            value = scaled[i] + noise_of(seed, step, draw, first_id + rows[i])
+            if value > most or (value == most and rows[i] < rows[place]):
                 place, most = i, value
                 limit = SPARE * exp(-most)
-    return place
+    return place, most
 
 
 @kernel(
-    "(int64, float32[:,::1], int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64,"
-    " float64, float64, int64, int64[::1], int32[::1], float64[::1], int32[:,::1], int32[::1],"
-    " int64, int64)"
+    "(int64, float32[:,::1], int32[:,::1], uint64[::1], uint64, float64, float64, float64, int64,"
+    " int64[::1], int32[::1], float64[::1], int32[:,::1], int32[::1], int64, int64)"
 )
 def best_sample(
-    address, hidden, offsets, best, logits, seeds, step, inverse, top_p, min_p, first_id,
-    edit_offsets, edited, values, ids, scanned, start, stop,
+    address, hidden, best, seeds, step, inverse, top_p, min_p, first_id, offsets, edited, values,
+    ids, scanned, start, stop,
 ):  # fmt: skip
     """Fill ids [B, N] like `gumbel_sample`, and scanned [B], which counts logits computed.
 
-    Lists of the `best` ids, as in `list_sample`, have edited logits; no other logit exceeds a
-    list's last. A draw that may be beyond top-p or min-p becomes OPEN.
+    `best` [B, K] are the best ids after edits, best first, and -1 beyond a row's last. A draw that
+    may be beyond top-p or min-p becomes OPEN.
     """
     descriptor = int64_pointer(address)
-    matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
-    size, bad, longest = padded(matrix.rows), -1, 0
-    for row in range(start, stop):
-        longest = max(longest, offsets[row + 1] - offsets[row])
-    scratch = np.empty(padded(dim) + 2 * longest, np.float64)
+    matrix, dim, most = matrix_at(descriptor, 0), hidden.shape[1], best.shape[1]
+    size = padded(matrix.rows)
+    scratch = np.empty(padded(dim) + 2 * most, np.float64)
     wide, scaled = pointer(scratch), shift(pointer(scratch), padded(dim))
-    weights = shift(scaled, longest)
+    weights = shift(scaled, most)
     equal, heaviest = np.ones(size, np.float32), np.empty(padded(size // BLOCK), np.float32)
     equal[matrix.rows :] = np.float32(0)
     find_heaviest(pointer(equal), size, pointer(heaviest))
     blocks, rows = np.empty(heaviest.size + LANES, np.int32), np.empty(size + LANES, np.int32)
+    bad = -1
     for row in range(start, stop):
         if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
             bad = row
             break
-        first, count = offsets[row], offsets[row + 1] - offsets[row]
-        named, most = shift(pointer(best), first), logits[first]
-        left = _weigh(shift(pointer(logits), first), count, inverse, min_p, scaled, weights)
-        seed, scanned[row] = seeds[row], 0
+        edits = edited, values, offsets[row], offsets[row + 1]
+        listed, seed = shift(pointer(best), row * most), seeds[row]
+        largest = _logit(matrix, wide, edits, np.int64(listed[0]))
+        count, left, scanned[row] = 0, 0, 0
+        while count < most and listed[count] >= 0:
+            logit = _logit(matrix, wide, edits, np.int64(listed[count]))
+            scaled[count] = (logit - largest) * inverse
+            weights[count] = exp(scaled[count])
+            left += weights[count] >= min_p * (1.0 - CLOSE)
+            count += 1
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
-            place = _winner(named, scaled, weights, left, seed, step, key)
-            winner, weight = np.int64(named[place]), weights[place]
-            value = scaled[place] + noise_of(seed, step, key, winner)
+            place, value = _winner(listed, scaled, weights, left, first_id, seed, step, key)
+            winner, weight = np.int64(listed[place]), weights[place]
             others = list_candidates(
                 pointer(equal), pointer(heaviest), size, first_id, value - scaled[count - 1], seed,
                 step, key, pointer(blocks), pointer(rows),
@@ -158,38 +169,34 @@ def best_sample(
                 if i < 0:
                     continue
                 other = np.int64(rows[i])
-                logit = _edited(edited, values, edit_offsets[row], edit_offsets[row + 1], other)
+                logit = _edited(edits, other)
                 if logit != logit:
                     logit = exact_logit(matrix, wide, other)
                     scanned[row] += 1
-                relative, other = (logit - most) * inverse, other + first_id
+                relative = (logit - largest) * inverse
                 if min_p > 0.0 and exp(relative) < min_p * (1.0 - CLOSE):
                     continue
-                noisy = relative + noise_of(seed, step, key, other)
+                noisy = relative + noise_of(seed, step, key, first_id + other)
                 if noisy > value or (noisy == value and other < winner):
                     place, winner, weight, value = count, other, exp(relative), noisy
             open_ = weight < min_p * (1.0 + CLOSE) and min_p > 0.0
             if top_p < 1.0:
                 open_ = open_ or not _surely_in(weights, place, count, top_p)
-            ids[row, draw] = OPEN if open_ else winner - first_id
-    keep_alive((scratch, equal, heaviest, blocks, rows, edited, values, best, logits))
+            ids[row, draw] = OPEN if open_ else winner
+    keep_alive((scratch, equal, heaviest, blocks, rows, edited, values, best))
     return bad
 
 
 @inline
-def _weigh(logits, count, inverse, min_p, scaled, weights):
-    """Fill scaled logits and weights; return the length of the prefix that min-p may leave."""
-    left = 0
-    for i in range(count):
-        scaled[i] = (logits[i] - logits[0]) * inverse
-        weights[i] = exp(scaled[i])
-        left += weights[i] >= min_p * (1.0 - CLOSE)
-    return left
+def _logit(matrix, wide, edits, row):
+    logit = _edited(edits, row)
+    return logit if logit == logit else exact_logit(matrix, wide, row)
 
 
 @inline
-def _edited(edited, values, first, last, row):
+def _edited(edits, row):
     """Return a row's edited logit, or NaN."""
+    edited, values, first, last = edits
     end = last
     while first < last:
         middle = (first + last) // 2

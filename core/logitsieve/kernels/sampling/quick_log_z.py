@@ -1,10 +1,12 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
-Rows that may weigh more than e^-NEAR of the sum so far are computed by `dot64`; others are float32
-dots, within `slack`. Results depend neither on the batch nor on how rows are stored.
+log Z is that of scaled logits, scale x. Rows that may weigh more than e^-NEAR of the sum so far are
+computed by `dot64`; others are float32 dots, within `slack`. Results depend neither on the batch
+nor on how rows are stored.
 
-The error of an exponent is slack plus the rounding of the logit and of the largest one (ROUNDED of
-the largest and 90, as logits 87 below it count as e^-87); an exponential adds ROUGH.
+The error of an exponent is scaled slack plus the rounding of the logit, of the scale and of the
+difference to the largest (ROUNDED of the largest and 90, as those 87 below it count as e^-87); an
+exponential adds ROUGH.
 """
 
 from math import exp, expm1, log
@@ -48,23 +50,25 @@ from logitsieve.kernels.topk.scan import (
 )
 
 # HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones, below FLOOR, and its error, relative to
-# e^MOST. GROWTH: e^x - 1 for the error x of an exponent.
+# e^MOST. GROWTH: e^x - 1 for the error x of an exponent. All are of scaled logits.
 MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH = range(8)
 STATE = 8
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
 PLAIN = 1024.0  # if |log of the sum| is larger, every chunk is searched for heavy rows
 LOOSE = 2.0**-6  # nats: with more slack, all rows use dot64
 ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
-ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, and of the largest one
+ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, of the scale, and of the largest one
 # Of a float64 sum: the error of exponentials, and of each row's addition and rescaling.
 SUMMED, STEP = 2.0**-42, 2.0**-50
 TINY = 2.0**-125  # of e^MOST, per row: smaller exponentials count as e^-87
 LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # a logarithm's error: LOG_SPARE (|MOST| + LOG_REACH)
 
 
-@kernel("(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], int64, int64)")
-def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
-    """Fill log_z [B, 4], a TOP of 0, an estimate of log of the sum of all e^x, and proven bounds.
+@kernel(
+    "(int64, float32[:,::1], float64, int32[:,::1], float64[:,::1], float64[:,::1], int64, int64)"
+)
+def quick_log_z(address, hidden, scale, ids, logits, log_z, start, stop):
+    """Fill log_z [B, 4]: a TOP of 0, an estimate of log of the sum of all e^{scale x}, and bounds.
 
     The K best ids and their exact logits go to `ids` and `logits` [B, K]; K may be 0.
     """
@@ -86,8 +90,8 @@ def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
         for q in range(count):
             state = shift(queries.states, QUERY_STATE * q)
             state[QUERY_SLACK] = slack_at(descriptor, 0, state[NORM])
-            _begin(row_of(sums, q, STATE), state[QUERY_SLACK])
-        _scan(by_values(matrix_at(descriptor, 0)), queries, sums, chunk_logits, count)
+            _begin(row_of(sums, q, STATE), scale * state[QUERY_SLACK])
+        _scan(by_values(matrix_at(descriptor, 0)), queries, scale, sums, chunk_logits, count)
         for q in range(count):
             best = shift(queries.values, q * limit)
             sort_best_first(best, shift(queries.kept, q * limit), limit)
@@ -108,7 +112,7 @@ def _begin(sum_, slack):
 
 
 @inline_once
-def _scan(matrix, queries, sums, logits, count):
+def _scan(matrix, queries, scale, sums, logits, count):
     tile, dim = tile_rows(matrix, count), matrix.dim
     decoded = np.empty(tile_size(matrix), np.float32)
     if count >= 4 * LEAST_FOURS:
@@ -127,7 +131,7 @@ def _scan(matrix, queries, sums, logits, count):
                     matrix, UNLISTED, queries.kept, first, last - first, chunk_logits, queries, q
                 )
             wide = row_of(queries.wide, q, padded(dim))
-            _add(matrix, wide, row_of(sums, q, STATE), chunk_logits, first, last)
+            _add(matrix, wide, scale, row_of(sums, q, STATE), chunk_logits, first, last)
     keep_alive(decoded)
 
 
@@ -147,33 +151,34 @@ def _fill(matrix, queries, count, first, last, logits):
 
 
 @inline
-def _add(matrix, wide, sum_, logits, first, last):
+def _add(matrix, wide, scale, sum_, logits, first, last):
     count = last - first
-    largest = float(largest_of(logits, count))
+    largest = scale * float(largest_of(logits, count))
     if not largest < sum_[FLOOR]:
-        _add_heavy(matrix, wide, sum_, logits, first, count, largest)
-        largest = float(largest_of(logits, count))
+        _add_heavy(matrix, wide, scale, sum_, logits, first, count, largest)
+        largest = scale * float(largest_of(logits, count))
     _move(sum_, largest)
-    light = sum_of_exponentials(logits, count, np.float32(sum_[MOST]))
+    light = sum_of_exponentials(logits, count, np.float32(scale), np.float32(sum_[MOST]))
     if light > count * TINY:
         sum_[LIGHT] += light
         sum_[ERROR] += light * sum_[GROWTH]
 
 
 @inline
-def _add_heavy(matrix, wide, sum_, logits, first, count, largest):
+def _add_heavy(matrix, wide, scale, sum_, logits, first, count, largest):
     total = sum_[HEAVY] + sum_[LIGHT]
     so_far = sum_[MOST] + log(total) if total > 0 else -np.inf
     near = max(so_far, largest)
     # All rows are heavy if float32 rounds logits of this size too much.
-    threshold = np.float32(near - sum_[CLOSE] if ROUNDED * abs(near) < LOOSE else -np.inf)
+    least = (near - sum_[CLOSE]) / scale if ROUNDED * abs(near) < LOOSE else -np.inf
+    threshold = np.float32(least)
     for i in range(0, count, LANES):
         mask = lanes_not_below(load(logits, i), threshold)
         while mask != 0:
             place = i + lowest_bit(mask)
             mask &= mask - 1
             if place < count:
-                logit = exact_logit(matrix, wide, first + place)
+                logit = scale * exact_logit(matrix, wide, first + place)
                 _move(sum_, logit)
                 sum_[HEAVY] += exp(logit - sum_[MOST])
                 logits[place] = -np.inf

@@ -95,10 +95,11 @@ def exp64_lanes(x):
 
 
 @inline
-def sum_of_exponentials(values, count, most):
+def sum_of_exponentials(values, count, scale, most):
+    """Sum e^{scale x - most}, all float32, for exponents as in `exp_lanes`."""
     end, total, tail = count - count % LANES, zeros64(), 0.0
     for i in range(0, end, LANES):
-        total += widen(exp_lanes(load(values, i) - most))
+        total += widen(exp_lanes(multiply_add(load(values, i), scale, -most)))
     for i in range(end, count):
-        tail += exp(float(values[i]) - float(most))
+        tail += exp(float(scale) * float(values[i]) - float(most))
     return pair_sum(total) + tail
