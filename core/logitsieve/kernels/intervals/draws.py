@@ -177,7 +177,7 @@ def _draw(descriptor, intervals, scale, draws, first_id, guess, seed, step, draw
     reached = guess
     while True:
         count = list_candidates(
-            draws.weights, draws.heaviest, draws.size, first_id, reached, seed, step, draw,
+            draws.weights, draws.heaviest, 1, draws.size, first_id, reached, seed, step, draw,
             draws.blocks, draws.ids,
         )  # fmt: skip
         for i in range(count):

@@ -100,27 +100,31 @@ def find_heaviest(weights, size, heaviest):
 
 
 @inline
-def list_candidates(weights, heaviest, size, first_id, reached, seed, step, draw, blocks, ids):
+def list_candidates(
+    weights, heaviest, stride, size, first_id, reached, seed, step, draw, blocks, ids
+):  # fmt: skip
     """List the rows that may reach `reached`, by float32 weights; return their number.
 
     Row i is id first_id + i, with first_id a multiple of 2 BLOCK. `heaviest` holds upper bounds of
-    each block's weights; `blocks` is scratch.
+    each block's weights; `blocks` is scratch. With a stride of 0 instead of 1 all blocks have the
+    first one's weights, also those that make whole lanes of blocks.
     """
     factor, block_count, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
     block_factor, first_block = np.float32(factor * BLOCK), first_id // BLOCK
     for first in range(0, size // BLOCK, LANES):
-        limits = load(heaviest, first) * block_factor
+        limits = load(heaviest, first * stride) * block_factor
         mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first_block + first), limits)
         block_count = append_lanes(blocks, block_count, mask, first)
     for i in range(block_count):  # no branches
         block = np.int64(blocks[i])
         bits, row = bits_of(seed, step, draw | LEAST, first_block + block), block * BLOCK
-        lanes, least, own = load(weights, row), (1.0 - uniform(bits)) / BLOCK, _place_of(bits)
-        heaviest[block] = largest_lane(lanes)
+        own, start = _place_of(bits), row * stride
+        lanes, least = load(weights, start), (1.0 - uniform(bits)) / BLOCK
+        heaviest[block * stride] = largest_lane(lanes)
         limits = multiply_add(lanes, np.float32(factor), np.float32(-least))
         rest = rest_lanes(seed, step, draw | NOISE, first_id + row)
         mask = lanes_within(rest, limits) & ~(1 << own)
-        mask |= np.int64(weights[row + own] * factor >= least) << own
+        mask |= np.int64(weights[start + own] * factor >= least) << own
         count = append_lanes(ids, count, mask, row)
     return count
 
@@ -254,7 +258,7 @@ def _winner(state, first_id, reached, seed, step, draw):
     place, most = state.best, noise_of(seed, step, draw, first_id + state.best)
     while True:
         count = list_candidates(
-            state.drawn, state.heaviest, state.size, first_id, reached, seed, step, draw,
+            state.drawn, state.heaviest, 1, state.size, first_id, reached, seed, step, draw,
             state.blocks, state.ids,
         )  # fmt: skip
         for j in range(count):

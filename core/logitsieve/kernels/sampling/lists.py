@@ -14,7 +14,6 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import (
     BLOCK,
     SPARE,
-    find_heaviest,
     list_candidates,
     may_be_within,
     noise_of,
@@ -136,11 +135,9 @@ def best_sample(
     scratch = np.empty(padded(dim) + 2 * most, np.float64)
     wide, scaled = pointer(scratch), shift(pointer(scratch), padded(dim))
     weights = shift(scaled, most)
-    equal, heaviest = np.ones(size, np.float32), np.empty(padded(size // BLOCK), np.float32)
-    equal[matrix.rows :] = np.float32(0)
-    find_heaviest(pointer(equal), size, pointer(heaviest))
-    blocks, rows = np.empty(heaviest.size + LANES, np.int32), np.empty(size + LANES, np.int32)
-    bad = -1
+    equal, most_blocks, bad = np.ones(LANES, np.float32), padded(size // BLOCK), -1
+    blocks = np.empty(most_blocks + LANES, np.int32)
+    rows = np.empty(most_blocks * BLOCK + LANES, np.int32)
     for row in range(start, stop):
         if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
             bad = row
@@ -160,15 +157,15 @@ def best_sample(
             place, value = _winner(listed, scaled, weights, left, first_id, seed, step, key)
             winner, weight = np.int64(listed[place]), weights[place]
             others = list_candidates(
-                pointer(equal), pointer(heaviest), size, first_id, value - scaled[count - 1], seed,
+                pointer(equal), pointer(equal), 0, size, first_id, value - scaled[count - 1], seed,
                 step, key, pointer(blocks), pointer(rows),
             )  # fmt: skip
             for i in range(-AHEAD, others):
                 if i + AHEAD < others:
                     prefetch_beginnings(matrix, pointer(rows), i + AHEAD, i + AHEAD + 1)
-                if i < 0:
+                other = np.int64(rows[i]) if i >= 0 else matrix.rows
+                if other >= matrix.rows:
                     continue
-                other = np.int64(rows[i])
                 logit = _edited(edits, other)
                 if logit != logit:
                     logit = exact_logit(matrix, wide, other)
@@ -183,7 +180,7 @@ def best_sample(
             if top_p < 1.0:
                 open_ = open_ or not _surely_in(weights, place, count, top_p)
             ids[row, draw] = OPEN if open_ else winner
-    keep_alive((scratch, equal, heaviest, blocks, rows, edited, values, best))
+    keep_alive((scratch, equal, blocks, rows, edited, values, best))
     return bad
 
 
