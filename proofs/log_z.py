@@ -17,7 +17,7 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.topk.queries import CHUNK
 from proofs.exponential import exponential_below
 from proofs.expression import Symbol, assigned
-from proofs.theorem import U64, Checks, Theorem, growth, number
+from proofs.theorem import U32, U64, Checks, Theorem, growth, number
 
 LIBM = 2 * U64
 COMPUTED = 16 * U64  # of an error computed in float64
@@ -68,15 +68,16 @@ def rounded(share: float) -> Checks:
     subtraction. `u` is what numbers below float32's normal ones lose. All rows are exact above
     LOOSE / ROUNDED.
     """
-    thrice = number(growth(3))
-    parts = [(low << power, (low + 1) << power) for power in range(16) for low in range(4, 8)]
+    thrice = number((1 + U32) ** 3 - 1)
+    parts = [(low << power, (low + 1) << power) for power in range(17) for low in range(4, 8)]
     for low, high in ((0, 1), (1, 2), (2, 3), (3, 4), *parts):
         size = high + 88
         allowed = Fraction(share) * (low + 90) * (1 - COMPUTED)
         yield f"""m = f(m_); z = w + u;
         {{ |m| in [{low}, {high}] /\\ |y| <= {size} /\\ |y - m| <= 88
         /\\ w -/ y in [-{thrice}, {thrice}] /\\ |u| <= 1b-100
-        -> |f(z - m) - (y - m)| <= {number(allowed)} }}"""
+        -> |f(z - m) - (y - m)| <= {number(allowed)} }}
+        f(z - m) - (y - m) -> (f(z - m) - (z - m)) + ((w - y) + u);"""
 
 
 def quick_sums(share: float, each: float) -> Checks:

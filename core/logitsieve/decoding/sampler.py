@@ -43,7 +43,7 @@ from logitsieve.kernels.topk.merge import FIELDS
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
-MANY = 1024  # best ids that often hold the nucleus
+MANY = 256  # best ids that often hold the nucleus
 MOST_OPEN = 0.3  # with more draws expected outside of the nucleus, drawing twice takes longer
 
 

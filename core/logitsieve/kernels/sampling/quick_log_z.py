@@ -41,6 +41,7 @@ from logitsieve.kernels.topk.queries import (
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
 from logitsieve.kernels.topk.scan import (
+    ALONE_CHUNK,
     LEAST_FOURS,
     UNLISTED,
     decide_above,
@@ -55,7 +56,7 @@ MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH = range(8)
 STATE = 8
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
 PLAIN = 1024.0  # if |log of the sum| is larger, every chunk is searched for heavy rows
-LOOSE = 2.0**-6  # nats: with more slack, all rows use dot64
+LOOSE = 2.0**-5  # nats: with more slack, all rows use dot64
 ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
 ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, of the scale, and of the largest one
 # Of a float64 sum: the error of exponentials, and of each row's addition and rescaling.
@@ -76,7 +77,7 @@ def quick_log_z(address, hidden, scale, ids, logits, log_z, start, stop):
     limit, dim = ids.shape[1], hidden.shape[1]
     each = query_size(dim, limit) + STATE + CHUNK // 2
     block, bad = at_once(stop - start, each), -1
-    scratch = np.empty(block * each, np.float64)
+    scratch = np.empty(block * each + ALONE_CHUNK // 2, np.float64)
     sums = shift(pointer(scratch), block * query_size(dim, limit))
     chunk_logits = as_float32(shift(sums, block * STATE))
     for first in range(start, stop, block):
@@ -113,12 +114,14 @@ def _begin(sum_, slack):
 
 @inline_once
 def _scan(matrix, queries, scale, sums, logits, count):
-    tile, dim = tile_rows(matrix, count), matrix.dim
+    tile, dim, chunk = tile_rows(matrix, count), matrix.dim, CHUNK
     decoded = np.empty(tile_size(matrix), np.float32)
     if count >= 4 * LEAST_FOURS:
         tile //= 2  # leave L1 cache for prefetched rows
-    for first in range(0, matrix.rows, CHUNK):
-        last = min(first + CHUNK, matrix.rows)
+    if count == 1:
+        tile = chunk = ALONE_CHUNK
+    for first in range(0, matrix.rows, chunk):
+        last = min(first + chunk, matrix.rows)
         for start in range(first, last, tile):
             stop = min(start + tile, last)
             floats = as_floats(matrix, start, stop, pointer(decoded)) if count > 1 else matrix
@@ -130,8 +133,10 @@ def _scan(matrix, queries, scale, sums, logits, count):
                 decide_above(
                     matrix, UNLISTED, queries.kept, first, last - first, chunk_logits, queries, q
                 )
-            wide = row_of(queries.wide, q, padded(dim))
-            _add(matrix, wide, scale, row_of(sums, q, STATE), chunk_logits, first, last)
+            wide, sum_ = row_of(queries.wide, q, padded(dim)), row_of(sums, q, STATE)
+            for part in range(first, last, CHUNK):
+                part_logits, end = shift(chunk_logits, part - first), min(part + CHUNK, last)
+                _add(matrix, wide, scale, sum_, part_logits, part, end)
     keep_alive(decoded)
 
 
