@@ -157,6 +157,8 @@ def test_draws_by_the_best_ids_are_those_by_all(
     monkeypatch.setattr(sampler, "PRODUCTS_A_DRAW", 0)
     monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
     monkeypatch.setattr(decoder.index.head("certified"), "quick_best", True)
+    for head in ("exact", "certified"):
+        monkeypatch.setattr(decoder.index.head(head), "quick_nucleus", True)
     decoder = LocalDecoder(decoder.index)  # without heads made before
     if top_p == 1.0 and min_p == 0.0:
         monkeypatch.delattr(sampler, "_from_all")  # no draw is left open
@@ -175,6 +177,8 @@ def test_the_best_ids_and_log_z_tell_the_nucleus(
     decoder: LocalDecoder, monkeypatch: pytest.MonkeyPatch, filters: dict[str, float]
 ) -> None:
     options: Any = {"seeds": range(4), "temperature": 0.7, "head": "exact", **filters}
+    monkeypatch.setattr(decoder.index.head("exact"), "quick_nucleus", True)
+    decoder = LocalDecoder(decoder.index)  # without heads made before
     monkeypatch.setattr(sampler, "MANY", 1)
     wanted = decoder.sample(HIDDEN, 200, **options)
     monkeypatch.setattr(sampler, "MANY", SIZE)

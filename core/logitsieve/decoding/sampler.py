@@ -108,7 +108,8 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if by log Z they hold all that top-p leaves, else from all."""
     exact, k = EXACT.source(query.index), min(MANY, query.index.vocab_size)
-    if how.top_p == 1.0 or query.edits is not None or not isinstance(exact, ExactHead):
+    quick = how.top_p < 1.0 and query.edits is None and query.head.quick_nucleus
+    if not quick or not isinstance(exact, ExactHead):
         return _from_all(query, how, None)
     best, log_z = best_with_log_z(exact, query._replace(k=k))
     lists, known = _left(best, np.full(len(best.ids), k), log_z, how)
@@ -118,25 +119,30 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
 
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
-    index, rows, edits = query.index, len(query.hidden), query.edits
-    if edits is None:
-        top = query.head.topk(query.hidden, min(BEST, index.vocab_size))
-        best, provenance = top.ids, Provenance(*top[2:], query.head.chance)
+    if query.edits is None:
+        top = query.head.topk(query.hidden, min(BEST, query.index.vocab_size))
+        draws = _beyond(query, how, top.ids, Provenance(*top[2:], query.head.chance))
     else:
-        (best, _, provenance), _ = _best(query, BEST)
+        (ids, _, provenance), _ = _best(query, BEST)
+        draws = _beyond(query, how, ids, provenance)
+    if not _filtered(how):
+        return draws
+    draws = _redrawn(query, how, draws, np.flatnonzero((draws.ids == OPEN).any(axis=1)))
+    return _unscored(draws.ids, draws.provenance)
+
+
+def _beyond(query: Query, how: Sampling, best: Int32, provenance: Provenance) -> Draws:
+    """Draw from all, given the best ids [B, K]; OPEN where filters leave it open."""
+    index, rows = query.index, len(best)
+    edits = no_edits(rows) if query.edits is None else query.edits[:3]
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
         best_sample.entry(), index.softmax.address, query.hidden, best, how.seeds, how.step,
-        query.scale, how.top_p, how.min_p, index.first_id, *(edits or no_edits(rows))[:3], ids,
-        scanned,
+        query.scale, how.top_p, how.min_p, index.first_id, *edits, ids, scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
     scanned = np.minimum(scanned + provenance.scanned, index.vocab_size)
-    draws = _unscored(ids, provenance._replace(scanned=scanned))
-    if not _filtered(how):
-        return draws
-    draws = _redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)))
-    return _unscored(draws.ids, draws.provenance)
+    return _unscored(ids, provenance._replace(scanned=scanned))
 
 
 def _redrawn(
@@ -212,7 +218,19 @@ def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) ->
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    """Draw with log Z by the coarse codes, needed anyway, or more closely, if named."""
+    """Draw with log Z by the coarse codes, needed anyway, or more closely, if named.
+
+    By a sketch with levels, the best ids and log Z from one product with all of W take less time.
+    """
+    exact, quick = EXACT.source(query.index), query.head.quick_best and query.edits is None
+    if quick and not _filtered(how) and _suits_best(query, how):
+        if isinstance(exact, ExactHead):
+            best, log_z = best_with_log_z(
+                exact, query._replace(k=min(BEST, query.index.vocab_size))
+            )
+            draws = _beyond(query, how, best.ids, best.provenance)
+            found = draws.ids, True, draws.provenance.scanned
+            return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
     if not _filtered(how):
         width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
         ids, fields, scanned = query.draw(how, width)
