@@ -206,7 +206,7 @@ def sketch_arrays(
 def sketch_head(softmax: Softmax, arrays: dict[str, np.ndarray], **options: Any) -> CertifiedHead:
     """The head `certified`, which answers any number of contexts by its sketch."""
     head = CertifiedHead(softmax, arrays, **options)
-    head._most = head.most_rows = ANY_ROWS
+    head.most_rows = ANY_ROWS
     return head
 
 

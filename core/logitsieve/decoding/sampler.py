@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -107,12 +107,10 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if by log Z they hold all that top-p leaves, else from all."""
-    exact, k = EXACT.source(query.index), min(MANY, query.index.vocab_size)
-    quick = how.top_p < 1.0 and query.edits is None and query.head.quick_nucleus
-    if not quick or not isinstance(exact, ExactHead):
+    if how.top_p == 1.0 or not query.head.quick_nucleus:
         return _from_all(query, how, None)
-    best, log_z = best_with_log_z(exact, query._replace(k=k))
-    lists, known = _left(best, np.full(len(best.ids), k), log_z, how)
+    best, wanted, log_z = _best_with_log_z(query, MANY)
+    lists, known = _left(best, wanted, log_z, how)
     draws = _from_lists(query, how, lists, True)
     return _redrawn(query, how, draws, np.flatnonzero(~known), partial(_from_all, normalizer=None))
 
@@ -220,17 +218,13 @@ def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) ->
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """Draw with log Z by the coarse codes, needed anyway, or more closely, if named.
 
-    By a sketch with levels, the best ids and log Z from one product with all of W take less time.
+    With levels, the best ids and log Z from products with all of W take less time.
     """
-    exact, quick = EXACT.source(query.index), query.head.quick_best and query.edits is None
-    if quick and not _filtered(how) and _suits_best(query, how):
-        if isinstance(exact, ExactHead):
-            best, log_z = best_with_log_z(
-                exact, query._replace(k=min(BEST, query.index.vocab_size))
-            )
-            draws = _beyond(query, how, best.ids, best.provenance)
-            found = draws.ids, True, draws.provenance.scanned
-            return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
+    if query.head.quick_best and not _filtered(how) and _suits_best(query, how):
+        best, _, log_z = _best_with_log_z(query, BEST)
+        draws = _beyond(query, how, best.ids, best.provenance)
+        found = draws.ids, True, draws.provenance.scanned
+        return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
     if not _filtered(how):
         width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
         ids, fields, scanned = query.draw(how, width)
@@ -307,6 +301,18 @@ def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
     if most > 0:
         wanted = np.minimum(wanted, most)
     return best_edited(softmax, head, hidden, wanted, query.edits), wanted
+
+
+def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
+    """Return `_best` of the head `exact`, and log Z of all ids at the query's temperature."""
+    exact = cast(ExactHead, EXACT.source(query.index))
+    query = query._replace(head=exact)
+    if query.edits is not None:
+        log_z = exact.quick_log_z(query.hidden, query.scale, query.edits[:3])
+        return *_best(query, most), LogZ(log_z, query.scale)
+    k = min(most, query.index.vocab_size)
+    best, found = best_with_log_z(exact, query._replace(k=k))
+    return best, np.full(len(best.ids), k), found
 
 
 def _cut(best: BestLogits, lengths: Int64) -> Shortlist:

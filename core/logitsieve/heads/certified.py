@@ -49,9 +49,8 @@ MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a 
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
 # Products of W and a row of hidden in the time of a draw by bounds, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
-# Rows of a call beyond which their shared product with W takes less time than proofs by levels. A
-# narrower interval of log Z takes all logits.
-MAX_LEVEL_ROWS, NARROW_LOG_Z = 3, 0.1
+# Rows of a call beyond which their shared product with W takes less time than proofs by levels.
+MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)
@@ -143,8 +142,7 @@ class CertifiedHead(Head):
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
         self.quick_best = self.quick_nucleus = levels = "middle" in self._arrays
-        self._most = MAX_LEVEL_ROWS if levels else ANY_ROWS
-        self.most_rows = self._most if self.proves else ANY_ROWS
+        self.most_rows = MAX_LEVEL_ROWS if self.proves and levels else ANY_ROWS
         self._describe(descriptor, self._arrays["coarse"].nbytes)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
@@ -184,9 +182,10 @@ class CertifiedHead(Head):
     ) -> Float64:
         """Return [B, 4] an estimate of log Z of all e^{scale x} and bounds, at most `width` apart.
 
-        Rows that would need too many logits are computed from all, in float32 if that suffices.
+        With levels, and for rows that would need too many logits, it takes all of them, in float32
+        if that suffices.
         """
-        if len(hidden) > self._most or (self._most == MAX_LEVEL_ROWS and width < NARROW_LOG_Z):
+        if "middle" in self._arrays:
             return self._dense_log_z(hidden, scale, edits, width)
         seeds, width = np.zeros(len(hidden), np.uint64), min(width, WIDEST_LOG_Z)
         options = DrawOptions(0, seeds, scale=scale, edits=edits, width=width)
@@ -202,22 +201,20 @@ class CertifiedHead(Head):
     ) -> Float64:
         log_z, off = np.empty((len(hidden), FIELDS)), scale * self._exact.quick_slack(hidden)
         plain = DENSE_ERROR * off <= width
-        if edits is not None:
-            plain &= np.diff(edits[0]) == 0
-        log_z[plain] = self._exact.quick_log_z(hidden[plain], scale)
-        if not plain.all():
-            rest = np.flatnonzero(~plain)
-            changed = edits and edits_of_rows(edits, rest)
-            log_z[rest] = self._exact.log_z(hidden[rest], scale, changed)
+        for rows, find in ((plain, self._exact.quick_log_z), (~plain, self._exact.log_z)):
+            if rows.any():
+                changed = edits and edits_of_rows(edits, np.flatnonzero(rows))
+                log_z[rows] = find(hidden[rows], scale, changed)
         return log_z
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
         """Return the draws of head `exact` for each row of hidden [B, D], and an interval of log Z.
 
-        Rows with too wide bounds get all logits, or all rows do if that takes less time.
+        Rows with too wide bounds get all logits, or all rows do if that takes less time, as it does
+        with levels.
         """
         by_all = options.samples * PRODUCTS_A_DRAW >= self._vocab_size * self._dim
-        if by_all or len(hidden) > self._most:
+        if by_all or "middle" in self._arrays:
             return self._exact.draw(hidden, options)
         drawn, found = self._draw_by_bounds(hidden, options)
         if not found.all():

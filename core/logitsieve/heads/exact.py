@@ -80,9 +80,11 @@ class ExactHead(Head):
         refuse_first(run_slices(fill, rows, self._threads))
         return log_z
 
-    def quick_log_z(self, hidden: Float32, scale: float = 1.0) -> Float64:
+    def quick_log_z(
+        self, hidden: Float32, scale: float = 1.0, edits: Edits | None = None
+    ) -> Float64:
         """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
-        return self.best_with_log_z(hidden, 0, scale)[2]
+        return self._quick(hidden, 0, scale, edits or no_edits(len(hidden)))[2]
 
     def quick_slack(self, hidden: Float32) -> Float64:
         """Estimate the error of a float32 dot, [B] nats."""
@@ -94,10 +96,17 @@ class ExactHead(Head):
         self, hidden: Float32, k: int, scale: float = 1.0
     ) -> tuple[Int32, Float64, Float64]:
         """Return the k best ids, their exact logits [B, k], and `quick_log_z`, in one pass."""
+        return self._quick(hidden, k, scale, no_edits(len(hidden)))
+
+    def _quick(
+        self, hidden: Float32, k: int, scale: float, edits: Edits
+    ) -> tuple[Int32, Float64, Float64]:
         rows = len(hidden)
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k))
         log_z = np.empty((rows, FIELDS))
-        fill = partial(quick_log_z.entry(), self._address, hidden, scale, ids, logits, log_z)
+        fill = partial(
+            quick_log_z.entry(), self._address, hidden, scale, *edits, ids, logits, log_z
+        )
         refuse_first(run_slices(fill, rows, self._threads))
         return ids, logits, log_z
 

@@ -72,3 +72,35 @@ def test_heavy_rows_at_the_beginning_and_at_the_end(rising: bool) -> None:
     assert ((low <= wanted) & (wanted <= high) & (high - low < 1e-5)).all()
     np.testing.assert_array_equal(ids, best(logits, 3))
     np.testing.assert_array_equal(head.quick_log_z(hidden[22:].copy())[0], found[22])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@EVERY_KIND
+def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
+    """Of no id, of some, all but one banned, and larger than all others."""
+    head, hidden, logits = made(kind, seed)
+    random, size = np.random.default_rng(seed), logits.shape[1]
+    shares = [0, 0.1, 1, 0.5, 0, 0.02, 0.9, 1, 0.3]
+    ids = [np.sort(random.choice(size, int(share * size), replace=False)) for share in shares]
+    values = [random.standard_normal(len(row)) * 3 for row in ids]
+    for row in (2, 6):
+        values[row][1:] = -np.inf
+    if len(values[3]):
+        values[3][0] = 1e5
+    for row, (places, edits) in enumerate(zip(ids, values, strict=True)):
+        logits[row, places] = edits
+    offsets = np.cumsum([0, *map(len, ids)])
+    edits = offsets, np.concatenate(ids).astype(np.int32), np.concatenate(values)
+    for scale in (1.0, 1.4):
+        found = head.quick_log_z(hidden, scale, edits)
+        wanted = scale * logits.max(axis=1) + true_rest(logits, scale)
+        _, value, low, high = found.T
+        assert ((low <= wanted) & (wanted <= high)).all()
+        assert ((low <= value) & (value <= high)).all()
+        assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
+        for row in range(len(hidden)):
+            own = slice(offsets[row], offsets[row + 1])
+            alone = np.array([0, len(ids[row])]), edits[1][own], edits[2][own]
+            np.testing.assert_array_equal(
+                head.quick_log_z(hidden[row : row + 1].copy(), scale, alone)[0], found[row]
+            )

@@ -6,15 +6,7 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit.certified import Widths
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.intervals.intervals import (
-    BATCH,
-    COMPUTED,
-    KNOWN,
-    MOST,
-    bound_all,
-    intervals_at,
-    refine_batch,
-)
+from logitsieve.kernels.intervals.intervals import BATCH, bound_all, intervals_at, refine_batch
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, nowhere, pointer, size_of
 from logitsieve.kernels.sketch import sketch
@@ -37,10 +29,7 @@ def estimate(address, hidden, places, estimates, factors):
     intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
     norm = widen_hidden(descriptor, pointer(hidden), intervals.wide)
     if norm >= 0:
-        for place in range(places.size):
-            intervals.states[place] = KNOWN  # no row is narrowed on the way
-        intervals.state[MOST] = intervals.state[COMPUTED] = 0.0
-        bound_all(descriptor, intervals, pointer(hidden), norm, 0.0)
+        bound_all(descriptor, intervals, pointer(hidden), norm)
         for place in range(estimates.shape[1]):
             estimates[0, place] = intervals.estimates[place]
         rows, most = sketch_at(descriptor).rows, BATCH - LANES

@@ -33,8 +33,10 @@ class GpuExact(AllRows, ExactHead):
         with self.uploaded(hidden) as rows:
             return to_host(self._log_z(rows, scale, edits))
 
-    def quick_log_z(self, hidden: Float32, scale: float = 1.0) -> Float64:
-        return self.log_z(hidden, scale)
+    def quick_log_z(
+        self, hidden: Float32, scale: float = 1.0, edits: Edits | None = None
+    ) -> Float64:
+        return self.log_z(hidden, scale, edits)
 
     def best_with_log_z(
         self, hidden: Float32, k: int, scale: float = 1.0

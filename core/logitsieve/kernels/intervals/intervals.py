@@ -1,7 +1,7 @@
-"""Intervals of all logits of a row of hidden, narrowed on demand.
+"""Intervals of all logits of a row of hidden, narrowed on demand, by a sketch without levels.
 
-Intervals come from the coarse codes or the second level, then from the fine ones or the last level.
-The row with the largest logit always is known. S places are V up to a multiple of 16.
+Intervals come from the coarse codes, then from the fine ones. The row with the largest logit always
+is known. S places are V up to a multiple of 16.
 """
 
 from collections import namedtuple
@@ -19,24 +19,11 @@ from logitsieve.kernels.simd.lanes import (
     splat32,
     store,
 )
-from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, lowest_bit
+from logitsieve.kernels.simd.masks import append_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, as_uint8, shift
-from logitsieve.kernels.sketch.bounds import (
-    base_at,
-    bound_four,
-    refine_places,
-    store_bases,
-    two_levels,
-)
+from logitsieve.kernels.sketch.bounds import bound_four, refine_places
 from logitsieve.kernels.sketch.encode_query import MARGIN, coarse_factors, coded_at, encode_query
-from logitsieve.kernels.sketch.levels import (
-    FOUR,
-    last_bounds,
-    last_sums,
-    middle_bounds,
-    prefetch_middle,
-)
-from logitsieve.kernels.sketch.sieve import FIRST
+from logitsieve.kernels.sketch.levels import FOUR
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import LOWEST, SPARE
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at
@@ -91,24 +78,17 @@ def intervals_at(descriptor, start, place_of):
 
 
 @inline_once
-def bound_all(descriptor, intervals, h, norm, below):
-    """Bound all rows for a row of hidden with that norm, already widened.
-
-    With levels, rows with logits possibly within `below` of the largest are narrowed at once.
-    """
+def bound_all(descriptor, intervals, h, norm):
+    """Bound all rows for a row of hidden with that norm, already widened."""
     encode_query(descriptor, h, norm, intervals.coded)
     sketch, margin = sketch_at(descriptor), margin_of(intervals)
-    if sketch.tail_width > 0:
-        _bound_levels(descriptor, intervals, margin, below)
-    else:
-        query, uppers = coarse_factors(intervals.coded.factors), intervals.uppers
-        for four in range(0, sketch.groups, FOUR):
-            bound_four(
-                sketch, intervals.coded.planes, query, four, sketch.groups, intervals.estimates,
-                uppers,
-            )  # fmt: skip
-            for group in range(four, min(four + FOUR, sketch.groups)):
-                store(uppers, group * LANES, raised(load(uppers, group * LANES), margin))
+    query, uppers = coarse_factors(intervals.coded.factors), intervals.uppers
+    for four in range(0, sketch.groups, FOUR):
+        bound_four(
+            sketch, intervals.coded.planes, query, four, sketch.groups, intervals.estimates, uppers
+        )
+        for group in range(four, min(four + FOUR, sketch.groups)):
+            store(uppers, group * LANES, raised(load(uppers, group * LANES), margin))
     for place in range(sketch.rows, sketch.groups * LANES):
         _forget(intervals, place)
 
@@ -116,48 +96,6 @@ def bound_all(descriptor, intervals, h, norm, below):
 @inline
 def margin_of(intervals):
     return splat32(np.float32(intervals.coded.factors[MARGIN] * MARGIN_SPARE))
-
-
-@inline_once
-def _bound_levels(descriptor, intervals, margin, below):
-    sketch, coded = sketch_at(descriptor), intervals.coded
-    query, planes, near = coarse_factors(coded.factors), coded.planes, below
-    for group in range(sketch.groups):
-        if group == FIRST:
-            _compute_likeliest(descriptor, intervals, FIRST * LANES)
-        if group % FOUR == 0:
-            store_bases(sketch, coded, query, group, sketch.groups)
-        prefetch_middle(sketch, min(group + FOUR, sketch.groups - 1))
-        base, twos = base_at(coded, group % FOUR), two_levels(sketch, planes, group)
-        estimate, upper = middle_bounds(sketch, query.levels, twos, base, group)
-        upper = raised(upper, margin)
-        store(intervals.estimates, group * LANES, estimate)
-        store(intervals.uppers, group * LANES, upper)
-        if intervals.state[COMPUTED] > few_of(descriptor):
-            near = 0.0
-        if group >= FIRST and not intervals.state[COMPUTED] > descriptor[ROWS] // PATIENCE:
-            mask = lanes_not_below(upper, _reaching(intervals, near))
-            mask = first_lanes(mask, sketch.rows - group * LANES)
-            if mask != 0:
-                fours = last_sums(sketch, planes, twos, group)
-                bounds = last_bounds(sketch, query.levels, fours, base, group)
-                _narrow_lanes(descriptor, intervals, bounds, group, mask, margin, near)
-
-
-@inline
-def _narrow_lanes(descriptor, intervals, bounds, group, mask, margin, near):
-    estimates = intervals.coded.rests
-    uppers = shift(estimates, LANES)
-    store(estimates, 0, bounds[0])
-    store(uppers, 0, raised(bounds[1], margin))
-    while mask:
-        lane = lowest_bit(mask)
-        mask &= mask - 1
-        place = group * LANES + lane
-        if intervals.states[place] != KNOWN:
-            _note_fine(intervals, place, estimates[lane], uppers[lane])
-            if not uppers[lane] < _reaching(intervals, near):
-                compute(descriptor, intervals, int(sketch_at(descriptor).order[place]))
 
 
 @inline
@@ -269,7 +207,7 @@ def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
         intervals.states[place] = COARSE
     for i in range(first, last):
         intervals.states[intervals.places[edited[i]]] = KNOWN
-    bound_all(descriptor, intervals, h, norm, below)
+    bound_all(descriptor, intervals, h, norm)
     for i in range(first, last):
         know(intervals, edited[i], values[i])
     if below > 0.0 and find_most(descriptor, intervals, below, few_of(descriptor)):

@@ -51,9 +51,10 @@ from logitsieve.kernels.topk.scan import (
 )
 
 # HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones, below FLOOR, and its error, relative to
-# e^MOST. GROWTH: e^x - 1 for the error x of an exponent. All are of scaled logits.
-MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH = range(8)
-STATE = 8
+# e^MOST. GROWTH: e^x - 1 for the error x of an exponent. All are of scaled logits. NEXT: the place
+# of the next edit.
+MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH, NEXT = range(9)
+STATE = 9
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
 PLAIN = 1024.0  # if |log of the sum| is larger, every chunk is searched for heavy rows
 LOOSE = 2.0**-5  # nats: with more slack, all rows use dot64
@@ -66,12 +67,16 @@ LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # a logarithm's error: LOG_SPARE (|MOST| 
 
 
 @kernel(
-    "(int64, float32[:,::1], float64, int32[:,::1], float64[:,::1], float64[:,::1], int64, int64)"
+    "(int64, float32[:,::1], float64, int64[::1], int32[::1], float64[::1], int32[:,::1],"
+    " float64[:,::1], float64[:,::1], int64, int64)"
 )
-def quick_log_z(address, hidden, scale, ids, logits, log_z, start, stop):
+def quick_log_z(
+    address, hidden, scale, offsets, edited, values, ids, logits, log_z, start, stop
+):  # fmt: skip
     """Fill log_z [B, 4]: a TOP of 0, an estimate of log of the sum of all e^{scale x}, and bounds.
 
-    The K best ids and their exact logits go to `ids` and `logits` [B, K]; K may be 0.
+    In it `values` [E] replace the logits of `edited` ids. The K best ids and their exact logits,
+    not edited, go to `ids` and `logits` [B, K]; K may be 0.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -91,8 +96,14 @@ def quick_log_z(address, hidden, scale, ids, logits, log_z, start, stop):
         for q in range(count):
             state = shift(queries.states, QUERY_STATE * q)
             state[QUERY_SLACK] = slack_at(descriptor, 0, state[NORM])
-            _begin(row_of(sums, q, STATE), scale * state[QUERY_SLACK])
-        _scan(by_values(matrix_at(descriptor, 0)), queries, scale, sums, chunk_logits, count)
+            sum_, row = row_of(sums, q, STATE), first + q
+            _begin(sum_, scale * state[QUERY_SLACK])
+            sum_[NEXT] = offsets[row]
+            for i in range(offsets[row], offsets[row + 1]):
+                _add_exact(sum_, scale * values[i])
+        ends, edits = shift(pointer(offsets), first + 1), pointer(edited)
+        matrix = by_values(matrix_at(descriptor, 0))
+        _scan(matrix, queries, scale, edits, ends, sums, chunk_logits, count)
         for q in range(count):
             best = shift(queries.values, q * limit)
             sort_best_first(best, shift(queries.kept, q * limit), limit)
@@ -100,7 +111,7 @@ def quick_log_z(address, hidden, scale, ids, logits, log_z, start, stop):
                 logits[first + q, i] = best[i]
             fields = row_of(pointer(log_z), first + q, FIELDS)
             _write(row_of(sums, q, STATE), descriptor[ROWS], fields)
-    keep_alive(scratch)
+    keep_alive((scratch, offsets, edited))
     return bad
 
 
@@ -113,7 +124,7 @@ def _begin(sum_, slack):
 
 
 @inline_once
-def _scan(matrix, queries, scale, sums, logits, count):
+def _scan(matrix, queries, scale, edited, ends, sums, logits, count):
     tile, dim, chunk = tile_rows(matrix, count), matrix.dim, CHUNK
     decoded = np.empty(tile_size(matrix), np.float32)
     if count >= 4 * LEAST_FOURS:
@@ -134,6 +145,9 @@ def _scan(matrix, queries, scale, sums, logits, count):
                     matrix, UNLISTED, queries.kept, first, last - first, chunk_logits, queries, q
                 )
             wide, sum_ = row_of(queries.wide, q, padded(dim)), row_of(sums, q, STATE)
+            while sum_[NEXT] < ends[q] and edited[int(sum_[NEXT])] < last:
+                chunk_logits[edited[int(sum_[NEXT])] - first] = -np.inf
+                sum_[NEXT] += 1.0
             for part in range(first, last, CHUNK):
                 part_logits, end = shift(chunk_logits, part - first), min(part + CHUNK, last)
                 _add(matrix, wide, scale, sum_, part_logits, part, end)
@@ -163,6 +177,8 @@ def _add(matrix, wide, scale, sum_, logits, first, last):
         _add_heavy(matrix, wide, scale, sum_, logits, first, count, largest)
         largest = scale * float(largest_of(logits, count))
     _move(sum_, largest)
+    if sum_[MOST] == -np.inf:
+        return
     light = sum_of_exponentials(logits, count, np.float32(scale), np.float32(sum_[MOST]))
     if light > count * TINY:
         sum_[LIGHT] += light
@@ -182,13 +198,18 @@ def _add_heavy(matrix, wide, scale, sum_, logits, first, count, largest):
         while mask != 0:
             place = i + lowest_bit(mask)
             mask &= mask - 1
-            if place < count:
-                logit = scale * exact_logit(matrix, wide, first + place)
-                _move(sum_, logit)
-                sum_[HEAVY] += exp(logit - sum_[MOST])
+            if place < count and logits[place] > -np.inf:
+                _add_exact(sum_, scale * exact_logit(matrix, wide, first + place))
                 logits[place] = -np.inf
     # The sum only grows; a nat covers all rounding here.
     sum_[FLOOR] = so_far - sum_[CLOSE] - 1.0 if abs(so_far) < PLAIN else -np.inf
+
+
+@inline
+def _add_exact(sum_, logit):
+    if logit > -np.inf:
+        _move(sum_, logit)
+        sum_[HEAVY] += exp(logit - sum_[MOST])
 
 
 @inline

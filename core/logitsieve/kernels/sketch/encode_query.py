@@ -163,9 +163,6 @@ def _encode_levels(descriptor, h, norm, coded, rows):
     factors[FINE_REST] = factors[REST]
     factors[FIRST_ERROR] = np.sqrt(descriptor[sketch.TAIL]) * away + NORMAL
     factors[MIDDLE_ERROR], factors[FINE_ERROR] = middle_q * away + NORMAL, last_q * away + NORMAL
-    together = (first[0], first[1], (np.sqrt(first[2]) + away) ** 2)
-    factors[ALL] = _error_of_all(descriptor, sketch.ERRORS, off, together, rest)
-    factors[FINE_ALL] = _error_of_all(descriptor, sketch.FINE_ERRORS, off, together, rest)
     terms += number_at(descriptor, sketch.MOST_TAIL) * (np.sqrt(squared) + 2.0 * away)
     terms += 2.0 * number_at(descriptor, sketch.MOST_REST) * rest
     _set_margin(descriptor, norm, length, LEVELS_MARGIN, terms, factors)
