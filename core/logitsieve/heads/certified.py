@@ -53,7 +53,7 @@ PRODUCTS_A_DRAW = 1 << 16
 MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
-ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)
+ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order", "norms"), ("starts",)
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -64,7 +64,7 @@ def _check_arrays(arrays: Arrays) -> None:
         raise ValueError(f"directions has {count} rows, allowed: {allowed}")
     needed, others = (MORE_LEVELS, ONE_LEVEL) if levels else (ONE_LEVEL, MORE_LEVELS)
     for name in others:
-        if name in arrays:
+        if name in arrays and name != "norms":  # earlier versions stored them with levels, too
             other = "as the levels of earlier versions did" if levels else "which needs levels"
             raise ValueError(f"holds a tensor {name!r}, {other}")
     for name in needed:
@@ -74,7 +74,8 @@ def _check_arrays(arrays: Arrays) -> None:
     rows = len(arrays["coarse" if levels else "order"])
     if len(arrays["fine"]) != rows:
         raise ValueError(f"fine has {len(arrays['fine'])} rows, needed: {rows}")
-    if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
+    norms = arrays.get("norms", np.zeros(1))
+    if not (np.isfinite(norms) & (norms >= 0)).all():
         raise ValueError("norms are not all finite and 0 or more")
 
 
@@ -119,7 +120,7 @@ SKETCH = PartSpec(
         "fine": TensorSpec("uint8", ("N", "T"), "codes"),
         "order": TensorSpec("int32", ("V",), "ids", "V", optional=True),
         "limits": TensorSpec("float64", (5,)),
-        "norms": TensorSpec("float64", (6,)),
+        "norms": TensorSpec("float64", (6,), optional=True),
     },
     structure=_check_arrays,
     values=lambda arrays: all_different(arrays, ids="order") if "order" in arrays else None,

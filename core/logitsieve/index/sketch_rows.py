@@ -6,7 +6,7 @@ Any w' that meets them proves the bound of its row, and `norms`, however the ske
 Shape letters: P coordinates, R rows of a block, F coordinates coded.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from logitsieve.api.results import Bool, Float32, Float64, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.reader import Report
-from logitsieve.index.sketch_codes import LEVELS, Coding, codings_of
+from logitsieve.index.sketch_codes import Coding, codings_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART
 from logitsieve.kernels.sketch.sketch import SUMMED, SpanNorms, span_of
@@ -26,8 +26,6 @@ COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates, in the kernels' ma
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided by
 GRAM_SPARE = 1e-9  # of a Gram matrix's trace, for 2^22 float64 sums of blocks
-SHORT_SPARE = BLOCK_ROWS * 2.0**-24 * 1.01  # for float32 sums of a block
-LEAST_SHORT = 1e-15  # the least number with normal float32 products
 NORM_MARGINS = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates: a check rounds otherwise
 NORMS = tuple(
     f"{coding} {kind}" for coding in ("coarse", "fine") for kind in ("errors", "lengths", "rests")
@@ -103,15 +101,18 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     limits = sketch["limits"]
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
-    if "middle" not in sketch:
+    solver, left, levels = solve(sketch), float(limits[4]), "middle" in sketch
+    if not levels:
         _check_biases(softmax.bias, sketch, places_of(sketch, softmax.vocab_size))
-    solver, left = solve(sketch), float(limits[4])
-    grams = LevelGrams() if "middle" in sketch else Grams(solver)
+    grams = Grams(solver)
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
         for block in _blocks(softmax, sketch, solver, rows):
             _check_block(block, solver, left)
-            grams.add(block)
+            if not levels:
+                grams.add(block)
             report(len(block.rows))
+        if levels:
+            return
         norms = zip(NORMS, sketch["norms"].tolist(), grams.norms().tolist(), strict=True)
     for name, norm, needed in norms:
         if not norm >= needed:
@@ -169,78 +170,24 @@ class Grams:
         return np.array(norms)
 
 
-class LevelGrams:
-    """Gram matrices in float32 with levels: of tails, of first coordinates and their errors."""
-
-    def __init__(self) -> None:
-        self._grams: dict[str, Float64] = {}
-        self._squares = 0.0  # of all coordinates
-
-    def add(self, block: Block) -> None:
-        """Add a block of rows."""
-        turned, (head, _, *levels) = block.turned, block.codings
-        rows = levels[0].coded(turned), *(level.errors(turned) for level in levels)
-        self.join(products_of(head.coded(turned), head.errors(turned), *rows))
-
-    def join(self, products: Mapping[str, Float64]) -> None:
-        """Add the products of a block."""
-        for name, product in products.items():
-            self._grams[name] = self._grams.get(name, 0.0) + product
-        self._squares += sum(float(np.trace(products[name])) for name in ("first", "tail"))
-
-    @property
-    def length(self) -> float:
-        """The Frobenius norm of all coordinates, with float32's rounding."""
-        return float(np.sqrt(self._squares)) * (1 + SHORT_SPARE)
-
-    def norms(self, roundings: float = 1) -> Float64:
-        """Bound [6]: for two levels, errors of first coordinates, the longer rest, own errors."""
-        # A check may sum in another order: the stored norms have a margin.
-        first, errors, tail, *left = (
-            _spectral_norm(gram, roundings * SHORT_SPARE) for gram in self._grams.values()
-        )
-        each = [[errors, max(first, tail + level), level] for level in left]
-        return np.concatenate(each)
-
-
 def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
     """Return the `norms` [6] for a sketch's other arrays, with a margin for the check."""
-    solver = solve(sketch)
-    grams = LevelGrams() if "middle" in sketch else Grams(solver)
-    every = np.arange(softmax.vocab_size)
+    solver, (share, floor) = solve(sketch), NORM_MARGINS
+    grams, every = Grams(solver), np.arange(softmax.vocab_size)
     for block in _blocks(softmax, sketch, solver, every):
         grams.add(block)
         report(len(block.rows))
-    return with_room(grams)
-
-
-def with_room(grams: Grams | LevelGrams) -> Float64:
-    """Return the norms of Gram matrices as a sketch stores them."""
-    share, floor = NORM_MARGINS
     return grams.norms(roundings=2) * share + floor * grams.length
 
 
-def products_of(*rows: np.ndarray) -> dict[str, Float64]:
-    """Return Gram matrices of first coordinates, their errors, the tail, and two levels' rest."""
-    names = ("first", "first errors", "tail", *LEVELS[1:])
-    return {name: _product(each) for name, each in zip(names, rows, strict=True)}
-
-
-def _product(rows: np.ndarray) -> Float64:
-    largest = np.abs(rows).max(initial=0)
-    fits = LEAST_SHORT < largest < 1 / LEAST_SHORT
-    rows = rows.astype(np.float32 if fits else np.float64, copy=False)
-    return np.asarray(rows.T @ rows, np.float64)
-
-
-def _spectral_norm(gram: Float64, spare: float = GRAM_SPARE) -> float:
+def _spectral_norm(gram: Float64) -> float:
     """Bound the largest singular value of a matrix with this Gram matrix, from above."""
     if not gram.size:
         return 0.0
     if not np.isfinite(gram).all():
         return np.inf
     # A sum of products is off by a share of the sum of squares: so is the matrix, by its trace.
-    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + spare * float(np.trace(gram))
+    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + GRAM_SPARE * float(np.trace(gram))
     return float(np.sqrt(largest)) * SUMMED
 
 

@@ -78,15 +78,12 @@ def scales_of_rows(rows, first, scales, start, stop):
 
 @kernel(
     "(float32[:,::1], int64, float32[:,::1], uint8[:,::1], uint8[:,::1], uint8[:,::1],"
-    " float32[:,::1], float32[:,::1], float32[:,:,::1], float64[::1], int64, int64)"
+    " float32[:,::1], float64[::1], int64, int64)"
 )
-def encode_rows(
-    rows, first, scales, coarse, middle, fine, norms, errors, left, limits, start, stop
-):
+def encode_rows(rows, first, scales, coarse, middle, fine, norms, limits, start, stop):
     """Write the codes of rows start .. stop-1 by scales [4, V], and norms [3, V] of their levels.
 
-    `errors` [R, F] and `left` [2, R, T] get the errors of the first coordinates, of two and four
-    bits; limits[:4] are raised to kappa and Q and the longest codes of two and four bits.
+    limits[:4] are raised to kappa and Q and the longest codes of two and four bits.
     """
     tail = rows.shape[1] - first
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
@@ -94,7 +91,7 @@ def encode_rows(
     x, places = pointer(scratch), shift(pointer(scratch), width)
     q, e = shift(places, width), shift(places, 2 * width)
     for row in range(start, stop):
-        group, lane, at = row // LANES, row % LANES, row - start
+        group, lane = row // LANES, row % LANES
         scale, off, length = np.float64(scales[0, row]), 0.0, 0.0
         for j in range(first):
             value = np.float64(rows[row, j])
@@ -102,7 +99,6 @@ def encode_rows(
             error = value - nearest * scale
             off, length = off + error * error, length + value * value
             coarse[group, 64 * (j // 4) + 4 * lane + j % 4] = np.uint8(np.int64(nearest) + 128)
-            errors[at, j] = np.float32(error)
         limits[0] = max(limits[0], np.sqrt(off) / scale)
         limits[1] = max(limits[1], np.sqrt(length) / scale)
         squares = _take_tail(rows, row, first, x, places, width)
@@ -118,8 +114,6 @@ def encode_rows(
             norms[level, row] = np.float32(norm * ROUNDED)
             if level > 0:
                 limits[1 + level] = max(limits[1 + level], np.sqrt(_product(q, q, width)))
-                for j in range(tail):
-                    left[level - 1, at, j] = e[j]
         for j in range(tail):
             codes[j] = np.uint8(np.int64(places[j]) + 8)
         for byte in range(width // 8):

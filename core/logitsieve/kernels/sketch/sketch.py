@@ -158,7 +158,9 @@ def sketch_descriptor(
         fields |= {STRETCH: arrays["stretch"], TRIANGLE: arrays["triangle"]}
     descriptor = np.zeros(SKETCH_FIELDS, np.int64)
     descriptor[:MATRIX_FIELDS], numbers = softmax_descriptor, descriptor.view(np.float64)
-    numbers[KAPPA : LEFT + 1], numbers[ERRORS:] = arrays["limits"], arrays["norms"]
+    numbers[KAPPA : LEFT + 1] = arrays["limits"]
+    if not widths.tail:
+        numbers[ERRORS:] = arrays["norms"]
     return fill_fields(descriptor, fields)
 
 

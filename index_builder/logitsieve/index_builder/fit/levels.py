@@ -15,8 +15,6 @@ import numpy as np
 from logitsieve.api.results import Float64
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.index.reader import Report
-from logitsieve.index.sketch_rows import BLOCK_ROWS as SUMMED_ROWS
-from logitsieve.index.sketch_rows import LevelGrams, products_of, with_room
 from logitsieve.index.verify import counter
 from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import (
@@ -154,21 +152,15 @@ def code_levels(
     }
     made["coarse"][-1, : LANES * first] = MOST + 1
     exact, norms = np.empty((4, V), np.float32), np.empty((3, V), np.float32)
-    coded, grams = (made["coarse"], made["middle"], made["fine"]), LevelGrams()
-    limits: list[Float64] = []
+    coded, limits = (made["coarse"], made["middle"], made["fine"]), []
 
     def scale(start: int) -> None:
         scales_of_rows.entry()(rows_VP, first, exact, start, min(start + BLOCK_ROWS, V))
 
-    def encode(start: int) -> tuple[Float64, dict[str, Float64], int]:
-        here = slice(start, min(start + SUMMED_ROWS, V))
-        block, most = rows_VP[here], np.zeros(4)
-        errors = np.empty((len(block), first), np.float32)
-        left = np.empty((2, len(block), P - first), np.float32)
-        ends = here.start, here.stop
-        encode_rows.entry()(rows_VP, first, scales, *coded, norms, errors, left, most, *ends)
-        products = products_of(block[:, :first], errors, block[:, first:], *left)
-        return most, products, len(block)
+    def encode(start: int) -> tuple[Float64, int]:
+        most, stop = np.zeros(4), min(start + BLOCK_ROWS, V)
+        encode_rows.entry()(rows_VP, first, scales, *coded, norms, most, start, stop)
+        return most, stop - start
 
     with ThreadPoolExecutor(threads) as pool, one_thread():
         list(pool.map(scale, range(0, V, BLOCK_ROWS)))
@@ -182,20 +174,15 @@ def code_levels(
             for kind, each in zip(kinds, exact, strict=True)
         }
         scales = np.stack([floats_of(codes[kind], starts[kind], step) for kind in kinds])
-        for most, products, count in pool.map(encode, range(0, V, SUMMED_ROWS)):
+        for most, count in pool.map(encode, range(0, V, BLOCK_ROWS)):
             limits.append(most)
-            grams.join(products)
             report(count)
     for kind, each in zip((FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
         starts[kind] = start_of(each, step, LEAST_SCALE)
         codes[kind] = shorts_of(each, starts[kind], step, up=True)
     _write_numbers(made, codes, V)
     most = np.max(limits, axis=0) * ROUNDED
-    return made | {
-        "starts": starts,
-        "limits": np.array([*most, turned.left * ROUNDED]),
-        "norms": with_room(grams),
-    }
+    return made | {"starts": starts, "limits": np.array([*most, turned.left * ROUNDED])}
 
 
 def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray], V: int) -> None:
