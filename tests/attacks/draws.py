@@ -17,6 +17,7 @@ from numpy.random import Generator
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
+from logitsieve.decoding import sampler
 from logitsieve.heads import certified
 from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.kernels.compile import kernel
@@ -36,7 +37,8 @@ from tests.oracle import best, edited, logits64
 ROWS, SAMPLES, CALLS = 8, 16, 6
 LEAST = 2.0**-40  # of min-p's product: closer than this to the limit either is right
 
-certified.PRODUCTS_A_DRAW = 0  # by bounds, however small a softmax is
+# By bounds or the best ids, however small a softmax is.
+certified.PRODUCTS_A_DRAW = vars(sampler)["PRODUCTS_A_DRAW"] = 0
 
 
 def drawn(random: Generator, kind: str) -> Tally:

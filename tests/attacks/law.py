@@ -20,7 +20,7 @@ from logitsieve.heads.exact import DrawOptions, ExactHead
 from tests.attacks.decoders import KINDS, Hard
 from tests.attacks.draws import fill_noise
 from tests.attacks.judge import DOUBT, LONG, log_z
-from tests.attacks.matrices import sketched
+from tests.attacks.matrices import without_levels
 from tests.attacks.tally import Attack, Tally
 from tests.log_z import interval_of
 from tests.oracle import logits64
@@ -48,7 +48,7 @@ KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth
 def lawful(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random edits, temperatures, filters and widths."""
     softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
-    exact, certified = ExactHead(softmax), sketched(softmax, random).head
+    exact, certified = ExactHead(softmax), without_levels(softmax, random).head
     plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     for _ in range(CALLS):
         edits, logits = edited(random, plain)

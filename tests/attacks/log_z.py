@@ -16,7 +16,7 @@ from logitsieve.heads.exact import ExactHead
 from tests.attacks import judge
 from tests.attacks.decoders import KINDS
 from tests.attacks.judge import DOUBT, LONG, Long
-from tests.attacks.matrices import sketched
+from tests.attacks.matrices import without_levels
 from tests.attacks.tally import Tally
 from tests.log_z import interval_of
 from tests.oracle import logits64
@@ -42,7 +42,7 @@ def enclosed(random: Generator, kind: str) -> Tally:
 def by_codes(
     softmax: Softmax, hidden: Float32, truth: Long, scale: float, random: Generator
 ) -> Tally:
-    head, tally = sketched(softmax, random).head, Tally()
+    head, tally = without_levels(softmax, random).head, Tally()
     for width in (np.inf, 1.0, 0.1, 0.01):
         fields = head.log_z(hidden, scale, width=width)
         _, low, high = interval_of(fields, scale).T

@@ -64,6 +64,10 @@ def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) 
     """A sketch of random widths, over any coordinates, for the proof holds for all of them."""
     if widths is None and softmax.dim > FIRST and random.random() < 0.4:
         return with_levels(softmax, random)
+    return without_levels(softmax, random, widths)
+
+
+def without_levels(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
     turned = turn(softmax, turning_of(softmax, random))
     order = random.permutation(softmax.vocab_size).astype(np.int32)
     widths = widths or WIDTHS[random.integers(len(WIDTHS))]
