@@ -109,6 +109,8 @@ def test_a_spoiled_trailer_leaves_the_status_and_a_text_cut_short_stays_as_it_is
     assert str(of_message(error)) == "k: got 0, allo"
     trailer = (("logitsieve-error-bin", b"\xff\xff"),)
     assert str(raised(Script((grpc.StatusCode.NOT_FOUND, "gone", trailer)))) == "gone"
+    unsent = grpc.StatusCode.INTERNAL, "Internal error from Core", ()
+    assert type(raised(Script(unsent))) is Unavailable
 
 
 def test_grpcs_own_refusal_of_a_large_message_and_an_incident() -> None:

@@ -11,6 +11,7 @@ from logitsieve.api import errors
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TRAILER
 
+UNSENT = "Internal error from Core"  # of the client, as the call ended while it sent a message
 # gRPC's words for a failed connection -> hints without and with TLS
 NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")
 HINTS: dict[str, tuple[str, str]] = {
@@ -33,12 +34,13 @@ def to_exception(
 
     Without the server's trailer, its text is gRPC's, or a hint about the address and `other_port`.
     """
-    error = _trailer(failure)
+    error, code = _trailer(failure), failure.code()
     if not error.message:
-        error.message = failure.details() or failure.code().name
+        code = grpc.StatusCode.UNAVAILABLE if failure.details() == UNSENT else code
+        error.message = failure.details() or code.name
         if address:
             error.message = _explained(error.message, address, tls, other_port)
-    return EXCEPTIONS.get(failure.code(), _internal)(error)
+    return EXCEPTIONS.get(code, _internal)(error)
 
 
 def of_message(error: pb.Error) -> errors.LogitsieveError:
