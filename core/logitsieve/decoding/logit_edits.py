@@ -214,6 +214,12 @@ class BestLogits(NamedTuple):
     logits: Float64  # [B, K] -inf beyond
     provenance: Provenance  # edited ids are scanned, too
 
+    def rows(self, rows: Int64) -> BestLogits:
+        """Select rows, in that order."""
+        exact, scanned, fallback, chance = self.provenance
+        provenance = Provenance(exact[rows], scanned[rows], fallback[rows], chance)
+        return BestLogits(self.ids[rows], self.logits[rows], provenance)
+
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
     """Return [B] k; InvalidRequest names the row with the fewest ids, if fewer than k remain."""

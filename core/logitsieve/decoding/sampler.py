@@ -11,8 +11,8 @@ draws.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from math import inf
+from functools import lru_cache, partial
+from math import inf, log
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -36,14 +36,23 @@ from logitsieve.heads._base.head import no_edits, refuse_first
 from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
+from logitsieve.kernels.sampling.lists import (
+    LARGER,
+    OPEN,
+    UNSURE,
+    best_sample,
+    cut_best,
+    cut_lists,
+    list_sample,
+)
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
-from logitsieve.kernels.topk.merge import FIELDS
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
 MANY = 256  # best ids that often hold the nucleus
+SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
 MOST_OPEN = 0.3  # with more draws expected outside of the nucleus, drawing twice takes longer
 
 
@@ -99,48 +108,81 @@ def _filtered(how: Sampling) -> bool:
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave."""
     best, wanted = _best(query, BEST)
-    unknown = np.tile((0.0, 0.0, -inf, inf), (len(wanted), 1))
-    lists, known = _left(best, wanted, LogZ(unknown, query.scale), how)
+    lists, lengths = _left(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
     draws = _from_lists(query, how, lists, query.head.chance == 0.0)
-    return _redrawn(query, how, draws, np.flatnonzero(~known))
+    return _redrawn(query, how, draws, np.flatnonzero(lengths < 0))
 
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if by log Z they hold all that top-p leaves, else from all."""
     if how.top_p == 1.0 or not query.head.quick_nucleus:
-        return _from_all(query, how, None)
+        return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
-    lists, known = _left(best, wanted, log_z, how)
-    draws = _from_lists(query, how, lists, True)
-    return _redrawn(query, how, draws, np.flatnonzero(~known), partial(_from_all, normalizer=None))
+    lists, lengths = _left(best, wanted, log_z, how)
+    draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths == LARGER)
+    log_z = log_z._replace(fields=log_z.fields[rest])
+    again = partial(_from_larger_nucleus, best=best.rows(rest), log_z=log_z)
+    draws = _redrawn(query, how, draws, rest, again)
+    return _redrawn(query, how, draws, np.flatnonzero(lengths == UNSURE), _from_all)
+
+
+def _from_larger_nucleus(query: Query, how: Sampling, best: BestLogits, log_z: LogZ) -> Draws:
+    """Draw from a nucleus that holds all listed ids: by these if one of them wins, else from all.
+
+    It weighs top_p of all ids or more, by less than its last id, no heavier than the last listed.
+    """
+    if how.min_p > 0.0:
+        return _from_all(query, how)
+    draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
+    share = log(how.top_p)
+    low, high = (log_z.scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
+    low, high = share + low, np.logaddexp(share + high, log_z.scale * best.logits[:, -1])
+    spare = SUMMED * (1.0 + np.abs(low) + np.abs(high))
+    fields = np.stack([np.zeros(len(low)), (low + high) / 2, low - spare, high + spare], axis=1)
+    nucleus = LogZ(fields, log_z.scale)
+    logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)
+    log_probs, _ = nucleus.log_probs(logits, draws.ids)
+    draws = Draws(draws.ids, log_probs, draws.provenance, CANDIDATES.name, nucleus.rounded())
+    open_ = (draws.ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
+    return _redrawn(query, how, draws, np.flatnonzero(open_), _from_all)
 
 
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
     if query.edits is None:
         top = query.head.topk(query.hidden, min(BEST, query.index.vocab_size))
-        draws = _beyond(query, how, top.ids, Provenance(*top[2:], query.head.chance))
+        ids, provenance = top.ids, Provenance(*top[2:], query.head.chance)
     else:
         (ids, _, provenance), _ = _best(query, BEST)
-        draws = _beyond(query, how, ids, provenance)
+    draws = _beyond(query, how, ids, provenance, _unknown(len(query.hidden)))
     if not _filtered(how):
         return draws
     draws = _redrawn(query, how, draws, np.flatnonzero((draws.ids == OPEN).any(axis=1)))
     return _unscored(draws.ids, draws.provenance)
 
 
-def _beyond(query: Query, how: Sampling, best: Int32, provenance: Provenance) -> Draws:
-    """Draw from all, given the best ids [B, K]; OPEN where filters leave it open."""
+def _beyond(
+    query: Query, how: Sampling, best: Int32, provenance: Provenance, log_z: Float64
+) -> Draws:
+    """Draw from all, given the best ids and fields of log Z; OPEN where filters leave it open."""
     index, rows = query.index, len(best)
     edits = no_edits(rows) if query.edits is None else query.edits[:3]
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
         best_sample.entry(), index.softmax.address, query.hidden, best, how.seeds, how.step,
-        query.scale, how.top_p, how.min_p, index.first_id, *edits, ids, scanned,
+        query.scale, how.top_p, how.min_p, index.first_id, *edits, log_z, ids, scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
     scanned = np.minimum(scanned + provenance.scanned, index.vocab_size)
     return _unscored(ids, provenance._replace(scanned=scanned))
+
+
+@lru_cache(maxsize=64)
+def _unknown(rows: int) -> Float64:
+    """Return fields of log Z that say nothing."""
+    fields = np.tile((0.0, 0.0, -inf, inf), (rows, 1))
+    fields.flags.writeable = False
+    return fields
 
 
 def _redrawn(
@@ -186,7 +228,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
     return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.rounded())
 
 
-def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
+def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
     fallback = _filtered(how) and query.head.name not in DRAWS
     if fallback:
         names = CERTIFIED.name, EXACT.name
@@ -222,7 +264,7 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
     """
     if query.head.quick_best and not _filtered(how) and _suits_best(query, how):
         best, _, log_z = _best_with_log_z(query, BEST)
-        draws = _beyond(query, how, best.ids, best.provenance)
+        draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
         found = draws.ids, True, draws.provenance.scanned
         return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
     if not _filtered(how):
@@ -280,15 +322,15 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     return _cut(best, lengths)
 
 
-def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Bool]:
-    """Return the ids that top-p and min-p leave of all V, and [B] False if there may be more.
+def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Int64]:
+    """Return the ids that top-p and min-p leave of all V, and [B] how many, by `cut_best`.
 
-    Such rows get one id.
+    Rows that it cannot tell get one id.
     """
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_within(best, wanted)]
     filters = how.top_p, how.min_p, log_z.fields
     cut_best(offsets_of(wanted), logits, log_z.scale, *filters, lengths)
-    return _cut(best, np.maximum(lengths, 1)), lengths > 0
+    return _cut(best, np.maximum(lengths, 1)), lengths
 
 
 def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:

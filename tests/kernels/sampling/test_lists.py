@@ -2,10 +2,17 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from logitsieve.kernels.sampling.lists import CLOSE, cut_best, cut_lists, list_sample
+from logitsieve.kernels.sampling.lists import (
+    CLOSE,
+    LARGER,
+    UNSURE,
+    cut_best,
+    cut_lists,
+    list_sample,
+)
 from logitsieve.kernels.topk.merge import VALUE
 from tests.oracle import drawn, filtered
 
@@ -49,29 +56,30 @@ def left_of(
 def test_the_best_ids_tell_what_filters_leave_of_all_or_nothing(
     scale: float, temperature: float, top_p: float, min_p: float, ties: bool, seed: int
 ) -> None:
+    assume(top_p < 1.0 or min_p > 0.0)
     logits = -np.sort(-np.random.default_rng(seed).standard_normal(300) * scale)
     if ties:
         logits = np.round(logits)
     left = len(filtered(logits, temperature, 0, top_p, min_p))
     for most, off in product((1, 8, 64), (np.inf, 0.1, 1e-12)):
         length = left_of(logits, top_p, min_p, temperature, most, off)
-        assert length in (-1, left)
+        assert length in (UNSURE, left if left < most else LARGER)
     if min_p == 0.0 and 0.1 <= top_p < BELOW_ONE and not ties:  # far from all edges
-        assert length == (left if left < most else -1)
+        assert length != UNSURE
 
 
 def test_the_best_ids_tell_nothing_near_an_edge() -> None:
     for near in (1 - CLOSE / 2, 1.0, 1 + CLOSE / 2):
         logits = np.log([1.0, 0.1 * near, 0.01, 0.001])
-        assert left_of(logits, 1.0, 0.1, 1.0, 4) == -1
+        assert left_of(logits, 1.0, 0.1, 1.0, 4) == UNSURE
     assert left_of(np.log([1.0, 0.1 * (1 + 2 * CLOSE), 0.01]), 1.0, 0.1, 1.0, 3) == 2
     assert left_of(np.log([1.0, 0.1 * (1 - 2 * CLOSE), 0.01]), 1.0, 0.1, 1.0, 3) == 1
     # The second is within the nucleus whatever the rest adds, then only if it adds much.
     assert left_of(np.log([1.0, 0.9, 0.01]), 0.6, 0.1, 1.0, 3) == 2
-    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3) == -1
+    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3) == UNSURE
     # By log Z it is not: half of all is 0.955. Within a tenth of a nat it might be.
     assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3, 0.01) == 1
-    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3, 0.1) == -1
+    assert left_of(np.log([1.0, 0.9, 0.01]), 0.5, 0.1, 1.0, 3, 0.1) == UNSURE
 
 
 @given(

@@ -27,7 +27,8 @@ from logitsieve.kernels.topk.scan import prefetch_beginnings
 
 CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
 AHEAD = 8  # rows to prefetch
-OPEN = -1
+LARGER, UNSURE = -1, -2  # lengths
+OPEN = -1  # an id
 
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
@@ -51,8 +52,8 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
 def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
     """Fill lengths [B]: how many of all ids top-p and min-p leave, given lists of the best ids.
 
-    log_z [B, 4] is of all ids, perhaps from -inf to inf. -1 if a list cannot tell: all of it may
-    remain, or an id is too close to an edge.
+    log_z [B, 4] is of all ids, perhaps from -inf to inf. LARGER if all of a list remains, UNSURE if
+    an id is too close to an edge.
     """
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
@@ -62,7 +63,7 @@ def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
         for i in range(count):
             listed += exp((logits[first + i] - logits[first]) * inverse)
         least = max(least, listed)
-        lengths[row] = -1
+        lengths[row] = LARGER
         while length < count:
             weight = exp((logits[first + length] - logits[first]) * inverse)
             ends = top_p < 1.0 and mass * (1.0 - CLOSE) >= top_p * most
@@ -71,6 +72,7 @@ def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
                 break
             may_end = top_p < 1.0 and mass * (1.0 + CLOSE) >= top_p * least
             if may_end or weight < min_p * (1.0 + CLOSE):
+                lengths[row] = UNSURE
                 break
             mass += weight
             length += 1
@@ -118,16 +120,16 @@ def _winner(rows, scaled, weights, count, first_id, seed, step, draw):
 
 @kernel(
     "(int64, float32[:,::1], int32[:,::1], uint64[::1], uint64, float64, float64, float64, int64,"
-    " int64[::1], int32[::1], float64[::1], int32[:,::1], int32[::1], int64, int64)"
+    " int64[::1], int32[::1], float64[::1], float64[:,::1], int32[:,::1], int32[::1], int64, int64)"
 )
 def best_sample(
     address, hidden, best, seeds, step, inverse, top_p, min_p, first_id, offsets, edited, values,
-    ids, scanned, start, stop,
+    log_z, ids, scanned, start, stop,
 ):  # fmt: skip
     """Fill ids [B, N] like `gumbel_sample`, and scanned [B], which counts logits computed.
 
-    `best` [B, K] are the best ids after edits, best first, and -1 beyond a row's last. A draw that
-    may be beyond top-p or min-p becomes OPEN.
+    `best` [B, K] are the best ids after edits, best first, and -1 beyond a row's last; log_z [B, 4]
+    is of all ids, perhaps from -inf. A draw that may be beyond top-p or min-p becomes OPEN.
     """
     descriptor = int64_pointer(address)
     matrix, dim, most = matrix_at(descriptor, 0), hidden.shape[1], best.shape[1]
@@ -152,6 +154,7 @@ def best_sample(
             weights[count] = exp(scaled[count])
             left += weights[count] >= min_p * (1.0 - CLOSE)
             count += 1
+        least = exp((log_z[row, TOP] - largest) * inverse + log_z[row, LOW])
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             place, value = _winner(listed, scaled, weights, left, first_id, seed, step, key)
@@ -178,7 +181,7 @@ def best_sample(
                     place, winner, weight, value = count, other, exp(relative), noisy
             open_ = weight < min_p * (1.0 + CLOSE) and min_p > 0.0
             if top_p < 1.0:
-                open_ = open_ or not _surely_in(weights, place, count, top_p)
+                open_ = open_ or not _surely_in(weights, place, count, top_p, least)
             ids[row, draw] = OPEN if open_ else winner
     keep_alive((scratch, equal, blocks, rows, edited, values, best))
     return bad
@@ -205,10 +208,10 @@ def _edited(edits, row):
 
 
 @inline
-def _surely_in(weights, place, count, top_p):
-    """Return whether a listed id is in the nucleus, as the list has at most all mass."""
+def _surely_in(weights, place, count, top_p, least):
+    """Return whether a listed id is in the nucleus: all mass is the list's, `least`, or more."""
     total, before = 0.0, 0.0
     for i in range(count):
         total += weights[i]
         before += weights[i] if i < place else 0.0
-    return place < count and before * (1.0 + CLOSE) < top_p * total
+    return place < count and before * (1.0 + CLOSE) < top_p * max(total, least)
