@@ -36,21 +36,14 @@ from logitsieve.heads._base.head import no_edits, refuse_first
 from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.lists import (
-    LARGER,
-    OPEN,
-    UNSURE,
-    best_sample,
-    cut_best,
-    cut_lists,
-    list_sample,
-)
+from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
+NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
 MANY = 256  # best ids that often hold the nucleus
 SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
 MOST_OPEN = 0.3  # with more draws expected outside of the nucleus, drawing twice takes longer
@@ -85,6 +78,8 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
         return _from_lists(query, how, shortlist(query, how), allow_list)
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
+    if how.top_p < 1.0 and how.log_probs and query.head.quick_nucleus:
+        query = query._replace(width=min(query.width, NUCLEUS_WIDTH))
     if query.head.quick_best:
         if not how.log_probs and normalizer is None and _suits_best(query, how):
             return _by_best(query, how)
@@ -119,24 +114,25 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
         return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
     lists, lengths = _left(best, wanted, log_z, how)
-    draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths == LARGER)
+    draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
     log_z = log_z._replace(fields=log_z.fields[rest])
-    again = partial(_from_larger_nucleus, best=best.rows(rest), log_z=log_z)
-    draws = _redrawn(query, how, draws, rest, again)
-    return _redrawn(query, how, draws, np.flatnonzero(lengths == UNSURE), _from_all)
+    again = partial(_within, best=best.rows(rest), log_z=log_z, sure=-1 - lengths[rest])
+    return _redrawn(query, how, draws, rest, again)
 
 
-def _from_larger_nucleus(query: Query, how: Sampling, best: BestLogits, log_z: LogZ) -> Draws:
-    """Draw from a nucleus that holds all listed ids: by these if one of them wins, else from all.
+def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: Int64) -> Draws:
+    """Draw by a list of which the first `sure` ids are in the nucleus if one of these wins.
 
-    It weighs top_p of all ids or more, by less than its last id, no heavier than the last listed.
+    The nucleus weighs more than top_p of all ids by less than its last id, no heavier than the last
+    of these. Other draws are from all.
     """
     if how.min_p > 0.0:
         return _from_all(query, how)
     draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
     share = log(how.top_p)
     low, high = (log_z.scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
-    low, high = share + low, np.logaddexp(share + high, log_z.scale * best.logits[:, -1])
+    last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
+    low, high = share + low, np.logaddexp(share + high, log_z.scale * last)
     spare = SUMMED * (1.0 + np.abs(low) + np.abs(high))
     fields = np.stack([np.zeros(len(low)), (low + high) / 2, low - spare, high + spare], axis=1)
     nucleus = LogZ(fields, log_z.scale)
@@ -317,17 +313,17 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     """
     best, wanted = _best(query, 1 if how.temperature == 0.0 else how.top_k)
     lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
-    logits = best.logits[_within(best, wanted)]
+    logits = best.logits[_first(best, wanted)]
     cut_lists(offsets_of(wanted), logits, scale, how.top_p, how.min_p, lengths)
     return _cut(best, lengths)
 
 
 def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Int64]:
-    """Return the ids that top-p and min-p leave of all V, and [B] how many, by `cut_best`.
+    """Return the ids that top-p and min-p leave of all V, and [B] how many, as `cut_best` does.
 
     Rows that it cannot tell get one id.
     """
-    lengths, logits = np.empty(len(wanted), np.int64), best.logits[_within(best, wanted)]
+    lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
     filters = how.top_p, how.min_p, log_z.fields
     cut_best(offsets_of(wanted), logits, log_z.scale, *filters, lengths)
     return _cut(best, np.maximum(lengths, 1)), lengths
@@ -358,9 +354,9 @@ def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
 
 
 def _cut(best: BestLogits, lengths: Int64) -> Shortlist:
-    kept = _within(best, lengths)
+    kept = _first(best, lengths)
     return Shortlist(offsets_of(lengths), best.ids[kept], best.logits[kept], best.provenance)
 
 
-def _within(best: BestLogits, lengths: Int64) -> Bool:
+def _first(best: BestLogits, lengths: Int64) -> Bool:
     return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])

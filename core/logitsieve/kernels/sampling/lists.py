@@ -27,8 +27,7 @@ from logitsieve.kernels.topk.scan import prefetch_beginnings
 
 CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
 AHEAD = 8  # rows to prefetch
-LARGER, UNSURE = -1, -2  # lengths
-OPEN = -1  # an id
+OPEN = -1
 
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
@@ -52,8 +51,8 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
 def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
     """Fill lengths [B]: how many of all ids top-p and min-p leave, given lists of the best ids.
 
-    log_z [B, 4] is of all ids, perhaps from -inf to inf. LARGER if all of a list remains, UNSURE if
-    an id is too close to an edge.
+    log_z [B, 4] is of all ids, perhaps from -inf to inf. -1 - n if only n surely remain: all of a
+    list, or those before one that is too close to an edge.
     """
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
@@ -63,19 +62,18 @@ def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
         for i in range(count):
             listed += exp((logits[first + i] - logits[first]) * inverse)
         least = max(least, listed)
-        lengths[row] = LARGER
         while length < count:
             weight = exp((logits[first + length] - logits[first]) * inverse)
             ends = top_p < 1.0 and mass * (1.0 - CLOSE) >= top_p * most
             if ends or weight < min_p * (1.0 - CLOSE):
-                lengths[row] = length
                 break
             may_end = top_p < 1.0 and mass * (1.0 + CLOSE) >= top_p * least
             if may_end or weight < min_p * (1.0 + CLOSE):
-                lengths[row] = UNSURE
+                count = length
                 break
             mass += weight
             length += 1
+        lengths[row] = length if length < count else -1 - length
 
 
 @kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int64, int32[:,::1])")
