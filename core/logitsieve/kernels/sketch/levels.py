@@ -99,12 +99,6 @@ def _ahead_bits(sketch, planes, rows, ahead):
 
 
 @inline
-def prefetch_middle(sketch, group):
-    for place in range(0, _middle_size(sketch), LINE):
-        prefetch(sketch.middle, group * _middle_size(sketch) + place)
-
-
-@inline
 def coarse_numbers(sketch, group):
     codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
     return as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
