@@ -181,10 +181,16 @@ def test_draws_by_the_best_ids_are_those_by_all(
         assert (reply.answer.scanned <= SIZE).all()
 
 
-def test_a_normalizer_asks_for_log_probs(decoder: LocalDecoder) -> None:
-    options: Any = {"seeds": 1, "normalizer": "exact", "head": "exact"}
-    reply = decoder.sample(HIDDEN, log_probs=False, **options)
-    np.testing.assert_array_equal(reply.log_probs, decoder.sample(HIDDEN, **options).log_probs)
+def test_a_normalizer_asks_for_log_probs(
+    decoder: LocalDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder.index.head("exact"), "quick_nucleus", True)
+    monkeypatch.setattr(sampler, "MANY", 8)
+    decoder = LocalDecoder(decoder.index)  # without heads made before
+    for top_p in (1.0, 0.5):
+        options: Any = {"seeds": 1, "normalizer": "exact", "head": "exact", "top_p": top_p}
+        reply = decoder.sample(HIDDEN, log_probs=False, **options)
+        np.testing.assert_array_equal(reply.log_probs, decoder.sample(HIDDEN, **options).log_probs)
 
 
 @pytest.mark.parametrize("width", [1e-9, 0.01, 100.0])

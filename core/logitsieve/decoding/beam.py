@@ -185,7 +185,7 @@ def _best(
 
 def _quick_log_z(query: Query) -> LogZ:
     exact = cast(ExactHead, EXACT.source(query.index))
-    return LogZ(exact.quick_log_z(query.hidden), query.scale)
+    return LogZ(exact.quick_log_z(query.hidden, query.scale), query.scale)
 
 
 # Ways to find log Z, each closer than the one before.

@@ -90,6 +90,7 @@ class LocalDecoder(CheckedDecoder):
         self.sample(zeros, top_k=1)
         for head in self.index.heads:
             self.sample(zeros, head=head)
+            self.sample(zeros, head=head, log_probs=False)
             self.sample(zeros, head=head, min_p=0.5)
         if "svd" in self.index.heads:
             self.topk(zeros, 1, normalizer="lowrank")

@@ -46,7 +46,9 @@ BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a
 NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
 MANY = 256  # best ids that often hold the nucleus
 SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
-MOST_OPEN = 0.3  # with more draws expected outside of the nucleus, drawing twice takes longer
+# With more draws expected outside of the nucleus, drawing twice takes longer. By best ids that are
+# known, the first time takes little.
+MOST_OPEN, MOST_OPEN_KNOWN = 0.3, 1.0
 
 
 class Draws(NamedTuple):
@@ -78,10 +80,11 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
         return _from_lists(query, how, shortlist(query, how), allow_list)
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
-    if how.top_p < 1.0 and how.log_probs and query.head.quick_nucleus:
+    scored = how.log_probs or normalizer is not None
+    if how.top_p < 1.0 and scored and query.head.quick_nucleus:
         query = query._replace(width=min(query.width, NUCLEUS_WIDTH))
     if query.head.quick_best:
-        if not how.log_probs and normalizer is None and _suits_best(query, how):
+        if not scored and _suits_best(query, how):
             return _by_best(query, how)
         if how.min_p >= LEAST_MIN_P:
             return _from_best(query, how)
@@ -90,10 +93,10 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     return _from_all(query, how, normalizer)
 
 
-def _suits_best(query: Query, how: Sampling) -> bool:
+def _suits_best(query: Query, how: Sampling, most_open: float = MOST_OPEN) -> bool:
     softmax, open_ = query.index.softmax, how.samples * (1.0 - how.top_p)
     few = how.samples * PRODUCTS_A_DRAW < softmax.vocab_size * softmax.dim
-    return few and open_ <= MOST_OPEN
+    return few and open_ <= most_open
 
 
 def _filtered(how: Sampling) -> bool:
@@ -109,7 +112,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
-    """Draw from the MANY best ids if by log Z they hold all that top-p leaves, else from all."""
+    """Draw from the MANY best ids if by log Z they hold all that top-p leaves; or by `_within`."""
     if how.top_p == 1.0 or not query.head.quick_nucleus:
         return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
@@ -126,14 +129,14 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     The nucleus weighs more than top_p of all ids by less than its last id, no heavier than the last
     of these. Other draws are from all.
     """
-    if how.min_p > 0.0:
+    if how.min_p > 0.0 or not _suits_best(query, how, MOST_OPEN_KNOWN):
         return _from_all(query, how)
     draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
     share = log(how.top_p)
     low, high = (log_z.scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
+    spare = SUMMED * (1.0 - share + np.abs(low) + np.abs(high) + log_z.scale * np.abs(last))
     low, high = share + low, np.logaddexp(share + high, log_z.scale * last)
-    spare = SUMMED * (1.0 + np.abs(low) + np.abs(high))
     fields = np.stack([np.zeros(len(low)), (low + high) / 2, low - spare, high + spare], axis=1)
     nucleus = LogZ(fields, log_z.scale)
     logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)

@@ -74,12 +74,11 @@ def _check_arrays(arrays: Arrays) -> None:
     rows = len(arrays["coarse" if levels else "order"])
     if len(arrays["fine"]) != rows:
         raise ValueError(f"fine has {len(arrays['fine'])} rows, needed: {rows}")
-    norms = arrays.get("norms", np.zeros(1))
-    if not (np.isfinite(norms) & (norms >= 0)).all():
-        raise ValueError("norms are not all finite and 0 or more")
 
 
 def _check_widths(arrays: Arrays) -> None:
+    if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
+        raise ValueError("norms are not all finite and 0 or more")
     size, fine = arrays["coarse"].shape[1], arrays["fine"].shape[1]
     coarse = widths_of(arrays).coarse
     if fine % 64 or fine > MAX_CODE_BYTES:

@@ -1,7 +1,8 @@
 """The check that a sketch belongs to its matrix: `certified`'s proofs rest on it.
 
 docs/certified.md states the inequalities, proofs/README.md derives the rounding that they may lack.
-Any w' that meets them proves the bound of its row, and `norms`, however the sketch was made.
+Any w' that meets them proves the bound of its row and, without levels, `norms`, however the sketch
+was made.
 
 Shape letters: P coordinates, R rows of a block, F coordinates coded.
 """
@@ -101,17 +102,17 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     limits = sketch["limits"]
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
-    solver, left, levels = solve(sketch), float(limits[4]), "middle" in sketch
-    if not levels:
+    if "middle" not in sketch:
         _check_biases(softmax.bias, sketch, places_of(sketch, softmax.vocab_size))
-    grams = Grams(solver)
+    solver, left = solve(sketch), float(limits[4])
+    grams = None if "middle" in sketch else Grams(solver)
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
         for block in _blocks(softmax, sketch, solver, rows):
             _check_block(block, solver, left)
-            if not levels:
+            if grams is not None:
                 grams.add(block)
             report(len(block.rows))
-        if levels:
+        if grams is None:
             return
         norms = zip(NORMS, sketch["norms"].tolist(), grams.norms().tolist(), strict=True)
     for name, norm, needed in norms:
