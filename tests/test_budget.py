@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 42_507,
     "lines of core/": 18_266,
     "lines of tests/": 44_333,
-    "lines of benchmarks/": 7_881,
+    "lines of benchmarks/": 7_882,
 }
 LONGEST = 70  # lines of a function of the source
 

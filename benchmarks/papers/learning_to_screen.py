@@ -56,7 +56,8 @@ def table_3(options: Options) -> Rows:
     data = load("nmt-captions")
     found = []
     with TemporaryDirectory() as scratch:
-        heads = ("exact", "certified", "graph", "screen")  # certified answers what the screen leaves
+        # `certified` answers what the screen leaves.
+        heads = ("exact", "certified", "graph", "screen")
         decoder = LocalDecoder(fitted(data, Path(scratch), heads))
         decoder.warm()
         for beams, name in product(BEAMS, POINTS):
