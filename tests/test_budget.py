@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 328,
-    "lines of source": 42_507,
-    "lines of core/": 18_266,
-    "lines of tests/": 44_333,
+    "lines of source": 42_509,
+    "lines of core/": 18_268,
+    "lines of tests/": 44_339,
     "lines of benchmarks/": 7_882,
 }
 LONGEST = 70  # lines of a function of the source
