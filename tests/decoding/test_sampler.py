@@ -151,14 +151,14 @@ def test_draws_by_the_best_ids_are_those_by_all(
 ) -> None:
     options: Any = {"seeds": range(4), "step": 2, "temperature": 1.2, "top_p": top_p}
     options |= {"min_p": min_p, "constraints": CONSTRAINTS[constraints]}
-    wanted = decoder.sample(HIDDEN, 200, head="exact", **options)
+    with monkeypatch.context() as all_logits:
+        all_logits.setattr(decoder.index.head("exact"), "quick_best", False)
+        wanted = LocalDecoder(decoder.index).sample(HIDDEN, 200, head="exact", **options)
     monkeypatch.setattr(sampler, "BEST", best)
     monkeypatch.setattr(sampler, "MANY", min(4 * best, SIZE - 1))
     monkeypatch.setattr(sampler, "PRODUCTS_A_DRAW", 0)
     monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
     monkeypatch.setattr(decoder.index.head("certified"), "quick_best", True)
-    for head in ("exact", "certified"):
-        monkeypatch.setattr(decoder.index.head(head), "quick_nucleus", True)
     decoder = LocalDecoder(decoder.index)  # without heads made before
     for head in ("exact", "certified"):
         scored = decoder.sample(HIDDEN, 200, head=head, **options)
@@ -184,9 +184,7 @@ def test_draws_by_the_best_ids_are_those_by_all(
 def test_a_normalizer_asks_for_log_probs(
     decoder: LocalDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder.index.head("exact"), "quick_nucleus", True)
     monkeypatch.setattr(sampler, "MANY", 8)
-    decoder = LocalDecoder(decoder.index)  # without heads made before
     for top_p in (1.0, 0.5):
         options: Any = {"seeds": 1, "normalizer": "exact", "head": "exact", "top_p": top_p}
         reply = decoder.sample(HIDDEN, log_probs=False, **options)

@@ -81,10 +81,10 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
     scored = how.log_probs or normalizer is not None
-    if how.top_p < 1.0 and scored and query.head.quick_nucleus:
+    if how.top_p < 1.0 and scored and query.head.quick_best:
         query = query._replace(width=min(query.width, NUCLEUS_WIDTH))
     if query.head.quick_best:
-        if not scored and _suits_best(query, how):
+        if not scored and _suits_best(query, how, MOST_OPEN):
             return _by_best(query, how)
         if how.min_p >= LEAST_MIN_P:
             return _from_best(query, how)
@@ -93,7 +93,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     return _from_all(query, how, normalizer)
 
 
-def _suits_best(query: Query, how: Sampling, most_open: float = MOST_OPEN) -> bool:
+def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
     softmax, open_ = query.index.softmax, how.samples * (1.0 - how.top_p)
     few = how.samples * PRODUCTS_A_DRAW < softmax.vocab_size * softmax.dim
     return few and open_ <= most_open
@@ -113,7 +113,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if by log Z they hold all that top-p leaves; or by `_within`."""
-    if how.top_p == 1.0 or not query.head.quick_nucleus:
+    if how.top_p == 1.0 or not query.head.quick_best:
         return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
     lists, lengths = _left(best, wanted, log_z, how)
@@ -261,7 +261,7 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
 
     With levels, the best ids and log Z from products with all of W take less time.
     """
-    if query.head.quick_best and not _filtered(how) and _suits_best(query, how):
+    if query.head.quick_best and not _filtered(how) and _suits_best(query, how, MOST_OPEN):
         best, _, log_z = _best_with_log_z(query, BEST)
         draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
         found = draws.ids, True, draws.provenance.scanned

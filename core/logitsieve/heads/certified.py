@@ -141,7 +141,7 @@ class CertifiedHead(Head):
     def _prepare(self) -> None:
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
-        self.quick_best = self.quick_nucleus = levels = "middle" in self._arrays
+        self.quick_best = levels = "middle" in self._arrays
         self.most_rows = MAX_LEVEL_ROWS if self.proves and levels else ANY_ROWS
         self._describe(descriptor, self._arrays["coarse"].nbytes)
 

@@ -60,7 +60,6 @@ class ExactHead(Head):
 
     def _prepare(self) -> None:
         matrix = self._softmax.matrix
-        self.quick_nucleus = matrix.kind != "F32"  # its logits are as fast in float64
         self._describe(self._softmax.descriptor, matrix.row_bytes * matrix.vocab_size)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:

@@ -22,7 +22,7 @@ from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 class AllRows(DeviceHead):
     def _prepare(self) -> None:
         super()._prepare()
-        self.quick_best = self.quick_nucleus = False  # a draw is a pass over W on the device
+        self.quick_best = False  # a draw is a pass over W on the device
 
     def find(self, hidden: Tensor, k: int) -> Ranked:
         return rank_by_scores(self.matrix, hidden, k)

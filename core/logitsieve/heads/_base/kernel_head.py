@@ -76,7 +76,6 @@ class Head(ABC):
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
     most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
     quick_best: bool = False  # draws take less time by its best ids than by all logits or bounds
-    quick_nucleus: bool = False  # and those of top-p by 256 ids and log Z from float32 dots
 
     _kernel: TopKernel
 
