@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 328,
-    "lines of source": 42_509,
-    "lines of core/": 18_268,
+    "lines of source": 42_510,
+    "lines of core/": 18_269,
     "lines of tests/": 44_339,
     "lines of benchmarks/": 7_882,
 }

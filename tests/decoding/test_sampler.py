@@ -156,6 +156,7 @@ def test_draws_by_the_best_ids_are_those_by_all(
         wanted = LocalDecoder(decoder.index).sample(HIDDEN, 200, head="exact", **options)
     monkeypatch.setattr(sampler, "BEST", best)
     monkeypatch.setattr(sampler, "MANY", min(4 * best, SIZE - 1))
+    monkeypatch.setattr(sampler, "LEAST_PRODUCTS", 0)
     monkeypatch.setattr(sampler, "PRODUCTS_A_DRAW", 0)
     monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
     monkeypatch.setattr(decoder.index.head("certified"), "quick_best", True)
@@ -185,6 +186,7 @@ def test_a_normalizer_asks_for_log_probs(
     decoder: LocalDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "MANY", 8)
+    monkeypatch.setattr(sampler, "LEAST_PRODUCTS", 0)
     for top_p in (1.0, 0.5):
         options: Any = {"seeds": 1, "normalizer": "exact", "head": "exact", "top_p": top_p}
         reply = decoder.sample(HIDDEN, log_probs=False, **options)

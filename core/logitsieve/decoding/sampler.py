@@ -45,6 +45,7 @@ TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
 NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
 MANY = 256  # best ids that often hold the nucleus
+LEAST_PRODUCTS = 1 << 23  # of W and a row of hidden, with fewer all logits take as little time
 SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
 # With more draws expected outside of the nucleus, drawing twice takes longer. By best ids that are
 # known, the first time takes little.
@@ -113,7 +114,9 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if by log Z they hold all that top-p leaves; or by `_within`."""
-    if how.top_p == 1.0 or not query.head.quick_best:
+    softmax = query.index.softmax
+    small = softmax.vocab_size * softmax.dim < LEAST_PRODUCTS
+    if how.top_p == 1.0 or small or not query.head.quick_best:
         return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
     lists, lengths = _left(best, wanted, log_z, how)
