@@ -53,7 +53,7 @@ PRODUCTS_A_DRAW = 1 << 16
 MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
-ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order", "norms"), ("starts",)
+ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -62,9 +62,11 @@ def _check_arrays(arrays: Arrays) -> None:
     if count > dim or (levels and count < dim):
         allowed = dim if levels else f"1 .. {dim}"
         raise ValueError(f"directions has {count} rows, allowed: {allowed}")
-    needed, others = (MORE_LEVELS, ONE_LEVEL) if levels else (ONE_LEVEL, MORE_LEVELS)
+    # With levels `norms` may be there, from an earlier version.
+    one = *ONE_LEVEL, "norms"
+    needed, others = (MORE_LEVELS, ONE_LEVEL) if levels else (one, MORE_LEVELS)
     for name in others:
-        if name in arrays and name != "norms":  # earlier versions stored them with levels, too
+        if name in arrays:
             other = "as the levels of earlier versions did" if levels else "which needs levels"
             raise ValueError(f"holds a tensor {name!r}, {other}")
     for name in needed:
@@ -141,8 +143,8 @@ class CertifiedHead(Head):
     def _prepare(self) -> None:
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
-        self.quick_best = levels = "middle" in self._arrays
-        self.most_rows = MAX_LEVEL_ROWS if self.proves and levels else ANY_ROWS
+        self.quick_best = self._levels = "middle" in self._arrays
+        self.most_rows = MAX_LEVEL_ROWS if self.proves and self._levels else ANY_ROWS
         self._describe(descriptor, self._arrays["coarse"].nbytes)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
@@ -185,7 +187,7 @@ class CertifiedHead(Head):
         With levels, and for rows that would need too many logits, it takes all of them, in float32
         if that suffices.
         """
-        if "middle" in self._arrays:
+        if self._levels:
             return self._dense_log_z(hidden, scale, edits, width)
         seeds, width = np.zeros(len(hidden), np.uint64), min(width, WIDEST_LOG_Z)
         options = DrawOptions(0, seeds, scale=scale, edits=edits, width=width)
@@ -214,7 +216,7 @@ class CertifiedHead(Head):
         with levels.
         """
         by_all = options.samples * PRODUCTS_A_DRAW >= self._vocab_size * self._dim
-        if by_all or "middle" in self._arrays:
+        if by_all or self._levels:
             return self._exact.draw(hidden, options)
         drawn, found = self._draw_by_bounds(hidden, options)
         if not found.all():

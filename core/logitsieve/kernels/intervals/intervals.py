@@ -133,14 +133,10 @@ def refine_batch(descriptor, intervals, count):
     for i in range(0, count, LANES):
         store(coded.uppers, i, raised(load(coded.uppers, i), margin))
     for i in range(count):
-        _note_fine(intervals, intervals.batch[i], coded.estimates[i], coded.uppers[i])
-
-
-@inline
-def _note_fine(intervals, place, estimate, upper):
-    intervals.estimates[place], intervals.uppers[place] = estimate, upper
-    intervals.states[place] = FINE
-    intervals.state[REFINED] += 1.0
+        place = intervals.batch[i]
+        intervals.estimates[place], intervals.uppers[place] = coded.estimates[i], coded.uppers[i]
+        intervals.states[place] = FINE
+    intervals.state[REFINED] += count
 
 
 @inline_once
@@ -183,8 +179,7 @@ def _compute_likeliest(descriptor, intervals, size):
             mask = lanes_not_below(load(intervals.estimates, place), likely)
             if mask != 0:
                 likeliest = place + lowest_bit(mask)
-                if intervals.states[likeliest] != KNOWN:
-                    compute(descriptor, intervals, int(sketch_at(descriptor).order[likeliest]))
+                compute(descriptor, intervals, int(sketch_at(descriptor).order[likeliest]))
                 break
 
 
@@ -205,8 +200,6 @@ def begin(descriptor, intervals, h, norm, edited, values, first, last, below):
     intervals.state[COMPUTED] = intervals.state[REFINED] = 0.0
     for place in range(places_of(descriptor)):
         intervals.states[place] = COARSE
-    for i in range(first, last):
-        intervals.states[intervals.places[edited[i]]] = KNOWN
     bound_all(descriptor, intervals, h, norm)
     for i in range(first, last):
         know(intervals, edited[i], values[i])
