@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 328,
-    "lines of source": 42_510,
-    "lines of core/": 18_269,
-    "lines of tests/": 44_339,
+    "lines of source": 42_517,
+    "lines of core/": 18_276,
+    "lines of tests/": 44_341,
     "lines of benchmarks/": 7_882,
 }
 LONGEST = 70  # lines of a function of the source

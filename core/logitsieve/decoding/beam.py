@@ -11,7 +11,7 @@ Shape letters: N tokens a hypothesis, K pairs a group.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,15 @@ from logitsieve.decoding.logit_edits import (
     check_ids,
     edits_of,
 )
-from logitsieve.decoding.normalizers import EXACT, LogZ, LogZ32, Normalizer, Query, best_with_log_z
-from logitsieve.heads.exact import ExactHead
+from logitsieve.decoding.normalizers import (
+    EXACT,
+    LogZ,
+    LogZ32,
+    Normalizer,
+    Query,
+    best_with_log_z,
+    quick_log_z,
+)
 from logitsieve.kernels.sampling.rounding import round_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
@@ -175,22 +182,15 @@ def _best(
     else:
         wanted = np.full(live.size, k)
         if normalizer is EXACT and query.head.proves:
-            exact = EXACT.source(query.index)
-            if isinstance(exact, ExactHead):
-                best, log_z = best_with_log_z(exact, alone)
-                return best, wanted, log_z
+            best, log_z = best_with_log_z(alone)
+            return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden, k)
-    return best, wanted, _quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)
-
-
-def _quick_log_z(query: Query) -> LogZ:
-    exact = cast(ExactHead, EXACT.source(query.index))
-    return LogZ(exact.quick_log_z(query.hidden, query.scale), query.scale)
+    return best, wanted, quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)
 
 
 # Ways to find log Z, each closer than the one before.
 FindLogZ = Callable[[Query], LogZ]
-CLOSER: Sequence[FindLogZ] = (_quick_log_z, EXACT.log_z)
+CLOSER: Sequence[FindLogZ] = (quick_log_z, EXACT.log_z)
 
 
 def _pairs(beams: Beams, step: _Step) -> _Pairs:

@@ -268,8 +268,16 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
     return log_z
 
 
-def best_with_log_z(exact: ExactHead, query: Query) -> tuple[BestLogits, LogZ]:
-    """Return the k best ids of all V, and log Z from the same pass of mostly float32 dots."""
+def quick_log_z(query: Query) -> LogZ:
+    """Return log Z from one pass of mostly float32 dots; InvalidRequest as for EXACT."""
+    exact, edits = cast(ExactHead, EXACT.source(query.index)), query.edits
+    log_z = exact.quick_log_z(query.hidden, query.scale, edits and edits[:3])
+    return LogZ(log_z, query.scale)
+
+
+def best_with_log_z(query: Query) -> tuple[BestLogits, LogZ]:
+    """Return the k best ids of all V without edits, and their log Z from the same pass."""
+    exact = cast(ExactHead, EXACT.source(query.index))
     ids, logits, log_z = exact.best_with_log_z(query.hidden, query.k, query.scale)
     rows = len(ids)
     scanned = np.full(rows, query.index.vocab_size, np.int32)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import inf, log
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,10 @@ from logitsieve.decoding.normalizers import (
     Query,
     best_with_log_z,
     narrowed,
+    quick_log_z,
 )
 from logitsieve.heads._base.head import no_edits, refuse_first
 from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
-from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
@@ -81,11 +81,11 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
         return _from_lists(query, how, shortlist(query, how), allow_list)
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
-    scored = how.log_probs or normalizer is not None
-    if how.top_p < 1.0 and scored and query.head.quick_best:
-        query = query._replace(width=min(query.width, NUCLEUS_WIDTH))
     if query.head.quick_best:
-        if not scored and _suits_best(query, how, MOST_OPEN):
+        if how.log_probs or normalizer is not None:
+            width = min(query.width, NUCLEUS_WIDTH) if how.top_p < 1.0 else query.width
+            query = query._replace(width=width)
+        elif _suits_best(query, how, MOST_OPEN):
             return _by_best(query, how)
         if how.min_p >= LEAST_MIN_P:
             return _from_best(query, how)
@@ -94,10 +94,13 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     return _from_all(query, how, normalizer)
 
 
+def _products(query: Query) -> int:
+    return query.index.vocab_size * query.index.dim
+
+
 def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
-    softmax, open_ = query.index.softmax, how.samples * (1.0 - how.top_p)
-    few = how.samples * PRODUCTS_A_DRAW < softmax.vocab_size * softmax.dim
-    return few and open_ <= most_open
+    few = how.samples * PRODUCTS_A_DRAW < _products(query)
+    return few and how.samples * (1.0 - how.top_p) <= most_open
 
 
 def _filtered(how: Sampling) -> bool:
@@ -109,14 +112,12 @@ def _from_best(query: Query, how: Sampling) -> Draws:
     best, wanted = _best(query, BEST)
     lists, lengths = _left(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
     draws = _from_lists(query, how, lists, query.head.chance == 0.0)
-    return _redrawn(query, how, draws, np.flatnonzero(lengths < 0))
+    return _redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
 
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
-    """Draw from the MANY best ids if by log Z they hold all that top-p leaves; or by `_within`."""
-    softmax = query.index.softmax
-    small = softmax.vocab_size * softmax.dim < LEAST_PRODUCTS
-    if how.top_p == 1.0 or small or not query.head.quick_best:
+    """Draw from the MANY best ids if log Z shows that they hold the nucleus, else by `_within`."""
+    if how.top_p == 1.0 or _products(query) < LEAST_PRODUCTS:
         return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
     lists, lengths = _left(best, wanted, log_z, how)
@@ -127,26 +128,34 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
 
 
 def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: Int64) -> Draws:
-    """Draw by a list of which the first `sure` ids are in the nucleus if one of these wins.
+    """Draw from the best ids if the winner of all is one that is surely in the nucleus, else again.
 
-    The nucleus weighs more than top_p of all ids by less than its last id, no heavier than the last
-    of these. Other draws are from all.
+    The first `sure` ids of each row are in it.
     """
     if how.min_p > 0.0 or not _suits_best(query, how, MOST_OPEN_KNOWN):
         return _from_all(query, how)
     draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
-    share = log(how.top_p)
-    low, high = (log_z.scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
-    spare = SUMMED * (1.0 - share + np.abs(low) + np.abs(high) + log_z.scale * np.abs(last))
-    low, high = share + low, np.logaddexp(share + high, log_z.scale * last)
-    fields = np.stack([np.zeros(len(low)), (low + high) / 2, low - spare, high + spare], axis=1)
-    nucleus = LogZ(fields, log_z.scale)
+    nucleus = _nucleus(log_z, how.top_p, last)
     logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)
     log_probs, _ = nucleus.log_probs(logits, draws.ids)
     draws = Draws(draws.ids, log_probs, draws.provenance, CANDIDATES.name, nucleus.rounded())
     open_ = (draws.ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
     return _redrawn(query, how, draws, np.flatnonzero(open_), _from_all)
+
+
+def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
+    """Bound log Z of the nucleus by that of all ids.
+
+    Its last id is no heavier than one with the logit `heaviest`, [B]. The nucleus weighs top_p of
+    all ids or more, and less than that with its last id.
+    """
+    scale, share = log_z.scale, log(top_p)
+    low, high = (scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
+    spare = SUMMED * (1.0 - share + np.abs(low) + np.abs(high) + scale * np.abs(heaviest))
+    low, high = share + low, np.logaddexp(share + high, scale * heaviest)
+    fields = np.stack([np.zeros(len(low)), (low + high) / 2, low - spare, high + spare], axis=1)
+    return LogZ(fields, scale)
 
 
 def _by_best(query: Query, how: Sampling) -> Draws:
@@ -159,7 +168,8 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     draws = _beyond(query, how, ids, provenance, _unknown(len(query.hidden)))
     if not _filtered(how):
         return draws
-    draws = _redrawn(query, how, draws, np.flatnonzero((draws.ids == OPEN).any(axis=1)))
+    open_ = (draws.ids == OPEN).any(axis=1)
+    draws = _redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
     return _unscored(draws.ids, draws.provenance)
 
 
@@ -188,13 +198,9 @@ def _unknown(rows: int) -> Float64:
 
 
 def _redrawn(
-    query: Query,
-    how: Sampling,
-    draws: Draws,
-    rest: Int64,
-    draw: Callable[[Query, Sampling], Draws] = _from_nucleus,
+    query: Query, how: Sampling, draws: Draws, rest: Int64, draw: Callable[[Query, Sampling], Draws]
 ) -> Draws:
-    """Replace the draws of the rows `rest`, in place, by those of `draw`."""
+    """Draw again, by `draw`, for the rows `rest`, and replace their draws in place."""
     if rest.size:
         others = draw(query.rows(rest), how._replace(seeds=how.seeds[rest], log_probs=True))
         scanned = others.provenance.scanned + draws.provenance.scanned[rest]
@@ -264,12 +270,12 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
 
     With levels, the best ids and log Z from products with all of W take less time.
     """
-    if query.head.quick_best and not _filtered(how) and _suits_best(query, how, MOST_OPEN):
-        best, _, log_z = _best_with_log_z(query, BEST)
-        draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
-        found = draws.ids, True, draws.provenance.scanned
-        return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
     if not _filtered(how):
+        if query.head.quick_best and _suits_best(query, how, MOST_OPEN):
+            best, _, log_z = _best_with_log_z(query, BEST)
+            draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
+            found = draws.ids, True, draws.provenance.scanned
+            return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
         width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
         ids, fields, scanned = query.draw(how, width)
         return _Drawn(ids, True, scanned, CERTIFIED, narrowed(LogZ(fields, query.scale), query))
@@ -349,14 +355,12 @@ def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
 
 def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
     """Return `_best` of the head `exact`, and log Z of all ids at the query's temperature."""
-    exact = cast(ExactHead, EXACT.source(query.index))
-    query = query._replace(head=exact)
+    query = query._replace(head=EXACT.source(query.index))
     if query.edits is not None:
-        log_z = exact.quick_log_z(query.hidden, query.scale, query.edits[:3])
-        return *_best(query, most), LogZ(log_z, query.scale)
+        return *_best(query, most), quick_log_z(query)
     k = min(most, query.index.vocab_size)
-    best, found = best_with_log_z(exact, query._replace(k=k))
-    return best, np.full(len(best.ids), k), found
+    best, log_z = best_with_log_z(query._replace(k=k))
+    return best, np.full(len(best.ids), k), log_z
 
 
 def _cut(best: BestLogits, lengths: Int64) -> Shortlist:

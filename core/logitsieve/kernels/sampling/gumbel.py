@@ -106,8 +106,8 @@ def list_candidates(
     """List the rows that may reach `reached`, by float32 weights; return their number.
 
     Row i is id first_id + i, with first_id a multiple of 2 BLOCK. `heaviest` holds upper bounds of
-    each block's weights; `blocks` is scratch. With a stride of 0 instead of 1 all blocks have the
-    first one's weights, also those that make whole lanes of blocks.
+    each block's weights; `blocks` is scratch. With a stride of 0 instead of 1 the first block's
+    weights count for all, even for blocks past `size` that fill the last vector.
     """
     factor, block_count, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
     block_factor, first_block = np.float32(factor * BLOCK), first_id // BLOCK
