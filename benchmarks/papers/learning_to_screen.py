@@ -56,7 +56,7 @@ def table_3(options: Options) -> Rows:
     data = load("nmt-captions")
     found = []
     with TemporaryDirectory() as scratch:
-        # `certified` answers what the screen leaves.
+        # The screen passes rows on to `certified`.
         heads = ("exact", "certified", "graph", "screen")
         decoder = LocalDecoder(fitted(data, Path(scratch), heads))
         decoder.warm()

@@ -29,7 +29,7 @@ def left_of(
     most: int,
     off: float = np.inf,
 ) -> int:
-    """What `cut_best` tells by the best `most` and log Z within `off`."""
+    """Call `cut_best` with the best `most` logits, and with log Z to within `off`."""
     offsets, lengths = np.array([0, most]), np.empty(1, np.int64)
     weights = np.exp((logits - logits[0]) / temperature)
     log_z = np.array([[logits[0], 0.0, -off, off]])

@@ -12,6 +12,14 @@ from tests.refusals import refused
 from tests.synthetic import make_hidden, make_softmax
 
 
+def check(found: np.ndarray, wanted: np.ndarray) -> None:
+    """The interval holds log Z and its estimate, and is narrow."""
+    _, value, low, high = found.T
+    assert ((low <= wanted) & (wanted <= high)).all()
+    assert ((low <= value) & (value <= high)).all()
+    assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
+
+
 @pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 1.25), (2, 0.1), (3, 30.0)])
 @EVERY_KIND
 def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(
@@ -20,10 +28,7 @@ def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(
     head, hidden, logits = made(kind, seed)
     found = head.quick_log_z(hidden, scale)
     wanted = scale * logits.max(axis=1) + true_rest(logits, scale)
-    _, value, low, high = found.T
-    assert ((low <= wanted) & (wanted <= high)).all()
-    assert ((low <= value) & (value <= high)).all()
-    assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
+    check(found, wanted)
     for row in range(len(hidden)):
         alone = head.quick_log_z(hidden[row : row + 1].copy(), scale)
         np.testing.assert_array_equal(alone[0], found[row])
@@ -77,7 +82,7 @@ def test_heavy_rows_at_the_beginning_and_at_the_end(rising: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @EVERY_KIND
 def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
-    """Of no id, of some, all but one banned, and larger than all others."""
+    """Rows have no edits, a few, one larger than all logits, or all ids but one banned."""
     head, hidden, logits = made(kind, seed)
     random, size = np.random.default_rng(seed), logits.shape[1]
     shares = [0, 0.1, 1, 0.5, 0, 0.02, 0.9, 1, 0.3]
@@ -94,10 +99,7 @@ def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
     for scale in (1.0, 1.4):
         found = head.quick_log_z(hidden, scale, edits)
         wanted = scale * logits.max(axis=1) + true_rest(logits, scale)
-        _, value, low, high = found.T
-        assert ((low <= wanted) & (wanted <= high)).all()
-        assert ((low <= value) & (value <= high)).all()
-        assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
+        check(found, wanted)
         for row in range(len(hidden)):
             own = slice(offsets[row], offsets[row + 1])
             alone = np.array([0, len(ids[row])]), edits[1][own], edits[2][own]
