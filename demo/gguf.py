@@ -23,8 +23,8 @@ from rich.table import Table
 from demo.published import CACHE, MODELS, model_file
 from demo.show import Stages
 from demo.truth import argmax
-from logitsieve.api.decoder import Target
 from logitsieve.api.errors import LogitsieveError
+from logitsieve.api.keywords import Target
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generate
 from logitsieve.decoding import LocalDecoder

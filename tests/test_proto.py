@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from grpc_tools import protoc
 
-from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.api.keywords import NORMALIZER_CODES
 from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from logitsieve.api.decoder import SampleOptions, Target
+from logitsieve.api.keywords import SampleOptions, Target
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import LlamaContext

@@ -20,7 +20,7 @@ from benchmarks.race.entrants import adaptive, label
 from benchmarks.race.nmt_contexts import SENTENCES, load_model_file, read_pairs
 from benchmarks.race.prepare import SHARED
 from benchmarks.timing import race
-from logitsieve.api.decoder import NormalizerName, Target
+from logitsieve.api.keywords import NormalizerName, Target
 from logitsieve.api.results import BeamStepReply, Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.decoding import LocalDecoder

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.api.decoder import (
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import (
     DEFAULTS,
     BeamOptions,
-    Decoder,
     SampleOptions,
     Target,
     asked_width,
     check_keywords,
     point_request,
 )
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.decoding import LocalDecoder
 

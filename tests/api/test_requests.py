@@ -3,7 +3,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from logitsieve.api.decoder import BeamOptions, SampleOptions
+from logitsieve.api.keywords import BeamOptions, SampleOptions
 from logitsieve.api.requests import Beams, Sampling, beams, sampling, score_targets
 from tests.refusals import refused
 

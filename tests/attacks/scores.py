@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import NormalizerName
+from logitsieve.api.keywords import NormalizerName
 from logitsieve.api.results import Answer, Bool, Float32, Float64
 from logitsieve.decoding import LocalDecoder
 from tests.attacks.decoders import KINDS, decoding

@@ -1,19 +1,21 @@
 """A Decoder of plain numpy over all V logits: the reference of what is built on decoders."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import SampleOptions, Target
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target
+from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
     BeamStepReply,
     Float64,
+    Int32,
     SampleReply,
     ScoreReply,
     TopKReply,
@@ -24,7 +26,7 @@ from tests.client.tiny_models import prompts
 Limits = Constraints | None
 
 
-class DenseDecoder:
+class DenseDecoder(Decoder):
     """Answers from a weight [V, D] and a bias [V]; counts what it is asked for."""
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
@@ -32,90 +34,72 @@ class DenseDecoder:
         self.bias = np.zeros(len(weight)) if bias is None else np.asarray(bias, np.float64)
         self.asked: list[tuple[str, Any]] = []  # (method, target)
 
-    def topk(
-        self, hidden: ArrayLike, k: int, *, constraints: Limits = None, **target: Unpack[Target]
-    ) -> TopKReply:
-        self.asked.append(("topk", target))
-        logits = self._logits(hidden, constraints)
+    def _rows(self, hidden: ArrayLike) -> np.ndarray:
+        return as_hidden(hidden, self.weight.shape[1])
+
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Any:
+        asked = {name: value for name, value in target.items() if name in Target.__annotations__}
+        return DenseEngine(self, cast("Target", asked))
+
+
+class DenseEngine(NamedTuple):
+    decoder: DenseDecoder
+    target: Target
+
+    def topk(self, hidden: ArrayLike, k: int, constraints: Limits = None) -> TopKReply:
+        logits = self._asked("topk", hidden, constraints)
         if (np.isfinite(logits).sum(axis=1) < k).any():
             raise InvalidRequest("k", k, "as many as the constraints leave")
         ids = np.argsort(-logits, axis=1, kind="stable")[:, :k]
         best = np.take_along_axis(logits, ids, axis=1).astype(np.float32)
-        normalizer = target.get("normalizer") or ""
+        normalizer = self.target.get("normalizer") or ""
         return TopKReply(ids.astype(np.int32), best, self._answer(logits, normalizer))
 
-    def score(
-        self,
-        hidden: ArrayLike,
-        targets: ArrayLike,
-        *,
-        constraints: Limits = None,
-        **target: Unpack[Target],
-    ) -> ScoreReply:
-        self.asked.append(("score", target))
-        logits = self._logits(hidden, constraints)
-        found = np.take_along_axis(log_softmax(logits), np.asarray(targets), axis=1)
+    def score(self, hidden: ArrayLike, targets: Int32, constraints: Limits) -> ScoreReply:
+        logits = self._asked("score", hidden, constraints)
+        found = np.take_along_axis(log_softmax(logits), targets, axis=1)
         return ScoreReply(found.astype(np.float32), self._answer(logits, "exact"))
 
-    def sample(
-        self,
-        hidden: ArrayLike,
-        samples: int = 1,
-        *,
-        constraints: Limits = None,
-        **options: Unpack[SampleOptions],
-    ) -> SampleReply:
+    def sample(self, hidden: ArrayLike, sampling: Sampling, constraints: Limits) -> SampleReply:
         """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
-        self.asked.append(("sample", options))
-        assert not options.get("top_k")
-        logits = self._logits(hidden, constraints) / options.get("temperature", 1.0)
-        _filter(logits, options.get("top_p", 1.0), options.get("min_p", 0.0))
+        assert not sampling.top_k
+        logits = self._asked("sample", hidden, constraints) / sampling.temperature
+        _filter(logits, sampling.top_p, sampling.min_p)
         noise = [
-            np.random.default_rng(int(seed)).gumbel(size=(samples, len(row)))
-            for seed, row in zip(np.asarray(options["seeds"]), logits, strict=True)
+            np.random.default_rng(int(seed)).gumbel(size=(sampling.samples, len(row)))
+            for seed, row in zip(sampling.seeds, logits, strict=True)
         ]
         ids = (logits[:, None] + noise).argmax(axis=2)
         log_probs = np.take_along_axis(log_softmax(logits), ids, axis=1)
-        answer = self._answer(logits, options.get("normalizer") or "")
+        answer = self._answer(logits, self.target.get("normalizer") or "")
         return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), answer)
 
-    def beam_step(
-        self,
-        hidden: ArrayLike,
-        scores: ArrayLike | None = None,
-        *,
-        beams_in: int,
-        beams_out: int,
-        lengths: ArrayLike | None = None,
-        finished: ArrayLike | None = None,
-        eos_ids: Sequence[int] = (),
-        length_alpha: float = 0.0,
-        constraints: Limits = None,
-        **target: Unpack[Target],
-    ) -> BeamStepReply:
+    def beam_step(self, hidden: ArrayLike, beams: Beams, constraints: Limits) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""
-        assert finished is None
-        assert length_alpha == 0
-        self.asked.append(("beam_step", target))
-        logits = self._logits(hidden)
-        before = np.zeros(len(logits)) if scores is None else np.asarray(scores, np.float64)
-        sums = log_softmax(logits) + before[:, None]
+        assert not beams.finished.any()
+        assert beams.length_alpha == 0
+        logits = self._asked("beam_step", hidden)
+        sums = log_softmax(logits) + beams.scores[:, None].astype(np.float64)
         sums[~np.isfinite(self._logits(hidden, constraints))] = -np.inf
         width = sums.shape[1]
-        groups = sums.reshape(-1, beams_in * width)
-        order = np.argsort(-groups, axis=1, kind="stable")[:, :beams_out]
+        groups = sums.reshape(-1, beams.beams_in * width)
+        order = np.argsort(-groups, axis=1, kind="stable")[:, : beams.beams_out]
         best = np.take_along_axis(groups, order, axis=1).astype(np.float32)
-        short = ((0, 0), (0, beams_out - order.shape[1]))
+        short = ((0, 0), (0, beams.beams_out - order.shape[1]))
         order, best = (np.pad(order, short), np.pad(best, short, constant_values=-np.inf))
         absent = ~np.isfinite(best)
         tokens = np.where(absent, -1, order % width).astype(np.int32)
         parents = np.where(absent, -1, order // width).astype(np.int32)
-        ended = np.isin(tokens, list(eos_ids))
+        ended = np.isin(tokens, list(beams.eos_ids))
         return BeamStepReply(parents, tokens, best, best, ended, self._answer(logits, "exact"))
 
+    def _asked(self, method: str, hidden: ArrayLike, constraints: Limits = None) -> Float64:
+        self.decoder.asked.append((method, self.target))
+        return self._logits(hidden, constraints)
+
     def _logits(self, hidden: ArrayLike, constraints: Constraints | None = None) -> Float64:
-        rows = as_hidden(hidden, self.weight.shape[1]).astype(np.float64)
-        logits: Float64 = rows @ self.weight.T + self.bias
+        rows = as_hidden(hidden, self.decoder.weight.shape[1]).astype(np.float64)
+        logits: Float64 = rows @ self.decoder.weight.T + self.decoder.bias
         if constraints is not None:
             sets = constraints.for_rows(len(rows))
             repeated, penalty = _mask(sets.repeated, logits.shape), sets.repetition_penalty

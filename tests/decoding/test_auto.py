@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.api.decoder import Target
 from logitsieve.api.errors import IndexUnreadable
+from logitsieve.api.keywords import Target
 from logitsieve.api.results import Answer
 from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
 from logitsieve.decoding.auto import Auto

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import BeamOptions
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import BeamOptions
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.normalizers import default_normalizer

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.api.keywords import NORMALIZER_CODES
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import EXACT, Query

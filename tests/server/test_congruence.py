@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from logitsieve.api.constraints import Constraints, IdSets
-from logitsieve.api.decoder import NORMALIZER_CODES, Decoder
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import NORMALIZER_CODES
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from tests.server.running import Running

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitsieve.api.decoder import asked_precision
+from logitsieve.api.keywords import asked_precision
 from logitsieve.cli import points
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import print_files, print_json, print_table

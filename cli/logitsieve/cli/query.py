@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import read_array
 
-from logitsieve.api.decoder import NormalizerName, Target
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import NormalizerName, Target
 from logitsieve.api.requests import checked_temperature
 from logitsieve.api.results import SampleReply, TopKReply
 from logitsieve.cli.options import KNOB, AsJson, flag, numbers, read_words

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from logitsieve.api.constraints import SETS, Constraints
-from logitsieve.api.decoder import NORMALIZER_CODES, Target, point_request
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import NORMALIZER_CODES, Target, point_request
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, RowRange
 from logitsieve.utils.wire_tensors import decode, put
 from logitsieve.v1 import decoder_pb2 as pb

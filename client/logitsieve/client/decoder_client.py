@@ -1,4 +1,4 @@
-"""The Decoder protocol over gRPC, by calls on one channel."""
+"""A decoder over gRPC, by calls on one channel."""
 
 from __future__ import annotations
 

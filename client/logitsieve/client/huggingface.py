@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
-from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target
 from logitsieve.api.requests import whole
 from logitsieve.utils.environment import require
 

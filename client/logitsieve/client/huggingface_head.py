@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 
 from logitsieve.api.constraints import Constraints, IdSets
-from logitsieve.api.decoder import Decoder, NormalizerName, SampleOptions, Target
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import NormalizerName, SampleOptions, Target
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 

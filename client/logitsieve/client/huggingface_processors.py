@@ -20,8 +20,8 @@ from transformers import LogitsProcessor
 from transformers.generation import logits_process as theirs
 
 from logitsieve.api.constraints import Constraints, IdSets
-from logitsieve.api.decoder import SampleOptions
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import SampleOptions
 from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
 
 PENALTIES = (

@@ -10,8 +10,9 @@ from typing import Any, Self, Unpack
 
 import numpy as np
 
-from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target
 from logitsieve.client.llamacpp_ahead import Drafter, PromptLookup
 from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
 from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, OutputHead

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 

@@ -1,4 +1,4 @@
-"""The Decoder protocol over any carrier of requests to a server."""
+"""A decoder over any carrier of requests to a server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from logitsieve.api.checked_decoder import Answering, CheckedDecoder
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Target
+from logitsieve.api.decoder import Answering, Decoder
+from logitsieve.api.keywords import Target
 from logitsieve.api.requests import Beams, Sampling, whole
 from logitsieve.api.results import ArrayLike
 from logitsieve.client.codec import R, fill, to_reply
@@ -68,7 +68,7 @@ class _RemoteEngine(NamedTuple):
         return self.reply(rpc, request)
 
 
-class RemoteDecoder(CheckedDecoder):
+class RemoteDecoder(Decoder):
     """The methods of a `Decoder`; subclasses carry requests to a server.
 
     Rows of float16 and bfloat16 travel unchanged, others as float32; fresh seeds are drawn here, so
@@ -87,7 +87,7 @@ class RemoteDecoder(CheckedDecoder):
         return as_wire(hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
-        """See `CheckedDecoder`."""
+        """See `Decoder`."""
         return _RemoteEngine(self._reply, target)
 
 

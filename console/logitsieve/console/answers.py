@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.api.decoder import Target
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target
 from logitsieve.api.results import Answer, Float32
 from logitsieve.console.questions import (
     LONGEST,

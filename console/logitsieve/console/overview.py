@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from logitsieve.api.decoder import DEFAULT_REQUEST
+from logitsieve.api.keywords import DEFAULT_REQUEST
 from logitsieve.console.answers import Facts
 from logitsieve.console.questions import kept_count
 from logitsieve.decoding import LocalDecoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from logitsieve.api.decoder import asked_precision
+from logitsieve.api.keywords import asked_precision
 from logitsieve.console.answers import Facts
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Target
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target
 from logitsieve.api.results import Float32
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts

@@ -1,4 +1,4 @@
-"""The public contract: the Decoder protocol, requests, results, constraints and errors.
+"""The public contract: decoders, requests, results, constraints and errors.
 
 Shape letters of all packages, at the ends of names and in brackets: B batch rows, D hidden size, V
 vocabulary or classes, K answers, and in decoders, heads and the GPU's: T targets, N draws, M ids of

@@ -1,166 +1,72 @@
-"""The protocol of in-process and remote decoders."""
+"""The methods of all decoders, in process and remote: check a request, then ask an engine."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from math import inf
-from numbers import Real
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, Unpack
+
+import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, BeamStepReply, SampleReply, ScoreReply, TopKReply
-
-AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
-
-NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
-KnobValues = tuple[tuple[str, float], ...]  # sorted by name
-
-NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z
-
-# Codes of decoder.proto's Normalizer, in the same order.
-NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerName), start=1)}
-
-
-class Target(TypedDict, total=False):
-    """Keywords of every method of a decoder: the model, and how it answers.
-
-    `model` is "name", "name@version" or "name:alias" (empty: the only one loaded).
-
-    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows that
-    reaches `min_precision` at k, rounded up to 1, 5 or 10 (beyond 10 only by proof); that proves
-    its answers (`exact`); or else that meets the build's target or, without one, is the default
-    head or proves. `knobs` override a head's stored ones, without a name the default head's.
-
-    `normalizer` is the method for log Z. None: `topk` computes none; the others choose one, which
-    the answer names.
-
-    `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
-    it of the true one, before rounding to float32. It needs a proving `normalizer`; None chooses
-    `certified` if the index has it, else `exact`.
-    """
-
-    model: str
-    head: str
-    knobs: Mapping[str, float] | None
-    min_precision: float | None
-    exact: bool
-    normalizer: NormalizerName | None
-    width: float | None
+from logitsieve.api.keywords import (
+    BeamOptions,
+    SampleOptions,
+    Target,
+    check_keywords,
+    shows_keywords,
+)
+from logitsieve.api.requests import INT32_MAX, Beams, Sampling, beams, sampling, score_targets
+from logitsieve.api.results import (
+    ArrayLike,
+    BeamStepReply,
+    Float32,
+    Int32,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
 
 
-class SampleOptions(Target, total=False):
-    """Keywords of `sample`: `Target`'s, and how to draw.
+class Answering(Protocol):
+    """An engine: the methods of `Decoder` for checked requests, except `hidden` and k of `topk`."""
 
-    Without a head and a precision the draws are proven: by `certified`, or by `exact` if the index
-    lacks it or measured it to be slower.
+    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
+        """See `Decoder.topk`."""
 
-    Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
-    probability of at least `top_p`, then ids at least `min_p` times as probable as the best.
-    Temperature 0 answers the best id.
+    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
+        """See `Decoder.score`."""
 
-    A draw depends on its row's seed (uint64 [B]), `step` and its number among the row's draws. One
-    number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
-    fresh seeds. Equal arguments, version, head and knobs draw equal ids.
+    def sample(
+        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
+    ) -> SampleReply:
+        """See `Decoder.sample`."""
 
-    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `exact`,
-    `certified` and the other heads of a sketch take little more time than their best ids, and are
-    as sure as these.
-    """
-
-    seeds: ArrayLike | None
-    step: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    log_probs: bool
+    def beam_step(
+        self, hidden: Float32, beams: Beams, constraints: Constraints | None
+    ) -> BeamStepReply:
+        """See `Decoder.beam_step`."""
 
 
-class BeamOptions(Target, total=False):
-    """Keywords of `beam_step`: `Target`'s, and the state of the hypotheses, [B] each.
-
-    `lengths` are in tokens (None: 0), `finished` None is false for all.
-    """
-
-    lengths: ArrayLike | None
-    finished: ArrayLike | None
-    eos_ids: Sequence[int]
-    length_alpha: float
-
-
-DEFAULTS: Mapping[str, Any] = {
-    "model": "",
-    "head": "",
-    "knobs": None,
-    "min_precision": None,
-    "exact": False,
-    "normalizer": None,
-    "width": None,
-    "seeds": None,
-    "step": 0,
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "log_probs": True,
-    "lengths": None,
-    "finished": None,
-    "eos_ids": (),
-    "length_alpha": 0.0,
-}
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def check_keywords(options: type, given: Mapping[str, Any]) -> None:
-    """TypeError for a keyword that the TypedDict `options` lacks."""
-    if not given.keys() <= options.__annotations__.keys():
-        unknown = ", ".join(sorted(given.keys() - options.__annotations__.keys()))
-        raise TypeError(
-            f"unknown keyword: {unknown}; allowed: {', '.join(options.__annotations__)}"
-        )
-
-
-def shows_keywords(options: type) -> Callable[[F], F]:
-    """Let help() list each keyword of `**kwargs: Unpack[options]`."""
-
-    def decorate(method: F) -> F:
-        signature = inspect.signature(method)
-        shown = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
-        shown += [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=DEFAULTS[name],
-                annotation=getattr(annotation, "__forward_arg__", annotation),
-            )
-            for name, annotation in options.__annotations__.items()
-        ]
-        method.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-        return method
-
-    return decorate
-
-
-class PointRequest(NamedTuple):
-    """A resolved target: AUTO at a precision (None: the index's own target), or a point."""
-
-    automatic: bool
-    precision: float | None
-    head: str
-    knobs: KnobValues
-    normalizer: str  # "" for none
-    width: float = inf  # nats that the interval of log Z may span
-
-
-class Decoder(Protocol):
+class Decoder(ABC):
     """Answers requests about the next tokens, for B rows of hidden size D over V ids.
 
-    Every method raises InvalidRequest naming the field at fault. Answers are exact over the ids
-    that the constraints leave.
+    Every method checks its request, and raises InvalidRequest naming the field at fault; an engine
+    answers, exactly over the ids that the constraints leave. `Target` explains the keywords.
     """
+
+    _most_ids: int = INT32_MAX  # V, if it is known
+    # Engines by the rows of a request without keywords, or by `head`, if that is the only one.
+    _usual: Mapping[int | str | None, Any] = MappingProxyType({})
+
+    @abstractmethod
+    def _rows(self, hidden: ArrayLike) -> Float32:
+        """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
+
+    @abstractmethod
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
+        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
 
     @shows_keywords(Target)
     def topk(
@@ -171,10 +77,25 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """Return the k best tokens of each row of `hidden` [B, D] or [D].
+        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
 
-        A `normalizer` adds log Z, of the ids that the constraints leave.
+        A `normalizer` adds log Z of the ids that the constraints leave, a `width` in nats also its
+        proven interval.
         """
+        if constraints is None and type(hidden) is np.ndarray and hidden.ndim and len(target) < 2:
+            engine = self._usual.get(target.get("head") if target else len(hidden))
+            if engine is not None:  # most calls: the rest would take longer than the answer
+                found = engine.enter(hidden, k)
+                if type(found) is TopKReply:
+                    return found
+                if found is not None:
+                    reply: TopKReply = engine.finished(found, hidden, k)
+                    return reply
+        if target:
+            check_keywords(Target, target)
+        if type(hidden) is not np.ndarray or hidden.ndim != 2:
+            hidden = self._rows(hidden)
+        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
 
     @shows_keywords(Target)
     def score(
@@ -185,7 +106,14 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Return log-probabilities of `targets`, [B, T] or [B], as constrained."""
+        """Return log-probabilities of `targets`, ids [B, T] or [B], under the `constraints`.
+
+        `width` bounds their error in nats; a `normalizer` is chosen if absent.
+        """
+        check_keywords(Target, target)
+        hidden = self._rows(hidden)
+        ready = score_targets(targets, len(hidden))
+        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
 
     @shows_keywords(SampleOptions)
     def sample(
@@ -196,7 +124,14 @@ class Decoder(Protocol):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """Draw `samples` ids a row from softmax(logits / temperature); see `SampleOptions`."""
+        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
+
+        `SampleOptions` explains filters, seeds and log-probabilities. By default draws are proven.
+        """
+        hidden = self._rows(hidden)
+        ready = sampling(len(hidden), samples, options)
+        engine = self.engine_for(options, len(hidden), 1, draws=True)
+        return engine.sample(hidden, ready, constraints)
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -218,65 +153,7 @@ class Decoder(Protocol):
         Ranked by score / ((5 + length) / 6)^length_alpha, ties by parent, then logit, then id. If a
         proven interval of log Z leaves an order open, a narrower one settles it.
         """
-
-
-def asked_precision(
-    head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
-) -> float | None:
-    """Return the precision for AUTO (1: a proof, None: the index's target) or InvalidRequest."""
-    if type(exact) is not bool:
-        raise InvalidRequest("exact", repr(exact), "True or False")
-    if min_precision is not None:
-        real = isinstance(min_precision, (float, Real)) and not isinstance(min_precision, bool)
-        if not real or not 0 < min_precision <= 1:
-            raise InvalidRequest("min_precision", repr(min_precision), "a number in (0, 1]")
-        if exact:
-            raise InvalidRequest("min_precision", min_precision, "none beside exact")
-    if head not in ("", AUTO):
-        allowed = f"{AUTO!r}, or none, beside min_precision or exact"
-        raise InvalidRequest("head", repr(head), allowed)
-    if knobs:
-        raise InvalidRequest("knobs", f"{knobs!r:.80}", "none: AUTO chooses them")
-    if exact:
-        return 1.0
-    return None if min_precision is None else float(min_precision)
-
-
-def asked_width(width: float | None) -> float:
-    """Return the nats that log Z's interval may span, infinity for None; or InvalidRequest."""
-    return inf if width is None else number("width", width, NARROWEST, WIDEST)
-
-
-def number(field: str, value: Any, low: float, high: float) -> float:
-    """Return `value` as a float between `low` and `high`; or InvalidRequest."""
-    if type(value) is float and low <= value <= high:
-        return value
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not low <= value <= high:
-        raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
-    return float(value)
-
-
-DEFAULT_REQUEST = PointRequest(True, None, "", (), "")
-
-
-def point_request(target: Target) -> PointRequest:
-    """Resolve the keywords of a request to a point; or InvalidRequest."""
-    if not target:
-        return DEFAULT_REQUEST
-    head, knobs = target.get("head", ""), target.get("knobs")
-    precision, exact = target.get("min_precision"), target.get("exact", False)
-    log_z = target.get("normalizer") or "", asked_width(target.get("width"))
-    if precision is not None or exact is not False or head == AUTO:
-        return PointRequest(True, asked_precision(head, knobs, precision, exact), "", (), *log_z)
-    if head or knobs:
-        return PointRequest(False, None, head, knob_values(knobs), *log_z)
-    return PointRequest(True, None, "", (), *log_z)
-
-
-def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:
-    """Sort knobs by name; InvalidRequest unless each is a number."""
-    try:
-        return tuple(sorted((str(name), float(value)) for name, value in (knobs or {}).items()))
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest("knobs", f"{knobs!r:.80}", "a number for each knob's name") from error
+        hidden = self._rows(hidden)
+        ready = beams(len(hidden), scores, beams_in, beams_out, options)
+        k = min(ready.beams_out, self._most_ids)
+        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)

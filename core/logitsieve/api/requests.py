@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logitsieve.api.decoder import DEFAULTS, BeamOptions, SampleOptions, check_keywords, number
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import DEFAULTS, BeamOptions, SampleOptions, check_keywords, number
 from logitsieve.api.results import ArrayLike, Bool, Float32, Int32, UInt64
 
 MOST_SAMPLES = 1 << 20  # draws per row in one request

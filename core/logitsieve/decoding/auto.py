@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.api.errors import InvalidKnob
+from logitsieve.api.keywords import KnobValues, PointRequest
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads import HEADS

@@ -6,10 +6,10 @@ from math import inf, isfinite
 
 import numpy as np
 
-from logitsieve.api.checked_decoder import CheckedDecoder
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import KnobValues, Target, point_request
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
+from logitsieve.api.keywords import KnobValues, Target, point_request
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, proving_draws, read_auto
 from logitsieve.decoding.engine import Engine
@@ -24,7 +24,7 @@ CHOICES_KEPT = 256
 MANY_ROWS = 256  # beyond which a call is long
 
 
-class LocalDecoder(CheckedDecoder):
+class LocalDecoder(Decoder):
     """Answers from one open index. Thread-safe. IndexUnreadable for a bad calibration.json."""
 
     def __init__(self, index: Index, *, name: str = "") -> None:
@@ -58,7 +58,7 @@ class LocalDecoder(CheckedDecoder):
         return self._engine.rows(self.index, hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:
-        """See `CheckedDecoder`."""
+        """See `Decoder`."""
         auto = self.auto
         if not target and not draws:  # a faster way to the same
             engine = self._chosen(auto.batch(rows), 0, None, "", inf)

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from logitsieve.api.checked_decoder import Answering, CheckedDecoder
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Target
+from logitsieve.api.decoder import Answering, Decoder
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -21,6 +20,7 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
+from logitsieve.api.keywords import Target
 from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
@@ -63,7 +63,7 @@ Missing = Literal["refuse", "answer"]
 CALLS_AT_ONCE = 8  # per shard
 
 
-class ShardedDecoder(CheckedDecoder):
+class ShardedDecoder(Decoder):
     """Answers from shards, asked in parallel. Thread-safe.
 
     InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. An
@@ -85,7 +85,7 @@ class ShardedDecoder(CheckedDecoder):
         return as_hidden(hidden)
 
     def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
-        """See `CheckedDecoder`."""
+        """See `Decoder`."""
         return ShardedEngine(self, target)
 
     def ask(

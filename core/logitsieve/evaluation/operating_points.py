@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from logitsieve.api.decoder import KnobValues
+from logitsieve.api.keywords import KnobValues
 
 KS = (1, 5, 10)  # P@k is measured at these; any k counts as the next one
 BEYOND = 0  # the class of larger k: not measured, so only a proof meets a precision

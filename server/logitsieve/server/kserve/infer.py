@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from tritonclient.grpc import service_pb2 as kserve
 
-from logitsieve.api.decoder import NORMALIZER_CODES
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import NORMALIZER_CODES
 from logitsieve.server.rpc.decoder_service import Write
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode

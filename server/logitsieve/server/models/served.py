@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.decoder import PointRequest
 from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.api.keywords import PointRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.local_decoder import CHOICES_KEPT

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 
-from logitsieve.api.decoder import KnobValues
+from logitsieve.api.keywords import KnobValues
 from logitsieve.decoding import ShardedDecoder
 from logitsieve.decoding.auto import Auto
 from logitsieve.decoding.local_decoder import ENGINES_KEPT

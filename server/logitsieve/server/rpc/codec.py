@@ -8,14 +8,14 @@ from typing import Any, cast
 import numpy as np
 
 from logitsieve.api.constraints import SETS, Constraints, IdSets
-from logitsieve.api.decoder import (
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import (
     AUTO,
     NORMALIZER_CODES,
     PointRequest,
     asked_precision,
     asked_width,
 )
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ANSWER_COLUMNS
 from logitsieve.utils.wire_tensors import CODES, DType, decode
 from logitsieve.v1 import decoder_pb2 as pb

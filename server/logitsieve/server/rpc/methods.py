@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import BeamOptions, SampleOptions
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import Float32
 from logitsieve.decoding.normalizers import STEPPING

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from logitsieve.api.checked_decoder import Answering
+from logitsieve.api.decoder import Answering
 from logitsieve.server.config import ANSWER_BYTES
 from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
