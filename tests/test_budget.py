@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 328,
-    "lines of source": 42_517,
-    "lines of core/": 18_276,
-    "lines of tests/": 44_341,
+    "lines of source": 42_460,
+    "lines of core/": 18_214,
+    "lines of tests/": 44_326,
     "lines of benchmarks/": 7_882,
 }
 LONGEST = 70  # lines of a function of the source
