@@ -37,8 +37,8 @@ FOLDERS = (
     "client/logitsieve/client", "core/logitsieve/decoding", "core/logitsieve/evaluation",
     "core/logitsieve/heads", "core/logitsieve/index", f"{KERNELS}/intervals",
     f"{KERNELS}/sampling", f"{KERNELS}/screen", f"{KERNELS}/sketch", f"{KERNELS}/topk",
-    "server/logitsieve/server/models", "server/logitsieve/server/precision",
-    "server/logitsieve/server/scheduling", "server/logitsieve/server/security",
+    "server/logitsieve/server/models", "server/logitsieve/server/precision.py",
+    "server/logitsieve/server/scheduling", "server/logitsieve/server/security.py",
     "training/logitsieve/training/losses",
 )  # fmt: skip
 WARM = "numpy", "numba", "logitsieve.kernels.sketch.sketch"
@@ -267,13 +267,15 @@ def passes(mutant: Mutant, tests: Sequence[Path]) -> bool:
 
 
 def files() -> list[Path]:
-    return sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
+    patterns = (place if place.endswith(".py") else f"{place}/**/*.py" for place in FOLDERS)
+    return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
 def tests_of(path: Path) -> list[Path]:
     """Return the files of tests that begin with a file's name, or else all of its folder."""
     folder = next(Path(folder) for folder in FOLDERS if path.is_relative_to(ROOT / folder))
     tests = ROOT / "tests" / Path(*folder.parts[folder.parts.index("logitsieve") + 1 :])
+    tests = tests.parent if tests.suffix else tests
     return sorted(tests.glob(f"**/test_{path.stem}*.py")) or [tests]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.server.security.secrets import SCOPES, read_tokens
+from logitsieve.server.security import SCOPES, read_tokens
 from tests.attacks.tally import Tally
 
 FILES, LINES = 50, 8

@@ -16,7 +16,7 @@ from logitsieve.completions.engine import Engine, steady_sequences
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.http.listener import Listener
-from logitsieve.server.security.secrets import Tokens
+from logitsieve.server.security import Tokens
 from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import CHAT, Make
 from tests.server.conftest import loop as loop

@@ -15,7 +15,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.http.application import ServerView, application
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.security.secrets import Tokens
+from logitsieve.server.security import Tokens
 from tests.server.conftest import loop as loop
 from tests.server.conftest import measured as measured
 from tests.server.conftest import measured_models as measured_models

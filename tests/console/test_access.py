@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from logitsieve.console import access
 from logitsieve.console.access import COOKIE
 from logitsieve.server.models.routes import Routes
-from logitsieve.server.security.secrets import Tokens
+from logitsieve.server.security import Tokens
 from tests.console.conftest import shown
 from tests.server.materials import write_tokens
 

@@ -12,7 +12,7 @@ import pytest
 
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.models.routes import Routes
-from logitsieve.server.security.secrets import Tokens
+from logitsieve.server.security import Tokens
 from tests.console.conftest import HOSTILE, shown
 from tests.server.materials import write_tokens
 from tests.server.running import Loop, Running

@@ -8,7 +8,7 @@ from logitsieve.api.errors import DeadlineExceeded, ModelNotFound, Overloaded, U
 from logitsieve.console.desk import AT_ONCE, MOST_WAITING, Desk
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.models.routes import Routes
-from logitsieve.server.precision.shadow import NICE
+from logitsieve.server.precision import NICE
 from tests.server.running import WAIT_S
 
 

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from logitsieve.server.metrics import Devices, Metrics
-from logitsieve.server.precision.precision_metrics import PrecisionMetrics
+from logitsieve.server.precision import PrecisionMetrics
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.monitoring import (
     ALERTS,

@@ -12,7 +12,7 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.precision.shadow import Shadow
+from logitsieve.server.precision import Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.models_service import AdminService, ModelsService

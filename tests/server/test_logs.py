@@ -14,7 +14,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import open_index
 from logitsieve.server.logs import FAILED, INCIDENT, PER_SECOND, FewFailures, configure, event
 from logitsieve.server.rpc.status import to_status
-from logitsieve.server.security.secrets import ReloadingFile, read_tokens
+from logitsieve.server.security import ReloadingFile, read_tokens
 from tests.server.materials import damage, write_tokens
 from tests.server.messages import GOOD, changed, error_of
 from tests.server.running import WAIT_S, Loop, Running, administered, config_of, write_model

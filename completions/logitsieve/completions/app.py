@@ -28,9 +28,8 @@ from logitsieve.completions.errors import error_object, failure
 from logitsieve.completions.fields import Asked
 from logitsieve.completions.metrics import Metrics
 from logitsieve.llamacpp import LlamaContext, render_chat
-from logitsieve.server.http.application import LocalNames
-from logitsieve.server.http.requests import read_json
-from logitsieve.server.security.secrets import HEADER, READ, Tokens
+from logitsieve.server.http.application import LocalNames, read_json
+from logitsieve.server.security import HEADER, READ, Tokens
 
 MOST_JSON = 32 << 20  # bytes of a request
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from logitsieve.api.errors import LogitsieveError
-from logitsieve.server.http.requests import http_failure
+from logitsieve.server.http.application import http_failure
 
 TYPES = {
     401: "authentication_error",

@@ -17,7 +17,7 @@ from logitsieve.completions.engine import Engine, steady_sequences
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.logs import configure, event
 from logitsieve.server.rpc.ports import address, taken
-from logitsieve.server.security.secrets import Tokens, http_tls, keep_renewing
+from logitsieve.server.security import Tokens, http_tls, keep_renewing
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)

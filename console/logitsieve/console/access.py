@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 
 from logitsieve.api.errors import PermissionDenied, ServiceError
-from logitsieve.server.security.secrets import CONSOLE, HEADER, Tokens
+from logitsieve.server.security import CONSOLE, HEADER, Tokens
 
 COOKIE = "logitsieve_console"
 MOST_FORM = 4 << 10  # bytes

@@ -18,8 +18,7 @@ from logitsieve.console.overview import overview_facts, unloaded_versions
 from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.http.application import ServerView
-from logitsieve.server.http.requests import read_json
+from logitsieve.server.http.application import ServerView, read_json
 
 MOST_JSON = 1 << 20  # bytes of a question
 

@@ -20,8 +20,7 @@ from logitsieve.api.errors import ServiceError
 from logitsieve.console.access import MOST_FORM, ConsoleAccess
 from logitsieve.console.api import Api
 from logitsieve.console.desk import ANSWER_S, Desk
-from logitsieve.server.http.application import PLAIN, ServerView
-from logitsieve.server.http.requests import http_failure, read_body
+from logitsieve.server.http.application import PLAIN, ServerView, http_failure, read_body
 
 HERE = Path(__file__).parent
 # Against hostile words: no other host, inline script, style or frame

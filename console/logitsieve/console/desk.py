@@ -10,7 +10,7 @@ from typing import TypeVar
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.models.routes import Routes
-from logitsieve.server.precision.shadow import step_back
+from logitsieve.server.precision import step_back
 
 AT_ONCE = 2
 MOST_WAITING = 6  # and computing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -24,18 +25,16 @@ from logitsieve.server.http.application import Console, ServerView, application,
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
-from logitsieve.server.memory import return_memory
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.precision.precision_metrics import PrecisionMetrics
-from logitsieve.server.precision.shadow import Shadow
+from logitsieve.server.precision import PrecisionMetrics, Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
-from logitsieve.server.security.secrets import ADMIN, READ, Tokens, http_tls, keep_renewing
+from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
 from logitsieve.utils.environment import is_loopback, require
 from logitsieve.utils.options import Progress, no_progress
 
@@ -46,6 +45,10 @@ log = logging.getLogger(__name__)
 
 LAST_S = 3.0  # after `drain_s`; then the process ends, whatever still runs
 SIGNALS = signal.SIGTERM, signal.SIGINT
+# Of glibc's malloc.h. Once set, the thresholds do not grow with freed blocks.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+LARGE = 1 << 20  # bytes
+ARENAS = 2
 
 ProgressShown = Callable[[], AbstractContextManager[Progress]]
 
@@ -213,8 +216,17 @@ def serve(
     entered while versions load.
     """
     configure(config.log_format, config.log_level)
-    return_memory()
+    _return_memory()
     uvloop.run(_serve(config, progress, repository))
+
+
+def _return_memory() -> None:
+    """Return large blocks when they are freed, and keep few arenas; only with glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for name, value in ((M_MMAP_THRESHOLD, LARGE), (M_TRIM_THRESHOLD, LARGE)):
+            mallopt(name, value)
+        mallopt(M_ARENA_MAX, ARENAS)
 
 
 async def _serve(

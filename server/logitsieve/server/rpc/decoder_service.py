@@ -15,10 +15,10 @@ from logitsieve.decoding.auto import proving_draws
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.precision.shadow import Shadow
+from logitsieve.server.precision import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
 from logitsieve.server.rpc.handlers import unary
-from logitsieve.server.rpc.intake import expect
+from logitsieve.server.rpc.interceptors import expect
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor

@@ -14,9 +14,8 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_refle
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.rpc.access import Access
-from logitsieve.server.rpc.intake import HEALTH, Intake
-from logitsieve.server.security.secrets import READ, Tokens, certificates
+from logitsieve.server.rpc.interceptors import HEALTH, Access, Intake
+from logitsieve.server.security import READ, Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ import grpc
 from logitsieve.api.errors import InvalidRequest, Overloaded, ServiceError, Unavailable
 from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.access import CHECK
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, told
-from logitsieve.server.rpc.intake import HELD, INTAKE, RETRY_S
+from logitsieve.server.rpc.interceptors import CHECK, HELD, INTAKE, RETRY_S
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb

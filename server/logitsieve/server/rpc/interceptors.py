@@ -1,4 +1,4 @@
-"""A limit on the bytes of requests and replies in memory: calls beyond it wait, unread."""
+"""What a call passes before it is read: the check of its token, and a limit on bytes in memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 
-from logitsieve.api.errors import Overloaded
+from logitsieve.api.errors import Overloaded, ServiceError
+from logitsieve.server.metrics import UNKNOWN, Call, Metrics
+from logitsieve.server.rpc.handlers import failed
 from logitsieve.server.rpc.status import ending, to_status
+from logitsieve.server.security import HEADER, Tokens
 
 COPIES = 2  # of a message: gRPC's bytes, and ours or arrays
 MOST_WAITING = 1000  # calls that wait to be read; gRPC holds about 64 KiB of each
@@ -23,8 +27,9 @@ HEALTH = "/grpc.health.v1.Health/"
 class Intake(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library is untyped
     """Lets calls be read, oldest first, while messages fit `most` bytes; one always fits.
 
-    A unary call counts as the `longest` message until it has been read, a message of a stream from
-    then on, each with the largest `reply` until it is known. A byte counts as COPIES.
+    Others wait, unread. A unary call counts as the `longest` message until it has been read, a
+    message of a stream from then on, each with the largest `reply` until it is known. A byte
+    counts as COPIES.
     """
 
     def __init__(self, most: int, longest: int, reply: int = 0) -> None:
@@ -109,3 +114,32 @@ def expect(size: int) -> None:
     """Count this task's message and its reply as `size` bytes."""
     if (held := HELD.get()) is not None:
         held.shrink(size)
+
+
+# Of a stream: raises a ServiceError once its token is no longer good.
+CHECK: ContextVar[Callable[[], None]] = ContextVar("check", default=lambda: None)
+
+
+class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library is untyped
+    """Passes health checks, and calls with a token of the port's scope."""
+
+    def __init__(self, tokens: Tokens, scope: str, metrics: Metrics) -> None:
+        self._tokens, self._scope, self._metrics = tokens, scope, metrics
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], details: Any
+    ) -> grpc.RpcMethodHandler | None:
+        handler: grpc.RpcMethodHandler | None = await continuation(details)
+        if details.method.startswith(HEALTH):
+            return handler
+        metadata = details.invocation_metadata or ()
+        header = next((str(value) for key, value in metadata if key == HEADER), "")
+        check = partial(self._tokens.check, header, self._scope)
+        try:
+            check()
+        except ServiceError as error:
+            # A method name is a label only if the method exists.
+            rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
+            return ending(failed(error, Call(rpc), self._metrics))
+        CHECK.set(check)
+        return handler

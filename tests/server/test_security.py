@@ -10,7 +10,7 @@ from cryptography import x509
 
 from logitsieve.api.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from logitsieve.server import ServeConfig
-from logitsieve.server.security.secrets import (
+from logitsieve.server.security import (
     ADMIN,
     READ,
     ReloadingFile,

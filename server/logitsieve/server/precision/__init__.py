@@ -1,1 +1,0 @@
-"""Precision of live answers, and what AUTO does about it."""

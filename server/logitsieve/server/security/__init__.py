@@ -1,1 +1,0 @@
-"""Tokens, certificates and the access checks."""
