@@ -22,7 +22,7 @@ import grpc
 
 from benchmarks.load.clients import CHANNELS, LOCAL, Plan, Result, answer, requests, result_of
 from logitsieve.api.errors import Overloaded
-from logitsieve.client.throttle import MARK, Throttle
+from logitsieve.client.connection import MARK, Throttle
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 

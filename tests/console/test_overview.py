@@ -1,12 +1,22 @@
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from logitsieve.api.results import Answer
-from logitsieve.console.overview import live_facts, model_facts, overview_facts, unloaded_versions
+from logitsieve.console.overview import (
+    chosen_facts,
+    live_facts,
+    model_facts,
+    overview_facts,
+    points_facts,
+    unloaded_versions,
+)
+from logitsieve.decoding import LocalDecoder
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.routes import Routes, Version
 from tests.console.conftest import KEPT
+from tests.refusals import refused
 from tests.synthetic import make_hidden
 
 
@@ -57,3 +67,40 @@ def test_live_counts(routes: Routes) -> None:
 
 def answer_of(routes: Routes) -> Answer:
     return routes.served("demo@1").whole.topk(make_hidden(3), 2).answer
+
+
+def test_points_and_their_frontier(demo: LocalDecoder) -> None:
+    facts = points_facts(demo)
+    assert [point["head"] for point in facts["points"]] == [
+        *("exact", "certified", "screen", "screen", "screen")
+    ]
+    assert facts["batches"] == [1, 8, 64]
+    # Fastest first; the one with five probes is slower and less precise than another.
+    assert facts["frontier"][1][1] == [2, 3, 1]
+    assert facts["target"] == {1: 0.95}
+    assert facts["elsewhere"] == ""
+    for precision, k, field in ((2.0, 1, "min_precision"), (0.9, 0, "k")):
+        with refused(field):
+            chosen_facts(demo, precision, k)
+
+
+@pytest.mark.parametrize(
+    ("precision", "head", "probes"),
+    [(None, "screen", 3), (0.5, "screen", 1), (0.985, "screen", 3), (1.0, "certified", None)],
+)
+def test_what_auto_takes(
+    demo: LocalDecoder, precision: float | None, head: str, probes: int | None
+) -> None:
+    for chosen in chosen_facts(demo, precision, 1)["chosen"]:
+        assert (chosen["head"], chosen["knobs"].get("probes")) == (head, probes)
+        engine = demo.engine_for(
+            {} if precision is None else {"min_precision": precision}, chosen["rows"], 1
+        )
+        assert (engine.head, engine.knobs) == (chosen["head"], chosen["knobs"])
+        assert chosen["us_per_row"] > 0
+
+
+def test_an_index_without_points(bare: LocalDecoder) -> None:
+    facts = points_facts(bare)
+    assert (facts["points"], facts["frontier"], facts["heldout_rows"]) == ([], {}, None)
+    assert chosen_facts(bare, None, 1)["chosen"][0]["head"] == "exact"

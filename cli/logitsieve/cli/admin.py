@@ -10,7 +10,7 @@ import typer
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import AsJson, flag
 from logitsieve.cli.output import print_json, shown
-from logitsieve.cli.server_options import TIMEOUT, ServerOptions
+from logitsieve.cli.query import TIMEOUT, ServerOptions
 from logitsieve.client import AdminClient, ModelInfo
 from logitsieve.client.admin import drain_seconds
 from logitsieve.client.connection import seconds

@@ -8,11 +8,11 @@ import typer
 
 from logitsieve.cli.options import AsJson
 from logitsieve.cli.output import print_json, print_table
-from logitsieve.ray.serving.options import RayOptions
+from logitsieve.ray.options import RayOptions
 from logitsieve.server.config import ServeConfig
 
 if TYPE_CHECKING:
-    from logitsieve.ray.serving.deployment import Status
+    from logitsieve.ray.deployment import Status
 
 Action = Literal["up", "status", "down"]
 
@@ -37,7 +37,7 @@ def command(
 
     Example: logitsieve ray up --models models-4 --replicas 2 --serve-on ingress
     """
-    from logitsieve.ray.serving.deployment import connect, deploy, remove, status_of
+    from logitsieve.ray.deployment import connect, deploy, remove, status_of
 
     connect(address)
     if action == "up":

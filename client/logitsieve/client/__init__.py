@@ -2,8 +2,13 @@
 
 from logitsieve.client.admin import AdminClient, AsyncAdminClient
 from logitsieve.client.connection import Tls
-from logitsieve.client.decoder_client import AsyncDecoderClient, DecoderClient
-from logitsieve.client.models import Limits, ModelInfo, PointInfo
+from logitsieve.client.decoder_client import (
+    AsyncDecoderClient,
+    DecoderClient,
+    Limits,
+    ModelInfo,
+    PointInfo,
+)
 from logitsieve.client.stream import AsyncDecodeStream, DecodeStream
 
 __all__ = [

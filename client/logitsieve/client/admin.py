@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.connection import AsyncConnection, BlockingConnection, Connection, Tls
-from logitsieve.client.models import ModelInfo, model_info
+from logitsieve.client.decoder_client import ModelInfo, model_info
 from logitsieve.client.remote_decoder import awaited
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import AdminStub

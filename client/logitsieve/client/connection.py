@@ -1,4 +1,4 @@
-"""A channel to a server: TLS, token, timeout, our exceptions."""
+"""A channel to a server: TLS, token, timeout, a limit on calls in flight, our exceptions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,64 @@ from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from numbers import Real
 from pathlib import Path
+from threading import Lock
+from time import monotonic
 from typing import Any, Self, TypeVar, cast
 
 import grpc
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.client.errors import to_exception
-from logitsieve.client.throttle import MARK, Throttle
 from logitsieve.utils.deadline import time_left
 from logitsieve.utils.environment import is_loopback
 from logitsieve.v1.rpcs import TIMEOUT
 
 MAX_TIMEOUT_S = 3600.0
-Metadata = Sequence[tuple[str, str | bytes]]
+MARK = 0.25  # share of its time that a call may wait; servers refuse from a half
+CUT = 0.9
+CUT_S = 0.05  # between two cuts: waits come in crowds
+LEAST = 8  # the lowest limit
+RETRY_S = 0.1
 
+Metadata = Sequence[tuple[str, str | bytes]]
 T = TypeVar("T")
 Awaiting = Coroutine[Any, Any, T]
+
+
+class Throttle:
+    """Holds calls back while servers are crowded; thread-safe.
+
+    Refusing a call costs a server nearly as much as answering it. So a client limits its calls in
+    flight, like TCP's window: the limit grows with answers, and shrinks when a call is refused or
+    waits long. There is none before. Jacobson (1988), Congestion avoidance; RFC 3168.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._lock = clock, Lock()
+        self._cut_at = -inf
+        self.limit = inf
+        self.in_flight = 0
+
+    def enter(self) -> None:
+        """Count a call until it `leave`s; Overloaded if it is held back."""
+        with self._lock:
+            if self.in_flight >= self.limit:
+                reason = f"held back here, with {self.in_flight} in flight: servers are crowded"
+                raise Overloaded(reason, RETRY_S)
+            self.in_flight += 1
+
+    def leave(self, crowded: bool) -> None:
+        """Count the end of a call; `crowded`: it was refused, late, or waited long."""
+        with self._lock:
+            if not crowded:
+                self.limit += 1 / self.limit
+            elif (now := self._clock()) >= self._cut_at + CUT_S:
+                self._cut_at = now
+                self.limit = max(LEAST, CUT * min(self.limit, self.in_flight))
+            self.in_flight -= 1
 
 
 @dataclass(frozen=True, kw_only=True)

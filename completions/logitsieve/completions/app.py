@@ -12,7 +12,8 @@ from functools import partial
 from time import monotonic, time
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,11 +23,9 @@ from starlette.routing import Route
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.completions import fields
-from logitsieve.completions.answers import Answer, Choice, Speller
+from logitsieve.completions.answers import Answer, Choice, Speller, error_object, failure
 from logitsieve.completions.engine import Engine, Piece, Task
-from logitsieve.completions.errors import error_object, failure
 from logitsieve.completions.fields import Asked
-from logitsieve.completions.metrics import Metrics
 from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.server.http.application import LocalNames, read_json
 from logitsieve.server.security import HEADER, READ, Tokens
@@ -266,3 +265,29 @@ class Call:
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, allow_nan=False)}\n\n"
+
+
+class Metrics:
+    def __init__(self, engine: Engine) -> None:
+        registry = self._registry = CollectorRegistry()
+        prefix = "logitsieve_completions"
+        self.answered = Counter(
+            f"{prefix}_requests", "Requests answered.", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(f"{prefix}_seconds", "Seconds of completions.", registry=registry)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "running": ("Prompts and continuations being decoded.", lambda: len(engine.running)),
+            "waiting": ("Prompts that wait.", lambda: len(engine.waiting)),
+        }
+        counts: dict[str, tuple[str, Callable[[], float]]] = {
+            "prompt_tokens_total": ("Tokens of prompts.", lambda: engine.prompt_tokens),
+            "tokens_total": ("Tokens chosen.", lambda: engine.tokens),
+            "rows_total": ("Exact logits computed.", lambda: engine.scanned),
+            "drafted_total": ("Tokens read before they were chosen.", lambda: engine.drafted),
+            "accepted_total": ("Of these, the ones that were chosen.", lambda: engine.accepted),
+        }
+        for name, (text, value) in {**gauges, **counts}.items():
+            Gauge(f"{prefix}_{name}", text, registry=registry).set_function(value)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

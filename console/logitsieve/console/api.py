@@ -4,25 +4,82 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.console import answers, points, why_not
-from logitsieve.console.desk import Desk
-from logitsieve.console.overview import overview_facts, unloaded_versions
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from logitsieve.console import answers
+from logitsieve.console.overview import (
+    chosen_facts,
+    overview_facts,
+    points_facts,
+    unloaded_versions,
+)
 from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.http.application import ServerView, read_json
+from logitsieve.server.models.routes import Routes
+from logitsieve.server.precision import step_back
 
 MOST_JSON = 1 << 20  # bytes of a question
+AT_ONCE = 2
+MOST_WAITING = 6  # and computing
+RETRY_S = 1.0
+ANSWER_S = 4.0  # less than the port's patience, so the reason reaches the browser
 
+T = TypeVar("T")
+Admit = Callable[[float | None], object]
 Answering = Callable[[LocalDecoder, Any, Question, ServeConfig], dict[str, Any]]
+
+
+class Desk:
+    """Computes on loaded versions in two threads of lower priority; `admit` may refuse it."""
+
+    def __init__(
+        self, routes: Callable[[], Routes], admit: Admit, answer_s: float = ANSWER_S
+    ) -> None:
+        self.routes, self._admit, self._answer_s = routes, admit, answer_s
+        self._pool = ThreadPoolExecutor(AT_ONCE, "logitsieve-console", initializer=step_back)
+        self._waiting, self._closed = 0, False
+
+    async def run(self, work: Callable[[LocalDecoder], T], model: str) -> T:
+        """Return `work` on the decoder of `model`.
+
+        ModelNotFound or Unavailable if it is not loaded; Overloaded; DeadlineExceeded.
+        """
+        if self._closed:
+            raise Unavailable("the server is stopping")
+        served = self.routes().served(model)
+        self._admit(self._answer_s)
+        if self._waiting >= MOST_WAITING:
+            raise Overloaded(f"the console computes {AT_ONCE} answers at once", RETRY_S)
+
+        def leased() -> T:
+            with served.leases:
+                return work(served.whole)
+
+        self._waiting += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, leased)
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self._answer_s)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no answer within {self._answer_s:g} s") from error
+
+    def _done(self, future: asyncio.Future[T]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # marks it as seen
+
+    def close(self) -> None:
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
 
 
 class Api:
@@ -38,7 +95,7 @@ class Api:
         post: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "top": partial(self.answer, answers.top),
             "draws": partial(self.answer, answers.draws),
-            "why-not": partial(self.answer, why_not.why_not),
+            "why-not": partial(self.answer, answers.why_not),
         }
         return [
             Route(f"/api/{name}", _as_json(endpoint), methods=[method])
@@ -52,12 +109,12 @@ class Api:
         return overview_facts(routes, view.registry, view.ready(), unloaded)
 
     async def points(self, request: Request) -> Any:
-        return await self._on_model(request, points.points_facts)
+        return await self._on_model(request, points_facts)
 
     async def chosen(self, request: Request) -> Any:
         precision = _number(request, "min_precision", float, None)
         k = _number(request, "k", int, 1)
-        return await self._on_model(request, lambda one: points.chosen_facts(one, precision, k))
+        return await self._on_model(request, lambda one: chosen_facts(one, precision, k))
 
     async def answer(self, answering: Answering, request: Request) -> Any:
         question = await _read_question(request)

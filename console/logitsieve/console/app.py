@@ -18,8 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from logitsieve.api.errors import ServiceError
 from logitsieve.console.access import MOST_FORM, ConsoleAccess
-from logitsieve.console.api import Api
-from logitsieve.console.desk import ANSWER_S, Desk
+from logitsieve.console.api import ANSWER_S, Api, Desk
 from logitsieve.server.http.application import PLAIN, ServerView, http_failure, read_body
 
 HERE = Path(__file__).parent

@@ -18,8 +18,8 @@ from logitsieve.index_builder.workers import Shared, Workers
 from tests.index_builder.building import build_small, files, judged
 
 pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
+from logitsieve.ray import building as module
 from logitsieve.ray.building import RayExecutor, RayFailed
-from logitsieve.ray.building import executor as module
 
 pytestmark = pytest.mark.ray
 ROWS = np.arange(40.0).reshape(10, 4)

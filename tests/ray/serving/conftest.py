@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.client import DecoderClient
 from logitsieve.index import split_index
-from logitsieve.ray.serving.options import RayOptions
+from logitsieve.ray.options import RayOptions
 from logitsieve.server.config import ServeConfig
 from tests.ray.conftest import INGRESS
 from tests.server.running import lasting_port
@@ -26,7 +26,7 @@ class Deployed(NamedTuple):
 
     def up(self, **changes: Any) -> Any:
         """Deploy, or again."""
-        deployment = pytest.importorskip("logitsieve.ray.serving.deployment")
+        deployment = pytest.importorskip("logitsieve.ray.deployment")
         options: dict[str, Any] = {"cpus": 0.1, "serve_on": INGRESS, "patience_s": 3.0}
         options |= {"missing": "answer"}
         return deployment.deploy(self.config, RayOptions(**options | changes))

@@ -14,7 +14,7 @@ from logitsieve.api.results import (
     ScoreReply,
     TopKReply,
 )
-from logitsieve.client.codec import to_reply
+from logitsieve.client.remote_decoder import to_reply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server.models.served import origin_of
 from logitsieve.server.rpc.codec import to_decode_response, to_response

@@ -15,7 +15,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
 from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.index import Index, open_index
-from logitsieve.ray.serving.remote import RayShardDecoder
+from logitsieve.ray.remote import RayShardDecoder
 from logitsieve.server import ServeConfig
 from logitsieve.server.kserve.infer import KINDS
 from logitsieve.server.rpc.methods import METHODS

@@ -16,9 +16,9 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import LogitsieveError
 from logitsieve.decoding import Shard, ShardedDecoder
 from logitsieve.index import Index
-from logitsieve.ray.serving.options import RayOptions
-from logitsieve.ray.serving.remote import RayShardDecoder
-from logitsieve.ray.serving.shards import app_names, handle_of, run_shards, running
+from logitsieve.ray.options import RayOptions
+from logitsieve.ray.remote import RayShardDecoder
+from logitsieve.ray.shards import app_names, handle_of, run_shards, running
 from logitsieve.server.app import create_server
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.logs import configure

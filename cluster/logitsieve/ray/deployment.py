@@ -11,10 +11,10 @@ from typing import Any
 
 import ray
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.ray.building import executor
-from logitsieve.ray.serving.ingress import Ingress, IngressState
-from logitsieve.ray.serving.options import RayOptions
-from logitsieve.ray.serving.shards import ENVIRONMENT, PREFIX
+from logitsieve.ray import building
+from logitsieve.ray.ingress import Ingress, IngressState
+from logitsieve.ray.options import RayOptions
+from logitsieve.ray.shards import ENVIRONMENT, PREFIX
 from logitsieve.server.config import ServeConfig
 from ray import serve
 from ray.exceptions import GetTimeoutError, RayActorError
@@ -33,7 +33,7 @@ Status = dict[str, IngressState | None]  # None if it does not answer
 def connect(address: str) -> None:
     """Connect to the cluster at "auto" or HOST:PORT, unless connected."""
     if not ray.is_initialized():
-        executor.connect("address", address)
+        building.connect("address", address)
 
 
 def deploy(server: ServeConfig, options: RayOptions) -> Status:

@@ -1,1 +1,0 @@
-"""Replicas of shards on Ray, and an ingress that merges their answers."""
