@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.heads.base import EXTRA_CANDIDATES, rank, rank_all, rank_by_scores
+from logitsieve.gpu.device_head import EXTRA_CANDIDATES, rank, rank_all, rank_by_scores
 from logitsieve.heads import Softmax
 from tests.gpu.opened import TYPES, matrix_of, stored_as, there
 from tests.oracle import best, logits64

@@ -6,7 +6,7 @@ import numpy as np
 
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen.partition import Partition, route_block
 from logitsieve.index_builder.screen.training import CascadePlan

@@ -11,7 +11,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
-from logitsieve.index_builder.labels import label_block
+from logitsieve.index_builder.fitting import label_block
 from tests.index_builder.building import CONFIG, build_small, files, judged
 from tests.refusals import refused
 

@@ -8,7 +8,7 @@ import torch
 
 from logitsieve.index_builder import BuildConfig, pipeline
 from logitsieve.index_builder.config import ScreenConfig
-from logitsieve.index_builder.data.contexts import Contexts, open_contexts
+from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult
 from logitsieve.index_builder.pipeline import prepare
 from logitsieve.index_builder.screen.partition import Partition

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proofs import THEOREMS
+from proofs.__main__ import THEOREMS
 from proofs.theorem import Theorem, gappa, growth, number, proven
 
 REPOSITORY = Path(__file__).parents[2]

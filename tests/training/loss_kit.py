@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 
 from logitsieve.training import LOSSES, FrequencyProposal, Proposal, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.autograd.batch import Candidates, SharedCandidates, Targets, read_batch
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.batch import (
+    Candidates,
+    SharedCandidates,
+    StepRng,
+    Targets,
+    read_batch,
+)
 
 EVERY_CLASS = ("full", "chunked", "d-softmax", "exp")  # these look at every class in every step
 SUB_LINEAR = [name for name in LOSSES if name not in EVERY_CLASS]

@@ -13,7 +13,7 @@ from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import auto_of, print_points, without_contexts
 from logitsieve.evaluation.operating_points import BEYOND
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.data.arrays import is_gguf
+from logitsieve.index_builder.arrays import is_gguf
 from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from logitsieve.api.results import Float32
 from logitsieve.cli.options import KNOB, AsJson, IndexFolder, flag, numbers
 from logitsieve.cli.output import bars, print_json, print_table
 from logitsieve.evaluation import evaluate, us_per_row
-from logitsieve.index_builder.data.contexts import Contexts, open_contexts
+from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.utils.options import Progress
 
 BLOCK_ROWS = 1024

@@ -16,8 +16,8 @@ from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import BeamStepReply, Provenance, SampleReply, ScoreReply, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.device import name_of, to_device, to_host
+from logitsieve.gpu.device_head import DeviceSoftmax
 from logitsieve.gpu.heads import GPU_HEADS
-from logitsieve.gpu.heads.base import DeviceSoftmax
 from logitsieve.heads._base.head import Softmax, ready_hidden
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index

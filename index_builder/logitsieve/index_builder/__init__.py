@@ -6,10 +6,10 @@ pairs seen, G groups of 16 rows, R rows of a block, L hash tables of N bits, X =
 a window.
 """
 
+from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.build import build
 from logitsieve.index_builder.config import BuildConfig, TuneConfig
-from logitsieve.index_builder.data.arrays import load_array
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.tune import tune
 from logitsieve.utils.options import Progress
 

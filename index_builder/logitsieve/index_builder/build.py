@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.precision import BLOCKS
+from logitsieve.index_builder.arrays import gguf_output_layer, is_gguf, stored_matrix, vector
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.data.arrays import gguf_output_layer, is_gguf, stored_matrix, vector
-from logitsieve.index_builder.data.contexts import Contexts, Source, open_contexts
+from logitsieve.index_builder.contexts import Contexts, Source, open_contexts
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix

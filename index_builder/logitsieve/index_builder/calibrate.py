@@ -16,7 +16,7 @@ from logitsieve.evaluation.precision import Each, in_turn
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048

@@ -1,25 +1,30 @@
-"""Inputs and results of fits, heads made of them, and the choice of operating points."""
+"""Inputs and results of fits, exact labels, heads of them, and the choice of operating points."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from logitsieve.api.results import Bool, Float32, Float64, Int64
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.precision import Each, Judged, lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
+from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.calibrate import TIMED_ROWS
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.workers import Shared, Workers
+from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress, no_progress
 from logitsieve.utils.stored import StoredMatrix
 
@@ -31,6 +36,7 @@ Bound = Callable[[Float64], float]
 COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 of a stored operating point
 JUDGED = 2048
+LABEL_ROWS = 1024  # of a block of exact labels
 EXACT = "exact"
 DEPTH = 5
 SCATTERED = 2  # time of a byte out of order
@@ -220,3 +226,29 @@ def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
     """Return the least n >= needed_HK for `target` of all labels and of the best ones alone."""
     values = (np.sort(needed, axis=None) for needed in (needed_HK[:, 0], needed_HK))
     return max(int(each[int(np.ceil(target * each.size)) - 1]) for each in values)
+
+
+def exact_labels(
+    inputs: BuildInputs, head: Shared[Head], contexts: Contexts, depth: int, file: Path, stage: str
+) -> np.ndarray:
+    """Return [N, K] ids of the head's top `depth`, mapped; InvalidRequest names a context."""
+    dtype = np.uint16 if inputs.vocab_size <= 1 << 16 else np.int32
+    with name_in_errors(file):
+        labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
+    reserve(file, labels, 0, contexts.rows)
+    calls = ((head, block, depth) for block in contexts.blocks(LABEL_ROWS))
+    results = inputs.workers.map(label_block, calls)
+    for part in contexts.spans(LABEL_ROWS):
+        try:
+            labels[part] = next(results)
+        except InvalidRequest as error:
+            if (row := re.fullmatch(r"hidden\[(\d+)\]", error.field)) is None:
+                raise
+            field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
+            raise InvalidRequest(field, error.got, error.allowed) from error
+        inputs.progress(stage, part.stop, contexts.rows)
+    return labels
+
+
+def label_block(exact: Head, block: Float32, depth: int) -> Int32:
+    return exact.topk(block, depth).ids

@@ -37,12 +37,12 @@ from logitsieve.index_builder.fitting import (
     bytes_read,
     cheapest,
     each_by,
+    exact_labels,
     heads_of,
     part_name,
     sample_rows,
     shared_heads,
 )
-from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.screen.outlook import (
     SAMPLED,
     at_equal_precision,

@@ -13,7 +13,7 @@ from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation.operating_points import read_points, setting_of, undominated
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import TuneConfig
-from logitsieve.index_builder.data.contexts import Source, open_contexts
+from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress, ProgressOption, to_progress
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from logitsieve.index_builder.data.arrays import save
+from logitsieve.index_builder.arrays import save
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.capture import CaptureConfig, capture, stream_sample
-from logitsieve.index_builder.data.arrays import reserve
 from tests.index.samples import snapshot
 
 VOCABULARY, DIM, STEPS = 50, 8, 4

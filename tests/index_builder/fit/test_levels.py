@@ -6,7 +6,7 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.index.sketch_codes import codings_of, level_codes
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit.levels import (
     FIRST,
     LEAST_DIM,

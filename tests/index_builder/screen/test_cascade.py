@@ -6,7 +6,7 @@ import pytest
 
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs, same_text_bound
 from logitsieve.index_builder.screen.cascade import (
     PRECISE,

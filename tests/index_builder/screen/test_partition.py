@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.screen import partition as partitions
 from logitsieve.index_builder.screen.partition import ROUNDING, Knapsack, Partition

@@ -13,7 +13,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
-from logitsieve.index_builder.labels import label_block
+from logitsieve.index_builder.fitting import label_block
 from logitsieve.index_builder.workers import Shared, Workers
 from tests.index_builder.building import build_small, files, judged
 

@@ -1,6 +1,6 @@
 """What the papers compare with: EXP, importance sampling, NCE, D-softmax.
 
-TopK is tested with the searches, in proposals/test_search.py, and Quadratic with the kernels, in
+TopK is tested with the searches, in proposals/test_proposal.py, and Quadratic with the kernels, in
 proposals/test_kernel.py.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from logitsieve.training import NCE, DSoftmax, Exp, ImportanceSoftmax, SampledSoftmax
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.batch import StepRng
 from tests.refusals import refused
 from tests.training.loss_kit import Numbers, doubles, full_cross_entropy, middles, proposed
 

@@ -6,7 +6,7 @@ import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import KMeans, SampledSoftmax
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.batch import StepRng
 from tests.refusals import refused
 
 V, D = 300, 8

@@ -1,10 +1,10 @@
-"""LSH Softmax: what its tables find; test_search.py has what holds for every search."""
+"""LSH Softmax: what its tables find; test_proposal.py has what holds for every search."""
 
 import numpy as np
 import torch
 
 from logitsieve.training import LSH, SampledSoftmax
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.proposals.lsh import default_bits
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.structures.hashing import DWTA, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
+from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.capture.stream_sample import write_sample
 from logitsieve.index_builder.config import CaptureConfig
-from logitsieve.index_builder.data.arrays import save
 from logitsieve.index_builder.workers import Shared, Workers, is_here
 from logitsieve.utils.options import ProgressOption, to_progress
 

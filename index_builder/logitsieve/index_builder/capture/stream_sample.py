@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.arrays import reserve, save
 from logitsieve.index_builder.config import CaptureConfig
-from logitsieve.index_builder.data.arrays import reserve, save
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress
 

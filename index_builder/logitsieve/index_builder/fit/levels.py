@@ -16,7 +16,7 @@ from logitsieve.api.results import Float64
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.index.reader import Report
 from logitsieve.index.verify import counter
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit.certified import (
     COARSE,
     FINE,

@@ -16,7 +16,7 @@ from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
 from logitsieve.evaluation.precision import Z95
 from logitsieve.heads import Head
-from logitsieve.index_builder.data.contexts import HELD_OUT
+from logitsieve.index_builder.contexts import HELD_OUT
 from logitsieve.index_builder.fitting import (
     MORE_MISSES,
     SCATTERED,

@@ -17,16 +17,16 @@ import numpy as np
 
 from logitsieve.api.results import Bool
 from logitsieve.heads import Head
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import (
     NEAR,
     FitInputs,
     FitResult,
+    exact_labels,
     fastest,
     heads_of,
     sample_rows,
 )
-from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.screen.cascade import (
     BYTES_A_TOKEN,
     EQUAL,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
-from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.workers import Shared
 

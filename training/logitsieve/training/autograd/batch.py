@@ -1,4 +1,4 @@
-"""A batch of rows, their targets, and the candidates that a method proposes for them."""
+"""What a step is given: rows, their targets, the candidates proposed for them, random numbers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
+
+LARGEST_SEED = 2**31 - 1  # faiss takes no larger one
+_WORD = 2**64
+_GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
 
 
 @dataclass(frozen=True)
@@ -180,3 +184,41 @@ def _check_range(classes: Tensor, named: Tensor, n_classes: int, ignore_index: i
     if bool(wrong.any()):
         got = int(classes[wrong][0])
         raise InvalidRequest("target", got, f"0 .. {n_classes - 1}, or {ignore_index} for none")
+
+
+@dataclass(frozen=True)
+class StepRng:
+    """Random numbers of one step, on the CPU; `draw` numbers its independent sequences."""
+
+    key: int  # as uint64
+    step: int
+
+    def uniforms(self, count: int, draw: int = 0) -> Tensor:
+        """float64 [count] in [0, 1)."""
+        bits = np.random.Philox(key=self.key, counter=[0, 0, draw, self.step])
+        return torch.from_numpy(np.random.Generator(bits).random(count))
+
+
+class Randomness:
+    """Random numbers by counter: a run's state is the seed and the step."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.step = 0
+
+    def next(self) -> StepRng:
+        step = StepRng((self.seed + _rank() * _GOLDEN) % _WORD, self.step)
+        self.step += 1
+        return step
+
+
+def processes() -> int:
+    return torch.distributed.get_world_size() if _together() else 1
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if _together() else 0
+
+
+def _together() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

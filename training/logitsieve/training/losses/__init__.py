@@ -16,8 +16,7 @@ from logitsieve.training.losses.baselines import (
     Quadratic,
     TopK,
 )
-from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
-from logitsieve.training.losses.loss import Export, SoftmaxLoss
+from logitsieve.training.losses.loss import ChunkedSoftmax, Export, FullSoftmax, SoftmaxLoss
 from logitsieve.training.losses.registry import LOSSES, Loss
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import FrequencyProposal

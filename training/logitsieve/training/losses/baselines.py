@@ -20,14 +20,13 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.training.autograd.batch import (
     RaggedCandidates,
     SharedCandidates,
+    StepRng,
     Targets,
     check_at_least,
 )
 from logitsieve.training.autograd.classes import BlockWeights, LogitForm
-from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.autograd.shared import merge_classes, merged_logits
-from logitsieve.training.losses.full import FullSoftmax
-from logitsieve.training.losses.loss import LossOptions
+from logitsieve.training.losses.loss import FullSoftmax, LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import (
     FrequencyProposal,
@@ -36,8 +35,7 @@ from logitsieve.training.proposals.frequency import (
     uniform_weights,
 )
 from logitsieve.training.proposals.kernel import KernelProposal
-from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.proposals.search import Csr, SearchProposal
+from logitsieve.training.proposals.proposal import Csr, Proposal, SearchProposal
 from logitsieve.training.structures.tree import Features, QuadraticFeatures
 from logitsieve.utils.options import option
 

@@ -21,8 +21,7 @@ from logitsieve.training.losses.baselines import (
     Quadratic,
     TopK,
 )
-from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
-from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
+from logitsieve.training.losses.loss import ChunkedSoftmax, FullSoftmax, LossOptions, SoftmaxLoss
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import (
     FrequencyProposal,

@@ -18,15 +18,17 @@ from torch.utils.hooks import RemovableHandle
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.batch import (
+    LARGEST_SEED,
     Candidates,
+    Randomness,
     SharedCandidates,
     Targets,
     check_at_least,
+    processes,
     with_targets,
 )
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.ragged import ragged_losses
-from logitsieve.training.autograd.rng import LARGEST_SEED, Randomness, processes
 from logitsieve.training.autograd.shared import shared_losses
 from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
 from logitsieve.training.proposals.proposal import Proposal

@@ -16,10 +16,10 @@ from logitsieve.training.autograd.batch import (
     Candidates,
     RaggedCandidates,
     SharedCandidates,
+    StepRng,
     Targets,
 )
 from logitsieve.training.autograd.classes import ClassWeights
-from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.utils.options import option
 

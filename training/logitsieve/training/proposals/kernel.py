@@ -19,9 +19,8 @@ from torch.nn.functional import normalize
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.kernels.simd.lanes import cpu_has
-from logitsieve.training.autograd.batch import SharedCandidates, Targets
+from logitsieve.training.autograd.batch import SharedCandidates, StepRng, Targets
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm
-from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
 from logitsieve.utils.options import option

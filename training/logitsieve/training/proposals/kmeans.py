@@ -17,10 +17,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index_builder.fit.ivf import cluster_arrays
-from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.autograd.batch import StepRng, check_at_least
 from logitsieve.training.autograd.classes import ClassWeights
-from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.proposals.search import Csr, SearchProposal, sqrt_classes
+from logitsieve.training.proposals.proposal import Csr, SearchProposal, sqrt_classes
 from logitsieve.training.structures.tables import Buckets
 from logitsieve.utils.options import option
 

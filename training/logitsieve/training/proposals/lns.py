@@ -18,11 +18,9 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
-from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.batch import RaggedCandidates, StepRng, Targets, check_at_least
 from logitsieve.training.autograd.classes import ClassWeights
-from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.proposals.proposal import Proposal
-from logitsieve.training.proposals.search import sqrt_classes, with_uniform
+from logitsieve.training.proposals.proposal import Proposal, sqrt_classes, with_uniform
 from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
 from logitsieve.training.structures.tables import HashTables
 from logitsieve.utils.options import option

@@ -11,9 +11,9 @@ from math import log2
 from torch import Tensor
 
 from logitsieve.api.results import Int32, Int64
+from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.autograd.classes import ClassWeights
-from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.proposals.search import Csr, SearchProposal, sqrt_classes
+from logitsieve.training.proposals.proposal import Csr, SearchProposal, sqrt_classes
 from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables
 from logitsieve.utils.options import option

@@ -1,17 +1,32 @@
-"""The base of all proposals: methods that draw the negatives of a sampled softmax."""
+"""The bases of all proposals: methods that draw the negatives of a sampled softmax."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from logitsieve.training.autograd.batch import Candidates, Targets
+from logitsieve.api.results import Float64, Int32, Int64
+from logitsieve.training.autograd.batch import (
+    Candidates,
+    RaggedCandidates,
+    SharedCandidates,
+    StepRng,
+    Targets,
+    check_at_least,
+)
 from logitsieve.training.autograd.classes import ClassWeights
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.kernels.random_numbers import add_uniform_sample
 from logitsieve.training.structures.track import RowIndex
-from logitsieve.utils.options import check_ranges
+from logitsieve.utils.options import check_ranges, option
+
+Csr: TypeAlias = tuple[Int64, Int32]  # offsets [B+1] and ids of each row
+FEW_ROWS = 16  # with no more rows a set for each costs less than one product with all
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,3 +59,93 @@ class Proposal(ABC):
 
         hidden is detached, and normalised if the logits are. Use no randomness but `rng`.
         """
+
+
+class SetSizes(NamedTuple):
+    """Numbers of classes: a row's S without its targets, T, and the batch's S without them."""
+
+    k: int
+    n_uniform: int
+    max_shared: int
+
+
+@dataclass(kw_only=True, eq=False)
+class SearchProposal(Proposal):
+    """The classes that a search finds for a context, and a uniform sample of the others.
+
+    The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the
+    targets and the classes found, T is uniform outside S (Levy, Chen, Ermon 2018, equations 4 to 6,
+    with V - |S| for C - k). A method implements `default_n_uniform`, `search_rows` and
+    `search_batch`.
+    """
+
+    k: int | None = option(None, "Classes found for a row, without targets; none: 10 sqrt V.", 1)
+    n_uniform: int | None = option(None, "|T|; none: by the method.", 0)
+    per_row: bool | None = option(
+        None, "A set for each row, or one for the batch; none: for each of 16 rows or fewer."
+    )
+    max_shared: int | None = option(
+        None, "Classes found for the batch, without targets; none: k.", 1
+    )
+
+    def start(self, classes: ClassWeights, seed: int) -> None:
+        super().start(classes, seed)
+        most = self.n_classes
+        k = sqrt_classes(most, 10) if self.k is None else self.k
+        n_uniform = self.n_uniform
+        if n_uniform is None:
+            n_uniform = min(most, self.default_n_uniform(k))
+        self.sizes = SetSizes(k, n_uniform, k if self.max_shared is None else self.max_shared)
+        for name, size in self.sizes._asdict().items():
+            check_at_least(name, size, 0, most)
+
+    @abstractmethod
+    def default_n_uniform(self, k: int) -> int:
+        """Return |T| for when the user gives none."""
+
+    @abstractmethod
+    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, rng: StepRng) -> Csr:
+        """Return the classes that each row finds, less its targets (padded by -1)."""
+
+    @abstractmethod
+    def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
+        """Return at most `max_shared` ids, found by most rows, without any row's targets."""
+
+    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
+        targets_BM, count = targets.padded(), self.sizes.n_uniform
+        per_row = targets.count <= FEW_ROWS if self.per_row is None else self.per_row
+        if per_row:
+            offsets, ids = self.search_rows(hidden_BD, targets_BM, rng)
+            return RaggedCandidates.from_numpy(
+                *with_uniform(offsets, ids, targets_BM, count, self.n_classes, rng)
+            )
+        all_targets = targets_BM[targets_BM >= 0]
+        best = self.search_batch(hidden_BD, targets_BM)
+        ids = np.concatenate([np.unique(all_targets), best]).astype(np.int32)
+        one_row = np.array([0, ids.size])
+        _, ids, log_weights = with_uniform(
+            one_row, ids, all_targets[None], count, self.n_classes, rng
+        )
+        order = np.argsort(ids)
+        return SharedCandidates(
+            torch.from_numpy(ids[order]).long(), torch.from_numpy(log_weights[order])
+        )
+
+
+def with_uniform(
+    offsets: Int64, ids: Int32, targets_BM: Int64, count: int, n_classes: int, rng: StepRng
+) -> tuple[Int64, Int32, Float64]:
+    """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, no targets.
+
+    The others are uniform, without replacement.
+    """
+    key, step = np.uint64(rng.key), np.uint64(rng.step)
+    result: tuple[Int64, Int32, Float64] = add_uniform_sample(
+        offsets, ids, targets_BM, count, key, step, n_classes
+    )
+    return result
+
+
+def sqrt_classes(n_classes: int, factor: float = 1.0) -> int:
+    """Return factor sqrt V within 1 .. V, the papers' form of defaults."""
+    return min(n_classes, max(1, round(factor * math.sqrt(n_classes))))

@@ -15,7 +15,7 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.index_builder.reduction import HEADROOM, lift
-from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.kernels.buckets import fill_tables, look_up
 from logitsieve.training.structures.hashing import Hashing
 

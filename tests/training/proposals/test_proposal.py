@@ -15,7 +15,7 @@ from logitsieve.training.autograd.batch import (
     Targets,
     read_batch,
 )
-from logitsieve.training.proposals.search import SearchProposal, sqrt_classes
+from logitsieve.training.proposals.proposal import SearchProposal, sqrt_classes
 from tests.refusals import refused
 from tests.training.loss_kit import doubles, full_cross_entropy, proposed
 

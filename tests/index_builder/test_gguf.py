@@ -6,7 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.data.arrays import gguf_output_layer
+from logitsieve.index_builder.arrays import gguf_output_layer
 from logitsieve.llamacpp import GgufModel
 from tests.llamacpp.small_model import Make, tokens
 from tests.synthetic import make_hidden

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.data.arrays import ROUNDED_AT_ONCE, load_array, matrix, vector
+from logitsieve.index_builder.arrays import ROUNDED_AT_ONCE, load_array, matrix, vector
 from logitsieve.utils.floats import LARGEST, STORED, narrowed, widened
 from tests.refusals import refused
 

@@ -1,6 +1,6 @@
 import torch
 
-from logitsieve.training.autograd.rng import Randomness, StepRng
+from logitsieve.training.autograd.batch import Randomness, StepRng
 
 
 def test_seed_step_draw_and_place_decide_numbers_that_fill_the_interval() -> None:

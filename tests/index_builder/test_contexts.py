@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.data.arrays import load_array
-from logitsieve.index_builder.data.contexts import Contexts, open_contexts
+from logitsieve.index_builder.arrays import load_array
+from logitsieve.index_builder.contexts import Contexts, open_contexts
 from tests.refusals import refused
 
 ROWS, DIM = 50, 6

@@ -11,7 +11,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int64
-from logitsieve.index_builder.data.arrays import FORMS, map_arrays
+from logitsieve.index_builder.arrays import FORMS, map_arrays
 from logitsieve.utils.hidden import MASKED, as_hidden
 
 BLOCK_ROWS = 8192

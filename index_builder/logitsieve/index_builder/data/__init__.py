@@ -1,1 +1,0 @@
-"""Matrices, contexts and GGUF files that a build reads."""
