@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 328,
-    "lines of source": 42_460,
-    "lines of core/": 18_214,
-    "lines of tests/": 44_326,
+    "files of source": 298,
+    "lines of source": 42_232,
+    "lines of core/": 18_195,
+    "lines of tests/": 44_281,
     "lines of benchmarks/": 7_882,
 }
 LONGEST = 70  # lines of a function of the source
