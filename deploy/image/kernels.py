@@ -37,7 +37,6 @@ class Kind(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Numba's settings."""
         features = ",".join(f"+{feature}" for feature in self.features.split())
         return {"NUMBA_CPU_NAME": self.name, "NUMBA_CPU_FEATURES": features}
 

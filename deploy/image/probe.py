@@ -16,7 +16,6 @@ PATIENCE_S = 2.0
 
 
 def answers(connection: HTTPConnection, path: str) -> bool:
-    """Return True if GET answers 200."""
     try:
         connection.request("GET", path)
         return connection.getresponse().status == OK
@@ -27,7 +26,6 @@ def answers(connection: HTTPConnection, path: str) -> bool:
 
 
 def main() -> int:
-    """Ask by HTTP, then HTTPS; return the exit code."""
     parts = urlsplit(sys.argv[1])
     host = parts.hostname or "127.0.0.1"
     port = int(os.environ.get("LOGITSIEVE_SERVE_METRICS_PORT") or parts.port or 9090)

@@ -105,7 +105,6 @@ class CaptureOptions:
         return capture_gguf(gguf, self.text, self.out, **read, **more)
 
     def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:
-        """Return the model, its batches, and its loader."""
         if self.module is not None:
             return *_call(self.module), partial(_model_of, str(Path(self.module).absolute()))
         from logitsieve.index_builder.capture.huggingface import load_model, open_folder

@@ -109,7 +109,6 @@ def summary(divergence: Divergence) -> dict[str, Any]:
 
 
 def _mean(values: Float64) -> dict[str, float]:
-    """Return the mean and its standard error over blocks; with few positions that is 0."""
     blocks = block_means(values)
     error = float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else 0.0
     return {"mean": float(values.mean()), "error": error}

@@ -36,7 +36,6 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a title and a table, numbers to the right."""
     print(*(shown(line) for line in title.split("\n")), sep="\n")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for number, column in enumerate(columns):
@@ -124,7 +123,6 @@ def _display(*more: ProgressColumn) -> Progress:
 
 @contextmanager
 def bars(title: str = "logitsieve") -> Iterator[ProgressCallback]:
-    """Yield a progress callback."""
     with _display(_Speed()) as display:
         yield TrainDisplay(display, title).progress
 

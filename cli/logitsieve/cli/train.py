@@ -47,8 +47,6 @@ def _show_losses(asked: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ToServing:
-    """Contexts to capture after a run, and an index to build from them; checked before it."""
-
     capture: int | None = flag(
         None, "Number of contexts to capture afterwards, spread over the text.", min=2
     )

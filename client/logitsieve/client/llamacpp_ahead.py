@@ -78,7 +78,6 @@ class Ahead:
         return row
 
     def _learn(self) -> None:
-        """Set the length of the next draft by the last one."""
         wrong = len(self._drafts)
         if self._read and not wrong:
             self._most = min(self._most + 1, MOST_DRAFTS)

@@ -59,7 +59,6 @@ def deploy(server: ServeConfig, options: RayOptions) -> Status:
 
 
 def status_of() -> Status:
-    """Return the ingresses and their versions."""
     status = Status()
     for name in _names():
         try:
@@ -100,7 +99,6 @@ def _nodes(resource: str) -> int:
 
 
 def _require_same(config: ServeConfig, options: RayOptions, names: list[str]) -> None:
-    """InvalidRequest if ingresses run with other options, except for shards."""
     for name in names[:1]:
         with _named(name):
             running, before = ray.get(ray.get_actor(name, NAMESPACE).options.remote())

@@ -106,7 +106,6 @@ class Ingress:
         self._run(self._server.stop())
 
     def _open(self, path: Path, config: ServeConfig, progress: Progress) -> Index | ShardedModel:
-        """Open a version, and start its shards unless they run."""
         if not is_sharded(path):
             return open_configured(path, self._config, progress)
         manifests, options = read_manifests(path), self._options

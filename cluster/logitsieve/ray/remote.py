@@ -58,7 +58,6 @@ class RayShardDecoder:
     sample = partialmethod(_ask, "sample")
 
     def _until(self, seconds: float, send: Callable[[float], Any]) -> Any:
-        """Return the first answer; Unavailable without one in time."""
         deadline = self._clock() + seconds
         while (left := deadline - self._clock()) > 0:
             response = send(left)

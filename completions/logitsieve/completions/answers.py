@@ -60,8 +60,6 @@ class Speller:
 
 @dataclass
 class Choice:
-    """A task's answer so far."""
-
     index: int
     task: Task
     speller: Speller
@@ -146,8 +144,6 @@ class Choice:
 
 @dataclass
 class Answer:
-    """The answer to a request."""
-
     asked: Asked
     id: str
     model: str
@@ -174,7 +170,6 @@ class Answer:
         return self._around("text_completion", [one | {"text": text, "logprobs": choice.legacy()}])
 
     def last(self, timings: dict[str, float]) -> dict[str, Any]:
-        """Return the last event, with usage."""
         kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
         extra = {"usage": self.usage(), "logitsieve": self.truth(timings)}
         return self._around(kind, []) | extra

@@ -131,7 +131,6 @@ class Engine:
             self._news.notify()
 
     def cancel(self, tasks: Sequence[Task]) -> None:
-        """Drop unfinished tasks before the next turn."""
         with self._news:
             for task in tasks:
                 task.cancelled = True
@@ -181,7 +180,6 @@ class Engine:
 
     @contextmanager
     def _failing(self, tasks: list[Task]) -> Iterator[None]:
-        """End these tasks by an error."""
         try:
             yield
         except Exception as error:
@@ -222,7 +220,6 @@ class Engine:
                 self.waiting.remove(task)
 
     def _read(self, task: Task) -> None:
-        """Decode the next slice of a prompt, and score it if asked."""
         start = task.read
         part = task.prompt[start : start + SLICE]
         rows = self.context.read(part, task.number, every=task.scores_prompt)
@@ -294,7 +291,6 @@ class Engine:
         task.tell(Piece([one], text, finish))
 
     def _scored(self, tasks: list[Task], rows: Float32, ids: Sequence[int]) -> list[Scored]:
-        """Score a token of each row, for tasks with equal `logprobs`."""
         most = min(tasks[0].logprobs or 0, self.context.gguf.vocab_size)
         scores = self._head.scores(rows, ids, most)
         costs = zip(scores.scanned.tolist(), scores.exact.tolist(), strict=True)

@@ -192,7 +192,6 @@ class Asked:
 
 
 def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
-    """Read the body of /v1/completions."""
     given = checked(body, COMPLETION)
     _require_model(given, name)
     if "prompt" not in given:
@@ -207,7 +206,6 @@ def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Ask
 
 
 def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
-    """Read the body of /v1/chat/completions."""
     given = checked(body, CHAT)
     _require_model(given, name)
     if "messages" not in given:

@@ -119,7 +119,6 @@ class Pages:
 
 
 def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
-    """Answer by JSON for an endpoint, by a page, or by the sign-in page."""
     field, headers = "", {}
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)

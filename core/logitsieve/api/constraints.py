@@ -101,7 +101,6 @@ def _by_row(
 
 
 def _vector(values: Any, kinds: str) -> np.ndarray[Any, Any]:
-    """TypeError unless `values` are numbers of numpy's `kinds`."""
     if isinstance(values, list | tuple) and bool in map(type, values):
         raise TypeError
     try:

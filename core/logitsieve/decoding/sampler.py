@@ -1,11 +1,10 @@
 """Draw from the softmax, at sub-linear cost if a head allows it.
 
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
-trick, and so are those of top-p if the best ids and log Z tell which they are. Otherwise it draws
-from all of V: over all logits that filters leave (`exact`), with the same noise over proven bounds
+trick, as are the ids of top-p if the best ids and log Z determine them. Otherwise it draws from all
+of V: over all logits that filters leave (`exact`), with the same noise over proven bounds
 (`certified`), or lazily (other heads: not exact; with filters `certified` or `exact` draws
-instead). Without log-probabilities the best ids and the noise of the others are enough for the same
-draws.
+instead). Without log-probabilities the best ids and the noise of the others suffice.
 """
 
 from __future__ import annotations
@@ -145,10 +144,10 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
 
 
 def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
-    """Bound log Z of the nucleus by that of all ids.
+    """Bound log Z of the nucleus by log Z of all ids.
 
-    Its last id is no heavier than one with the logit `heaviest`, [B]. The nucleus weighs top_p of
-    all ids or more, and less than that with its last id.
+    Its last id is no heavier than one with the logit `heaviest`, [B]. The nucleus weighs less
+    than top_p of all ids without its last one.
     """
     scale, share = log_z.scale, log(top_p)
     low, high = (scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
@@ -191,7 +190,6 @@ def _beyond(
 
 @lru_cache(maxsize=64)
 def _unknown(rows: int) -> Float64:
-    """Return fields of log Z that say nothing."""
     fields = np.tile((0.0, 0.0, -inf, inf), (rows, 1))
     fields.flags.writeable = False
     return fields

@@ -77,7 +77,7 @@ class Kernel:
 
     @property
     def address(self) -> int:
-        """Where the compiled code begins, by Numba's convention of calls."""
+        """The address of the compiled code, in Numba's calling convention."""
         self.entry()
         result = self._dispatcher.overloads[self._arguments]
         return cast(int, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))

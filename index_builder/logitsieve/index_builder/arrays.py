@@ -188,7 +188,6 @@ def _rows(array: ArrayLike, field: str) -> np.ndarray:
 
 
 def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:
-    """Round rows [V, D] once to `dtype`, all finite; return `rows` itself if it has the type."""
     same = rows.dtype == STORED[dtype]
     stored = rows if same else np.empty(rows.shape, STORED[dtype])
     step = max(1, ROUNDED_AT_ONCE // rows.shape[1])

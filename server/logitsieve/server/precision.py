@@ -86,7 +86,6 @@ def _top(reply: TopKReply) -> TopK:
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
-    """Return k -> true ids among the first k answers."""
     last = answer.ids.shape[1]
     hits_by_k = {}
     for k in (*(k for k in KS if k < last), last):

@@ -130,7 +130,7 @@ class Knob:
 
 
 def by_knob(**entries: Entry) -> Mapping[str, Entry]:
-    """Return what a head has by knob: the knobs themselves, or their limits."""
+    """Return the knobs of a head, or their limits, by name."""
     return entries
 
 

@@ -183,7 +183,7 @@ def coded_dots(stored, i, j, k, m, codes, dim, sums):
 
 
 def coded_fours(stored, rows, bias, codes, j, k, m, dim, logits, apart):
-    """Fill logits of `rows` rows and four queries, whose codes begin at 0, j, k and m."""
+    """Fill logits of `rows` rows and four queries with codes from 0, j, k and m on."""
     header = code_header(dim)
     c1, c2, c3 = shift(codes, j), shift(codes, k), shift(codes, m)
     w0, w1 = as_uint8(shift(codes, header)), as_uint8(shift(c1, header))

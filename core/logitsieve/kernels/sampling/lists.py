@@ -2,8 +2,8 @@
 
 A draw from the remaining ids needs no others. A draw from all ids begins with the best, too: with M
 the largest value among them, another id needs noise above M less the last one's x / T, and few have
-as much (Mussmann, Levy, Ermon 2017, Fast Amortized Inference). They are found by noise alone, with
-that of gumbel.py, so the draw is the one from all logits.
+as much (Mussmann, Levy, Ermon 2017, Fast Amortized Inference). They are found by noise alone, the
+same as in gumbel.py, so the draw is the one from all logits.
 """
 
 from math import exp

@@ -1,6 +1,6 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
-log Z is that of scaled logits, scale x. Rows that may weigh more than e^-NEAR of the sum so far are
+Z is the sum of all e^{scale x}. Rows that may weigh more than e^-NEAR of the sum so far are
 computed by `dot64`; others are float32 dots, within `slack`. Results depend neither on the batch
 nor on how rows are stored.
 

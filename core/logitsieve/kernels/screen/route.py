@@ -68,7 +68,7 @@ CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
 ) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
 SCREEN_FIELDS = 2 * MATRIX_FIELDS + 10
 
-# What proofs/route.py proves to be enough.
+# Proven to be enough by proofs/route.py.
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
 NO_LARGER = 126.99999  # times 1 / the largest coordinate: no code of a query is above 127
 ERROR_SPARE = 1.0 + 1e-9  # of the norm of a coding error in float64

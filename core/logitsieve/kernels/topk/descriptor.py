@@ -43,7 +43,7 @@ from logitsieve.utils.stored import StoredMatrix
 MATRIX_FIELDS = 12  # with SHARE of SHARES, the rows that one thread goes through
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
-# What proofs/scan.py proves to be enough.
+# Proven to be enough by proofs/scan.py.
 NORM_SPARE = 1.0 + 1e-12  # of a norm in float64
 UNIT32 = 2.0**-24  # float32 rounds to this share
 GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, to cover rounding of the slack

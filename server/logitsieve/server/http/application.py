@@ -116,7 +116,6 @@ def application(
 
 
 async def _incident(request: Request, error: Exception) -> Response:
-    """Log a failed scrape or probe."""
     return PlainTextResponse(f"{to_status(error).error.message}\n", 500)
 
 

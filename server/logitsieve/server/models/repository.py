@@ -220,7 +220,7 @@ class Repository:
         return old
 
     def _put_named(self, routes: Routes, name: str, alias: str, number: int | None) -> None:
-        """Put `routes`, in which `alias`, unless empty, names a version, once it is written."""
+        """Write `alias`, unless empty, then replace the routes."""
         if alias:
             aliases = changed(routes.aliases.get(name, {}), alias, number)
             routes = routes.with_aliases(name, aliases)
@@ -272,7 +272,6 @@ def _require_alias(alias: str) -> None:
 
 
 def _log_failure(name: str, number: int, error: Exception) -> str:
-    """Log a failed load, a defect with its traceback; return its text."""
     reason = f"{type(error).__name__}: {error}"
     defect = not isinstance(error, (LogitsieveError, OSError))
     fields: dict[str, Any] = {"model": name, "version": str(number), "error": reason}

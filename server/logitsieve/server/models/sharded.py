@@ -34,7 +34,6 @@ def digest_of(manifests: Sequence[Manifest]) -> str:
 
 
 def read_digest(version: Path) -> str:
-    """Read the identity of a version, in shards or not; IndexUnreadable."""
     if is_sharded(version):
         return digest_of(read_manifests(version))
     return read_manifest(version).digest

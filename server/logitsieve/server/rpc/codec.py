@@ -138,12 +138,10 @@ def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:
 
 
 def _head(number: int, size: int) -> bytes:
-    """Encode the start of a field of `size` bytes."""
     return _varint(number << 3 | LENGTH_DELIMITED) + _varint(size)
 
 
 def _varint(number: int) -> bytes:
-    """Encode 7 bits a byte, lowest first; the high bit says that more follow."""
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)

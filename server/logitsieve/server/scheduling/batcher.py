@@ -146,7 +146,6 @@ class Batcher:
                     self._append(queued)
 
     def clear(self) -> list[QueuedRequest]:
-        """Take out all requests in flight."""
         with self._changed:
             rest = list(self._in_flight)
             self._in_flight.clear()

@@ -203,7 +203,6 @@ def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
 
 
 def joined(parts: Sequence[Reply]) -> Reply:
-    """Join the replies to parts of a request."""
     answers = [part.answer for part in parts]
     answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
     answer = answer._replace(

@@ -42,7 +42,6 @@ def fill_tables(codes: Int32, offsets: Int32, ids: Int32) -> None:
 
 @inline
 def _count(offsets, ids, bucket, votes, counts, distinct, size):
-    """Add `votes` to the counts of a bucket's ids; append new ones to `distinct`."""
     for i in range(offsets[bucket], offsets[bucket + 1]):
         row = ids[i]
         count = counts[row]

@@ -23,7 +23,6 @@ ONE = np.float32(1)
 
 
 def padded(size: int) -> int:
-    """Return P for vectors of `size`."""
     return max(LANES, 1 << (size - 1).bit_length())
 
 
