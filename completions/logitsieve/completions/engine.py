@@ -246,7 +246,6 @@ class Engine:
                 task.ahead = Ahead(self.context, task.made, self._drafter())
 
     def _step(self, tasks: list[Task]) -> None:
-        """Choose the next token of every task, after decoding those before."""
         for task in tasks:
             if task.rows is None and task.ahead is not None:
                 self._look_ahead(task, task.ahead)

@@ -82,8 +82,6 @@ class Call:
 
 
 class Series(defaultdict[tuple[str, ...], T]):
-    """Values of one metric by its labels."""
-
     def __init__(self, zero: Callable[[], T], name: str, help_text: str, *labels: str) -> None:
         super().__init__(zero)
         name = f"logitsieve_{name}"

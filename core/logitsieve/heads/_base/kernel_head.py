@@ -252,10 +252,7 @@ class SelectingHead(ListingHead):
 
 
 class ClusteredHead(ListingHead):
-    """Looks at the lists of each row's best clusters, as many as its knob `probed` says.
-
-    Time O(C D + S D) a row; memory C D floats and the lists.
-    """
+    """Looks at the lists of each row's best clusters, as many as its knob `probed` says."""
 
     probed: ClassVar[str]
     disjoint: ClassVar[bool] = False  # no id is in two lists
