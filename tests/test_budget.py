@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 298,
-    "lines of source": 42_232,
-    "lines of core/": 18_195,
+    "lines of source": 42_186,
+    "lines of core/": 18_189,
     "lines of tests/": 44_281,
     "lines of benchmarks/": 7_882,
 }
