@@ -6,8 +6,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 298,
-    "lines of source": 42_186,
+    "files of source": 302,
+    "lines of source": 42_190,
     "lines of core/": 18_189,
     "lines of tests/": 44_281,
     "lines of benchmarks/": 7_882,

@@ -1,0 +1,1 @@
+"""gRPC services, and the handlers, ports and codec beneath them."""
