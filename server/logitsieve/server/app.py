@@ -30,9 +30,8 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
-from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
-from logitsieve.server.rpc.ports import Ports, address, check_free, taken
+from logitsieve.server.rpc.ports import Health, Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
 from logitsieve.utils.environment import is_loopback, require

@@ -1,7 +1,8 @@
-"""gRPC ports: limits, TLS, tokens, addresses."""
+"""gRPC ports: limits, TLS, tokens, addresses, health."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
@@ -9,12 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
+from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.interceptors import HEALTH, Access, Intake
+from logitsieve.server.rpc.status import guarded
 from logitsieve.server.security import READ, Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 
@@ -113,3 +118,57 @@ def taken(field: str, host: str, port: int, error: OSError | None = None) -> Inv
     if error is not None and error.errno == errno.EADDRINUSE:
         got += ", which is in use"
     return InvalidRequest(field, got, "an address that is free and can be bound")
+
+
+class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
+    """grpc.health.v1 of "", the server, of each model by its name, of versions as name@version.
+
+    NOT_SERVING until `publish`; `drain` ends watches, which the library's would not.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[str, int] = {"": HealthCheckResponse.NOT_SERVING}
+        self._changed = asyncio.Event()
+        self._final = False
+
+    @guarded
+    async def Check(self, request: Any, context: Any) -> HealthCheckResponse:
+        state = self._states.get(request.service)
+        if state is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return HealthCheckResponse(status=state)
+
+    @guarded
+    async def Watch(self, request: Any, context: Any) -> None:
+        """Stream the states of a service, including its last one."""
+        last = None
+        while True:
+            changed = self._changed
+            state = self._states.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
+            if state != last:
+                await context.write(HealthCheckResponse(status=state))
+                last = state
+            elif self._final:
+                return
+            else:
+                await changed.wait()
+
+    def publish(self, routes: Routes) -> bool:
+        states = {v.label: v.served is not None for v in routes.by_key.values()}
+        states |= {name: routes.get(name).served is not None for name in routes.names}
+        states[""] = any(states.values())
+        if not self._final:
+            self._announce(states)
+        return states[""]
+
+    async def drain(self) -> None:
+        self._final = True
+        self._announce(dict.fromkeys(self._states, False))
+
+    def _announce(self, states: dict[str, bool]) -> None:
+        self._states = {
+            service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+            for service, ready in states.items()
+        }
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -24,8 +24,8 @@ from logitsieve.training.autograd.batch import (
     Targets,
     check_at_least,
 )
+from logitsieve.training.autograd.candidates import merge_classes, merged_logits
 from logitsieve.training.autograd.classes import BlockWeights, LogitForm
-from logitsieve.training.autograd.shared import merge_classes, merged_logits
 from logitsieve.training.losses.loss import FullSoftmax, LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.proposals.frequency import (

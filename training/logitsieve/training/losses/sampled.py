@@ -27,9 +27,8 @@ from logitsieve.training.autograd.batch import (
     processes,
     with_targets,
 )
+from logitsieve.training.autograd.candidates import ragged_losses, shared_losses
 from logitsieve.training.autograd.classes import ClassWeights
-from logitsieve.training.autograd.ragged import ragged_losses
-from logitsieve.training.autograd.shared import shared_losses
 from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
 from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.structures.track import Tracking, check_trackable

@@ -12,7 +12,7 @@ from logitsieve.training.autograd.batch import (
     SharedCandidates,
     read_batch,
 )
-from logitsieve.training.autograd.ragged import ragged_losses, torch_losses
+from logitsieve.training.autograd.candidates import ragged_losses, torch_losses
 from tests.training.loss_kit import doubles, full_cross_entropy, given
 
 D, V = 6, 11
