@@ -7,8 +7,6 @@ Results join those of other datasets in results/draws.json.gz. A sketch is built
 cache of the race.
 """
 
-from __future__ import annotations
-
 import argparse
 from itertools import count
 from pathlib import Path

@@ -8,8 +8,6 @@ nothing.
 Shape letters: B rows of hidden, C clusters, D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

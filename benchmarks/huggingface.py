@@ -5,8 +5,6 @@ index of the stored rows fits the model's output layer: the values are the same.
 with its own layer and with a decoder attached, in turns, on one thread; ids are compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -6,8 +6,6 @@ loop that does nothing else. Entry kernels are called directly; benchmarks.scree
 has what Python adds.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Callable

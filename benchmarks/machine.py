@@ -1,7 +1,5 @@
 """The machine under the numbers: its name, its caches, and how fast one core reads memory."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 from time import perf_counter_ns

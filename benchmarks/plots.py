@@ -1,7 +1,5 @@
 """The picture of the raw results of `benchmarks.screen`. `python -m benchmarks.plots`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Raw results in JSON; gzipped, the same bytes every time, where the file's name ends in .gz."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

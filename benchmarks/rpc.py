@@ -9,8 +9,6 @@ decides the numbers. Steps go through our client, as calls of their own, on a st
 process.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

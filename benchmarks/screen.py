@@ -5,8 +5,6 @@ contexts of the text that the model was trained on; its target precision is met 
 H_test, unseen text, and precision is judged on the second half.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory

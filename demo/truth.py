@@ -6,8 +6,6 @@ multiplied in float64.
 Shape letters: N contexts, D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

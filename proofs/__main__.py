@@ -6,8 +6,6 @@
 without Gappa.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from math import isinf

@@ -1,7 +1,5 @@
 """The bound of `certified` on the host (docs/certified.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import partial

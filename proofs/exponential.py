@@ -4,8 +4,6 @@ With n the integer nearest to x / log 2, r = x - n log 2 and p a polynomial of r
 exactly. r and p err by rounding, which Gappa bounds, and p by the rest of Taylor's series.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from fractions import Fraction

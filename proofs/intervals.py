@@ -10,8 +10,6 @@ from 2^-53 to 1 - 2^-53. So s >= -44, and neither e^s nor e^-M underflows in flo
 the tests is truncated to a multiple of 2^-31, then rounded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial

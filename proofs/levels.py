@@ -1,7 +1,5 @@
 """Bounds by the levels of a sketch on the host (docs/levels.md)."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import partial
 from operator import mul

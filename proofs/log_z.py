@@ -3,8 +3,6 @@
 The C library's exp and log1p are assumed to be within a unit in the last place, LIBM.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import partial
 from itertools import product

@@ -10,8 +10,6 @@ with e >= ||r|| and n >= ||v||, at least ||s q|| ||g z||. Above LARGEST_LOGIT th
 approximation. Below it, only s g may overflow, with S = 0: NaN rules no centroid out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from operator import mul

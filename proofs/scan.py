@@ -1,7 +1,5 @@
 """Errors of float32 logits, and thresholds from both kinds of logits: kernels/topk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial

@@ -5,8 +5,6 @@ proves bounds of expressions with every rounding. It ignores overflow, so values
 Counts, such as the roundings of a sum, are compared as fractions.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable

@@ -7,8 +7,6 @@ samplers or by the decoder, instead of being the best. With `--judge`, best toke
 float64 argmax instead (judge.py). Each build of llama.cpp is measured (builds.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

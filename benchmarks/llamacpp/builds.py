@@ -4,8 +4,6 @@ The wheel `xllamacpp` has AVX2 kernels only. On a CPU with more, npm's package o
 loaded behind the same C API: its fastest backend that the CPU runs.
 """
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import hashlib

@@ -1,7 +1,5 @@
 """The contenders: llama.cpp's own output layer, heads of a decoder in its place, and no head."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ llama.cpp's own choice is judged too: it reads the same text again, in the same 
 output layer, whose product rounds h.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -21,8 +21,6 @@ Server and clients are processes of their own, kept to half of the cores each: w
 each. Let nothing else run, or the shares say more about that than about the server.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ A process of its own, so that it can be kept to its own cores: `python -m benchm
 reads one Plan as JSON from stdin and writes one Result as JSON to stdout.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

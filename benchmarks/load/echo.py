@@ -3,8 +3,6 @@
 `python -m benchmarks.load.echo asyncio REPLY`, or uvloop; prints its port.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import sys

@@ -1,7 +1,5 @@
 """Processes under load: the server with its options, an echo on the same stack, the clients."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The results under load as Markdown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 HEAD = "answers/s | p50 us | p99 us | p99.9 us | refused, p99 us | codes"

@@ -9,8 +9,6 @@ A process of its own: `python -m benchmarks.load.wire` reads a Plan as JSON from
 a Result as JSON to stdout.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import struct

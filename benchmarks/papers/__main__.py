@@ -4,8 +4,6 @@ Raw results go to benchmarks/results/papers; `make tables` fills docs/papers.md 
 table or figure, list the ones that a paper has here.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

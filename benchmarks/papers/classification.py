@@ -6,8 +6,6 @@ packages, each with the packages it depends on, from apt's lists.
 Shape letters: B rows, L labels of a row, C classes.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks."""
 
-from __future__ import annotations
-
 from benchmarks.papers.classification import Prototypes, classifiers
 from benchmarks.papers.runs import Options, Rows, Run
 

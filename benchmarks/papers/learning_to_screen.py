@@ -1,7 +1,5 @@
 """Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen; `benchmarks.race` has its Table 2."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import partial

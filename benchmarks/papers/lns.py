@@ -1,7 +1,5 @@
 """Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling."""
 
-from __future__ import annotations
-
 from benchmarks.papers.classification import Packages, Prototypes, classifiers
 from benchmarks.papers.runs import Options, Rows, Run
 

@@ -1,7 +1,5 @@
 """Levy, Chen, Ermon 2018, LSH Softmax."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

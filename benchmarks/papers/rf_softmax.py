@@ -1,7 +1,5 @@
 """Rawat, Chen, Yu, Suresh, Kumar 2019, Sampled Softmax with Random Fourier Features."""
 
-from __future__ import annotations
-
 from math import e
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shape letters: B rows of a step, D hidden size, V classes, P candidates of all rows.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator

@@ -9,8 +9,6 @@ model's own: answers to `prompts.txt`, drawn from llama.cpp's own logits.
 Shape letters: N contexts, D hidden size.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import deque

@@ -4,8 +4,6 @@
 fetches them, and nothing is installed. Paragraphs that are not translated are left out.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import subprocess

@@ -4,8 +4,6 @@ Contexts to judge had no part in fitting or tuning. What has to be computed is c
 the cache folder. Shape letters: N contexts, D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

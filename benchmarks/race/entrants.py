@@ -1,7 +1,5 @@
 """The methods that race on a dataset, with the build knobs to try."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache as cached

@@ -6,8 +6,6 @@ refused, so no method can gain by them. Shape letters: N contexts, D hidden size
 K answers.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

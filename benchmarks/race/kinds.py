@@ -1,7 +1,5 @@
 """Kinds of contenders: by what they read of W, and in which numbers."""
 
-from __future__ import annotations
-
 DENSE = "dense float32"
 HALF = "dense bfloat16"
 QUANTISED = "dense quantised"

@@ -6,8 +6,6 @@ neither saw, is held out: its runs go to tuning and to testing in turn.
 Shape letters: N contexts, D hidden size, V words, R runs at once, T words of a run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain

@@ -5,8 +5,6 @@ scalars, and no weight or context of it.
 Shape letters: N contexts, D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import faiss

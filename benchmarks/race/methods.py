@@ -4,8 +4,6 @@ Build knobs are arguments of the constructor, query knobs go through `set_knobs`
 ann-benchmarks. Shape letters: B batch rows, D hidden size, K answers, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,8 +5,6 @@ hands to the softmax when its translation so far is the reference.
 Shape letters: N contexts, D hidden size, B sentences of a batch, T target words.
 """
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 from pathlib import Path

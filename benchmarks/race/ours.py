@@ -1,7 +1,5 @@
 """Every head of the registry as a method of the race: built once into the cache, then swept."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import time

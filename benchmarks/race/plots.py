@@ -4,8 +4,6 @@ Speed-up over the best exact float32 search against precision, the settings of e
 other of its own settings beats in both. One panel for P@1, one for P@5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path

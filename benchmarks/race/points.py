@@ -1,7 +1,5 @@
 """The points of a race, and the fastest of those that are precise enough."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 

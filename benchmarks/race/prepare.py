@@ -4,8 +4,6 @@ All read ../shared, which is not part of this repository; without it only `demo`
 datasets can be raced. A dataset that is there already is not made again.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from functools import partial

@@ -5,8 +5,6 @@ by and one to judge it on; then all of them are timed in turns with the exact se
 call on 1 thread as in Chen et al. 2019 (arXiv:1810.12406), then 64 rows on 1 and on 2 threads.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterable

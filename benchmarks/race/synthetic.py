@@ -10,8 +10,6 @@ entropy. Everything large is made in blocks.
 Shape letters: N contexts, D hidden size, V vocabulary, G groups, M modes of a group.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ faster of equals). Speed-ups are over the fastest exact float32 search of the sa
 in parentheses, over the fastest dense head of fewer bits that has P@1 >= 0.98.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.race.kinds import KINDS

@@ -10,8 +10,6 @@ testing in turn.
 Shape letters: N contexts, D hidden size, V words, B contexts of a step, R runs, T words of a run.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -4,8 +4,6 @@ Tables stand between marks on the pages; each race's and the load's own tables s
 raw results. --check writes nothing and exits with 1 where a page and the raw results disagree.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

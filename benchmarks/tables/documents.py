@@ -1,7 +1,5 @@
 """Every page with tables, as the raw results have it; which command measured each raw file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of draws beside those from all logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures and tables as they are printed."""
 
-from __future__ import annotations
-
 ABSENT = ""  # a cell without a measurement
 UNMEASURED = "Not measured yet.\n"  # in place of a table
 

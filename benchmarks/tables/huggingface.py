@@ -1,7 +1,5 @@
 """Tokens a second of published models in Transformers, with their own layer and with a decoder."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 

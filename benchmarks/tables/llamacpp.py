@@ -1,7 +1,5 @@
 """Tokens a second of published models in llama.cpp, and best tokens beside the float64 argmax."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """docs/papers.md: what `python -m benchmarks.papers` and the race measured of the five papers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Races on published models: microseconds of each method, by kind of text, over llama.cpp's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Tables of the races: all softmaxes side by side, certified by shape, growth with V, AVX2."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import compress
 

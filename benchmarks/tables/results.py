@@ -1,7 +1,5 @@
 """The raw results that tables are made of."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

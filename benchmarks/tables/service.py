@@ -1,7 +1,5 @@
 """Tables of kernels, of calls compared with an echo, and of the service under load."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@
 Other processors compile their own at a first start, and so does NUMBA_CPU_NAME's.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -4,8 +4,6 @@ HTTPS is tried, too: a public console has it. LOGITSIEVE_SERVE_METRICS_PORT over
 proxy is asked.
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 import sys

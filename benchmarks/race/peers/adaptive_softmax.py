@@ -9,8 +9,6 @@ comparison by Chen et al. 2019.
 Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers, F first level.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import numpy as np

@@ -6,8 +6,6 @@ k-means of its rows (bias included), V / 128 clusters, with the rows of each sid
 Shape letters: B batch rows, C centroids, D hidden size (with the bias), V vocabulary, P probed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The exact softmax as its users have it, by numpy, torch and faiss: what speed-ups are over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias

@@ -4,8 +4,6 @@ Ramani et al. 2025, Panorama: Fast-Track Nearest Neighbors. After each level of 
 of what is left bound the product (Cauchy-Schwarz), so the rotation must put the energy first.
 """
 
-from __future__ import annotations
-
 import faiss
 import numpy as np
 

@@ -8,8 +8,6 @@
 Rows are padded to whole vectors, and the bias, where there is one, is one more dimension.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any

@@ -7,8 +7,6 @@ Time O(D + budget (log D + D)) a row; memory D V ids and D V values, in the orde
 Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ graphs. `space` "ip" searches by inner product as it is; "l2" after the reductio
 2014 (one more dimension makes all rows equally long), which Zhang et al. 2018 (FGD) use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ get their float32 logits. A block of codes is read for all queries of a batch be
 Shape letters: B batch rows, D hidden size, V vocabulary, G groups of sixteen words, R rescored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Free to reorder sums (`reassoc`, `contract`), as any library's float32 product i
 Shape letters: D hidden size, V vocabulary, K answers, S listed rows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

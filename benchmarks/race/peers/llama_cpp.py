@@ -8,8 +8,6 @@ in float32, as llama.cpp does for the models that have one.
 Shape letters: B batch rows, V vocabulary, D hidden size padded to whole blocks.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from functools import cache

@@ -6,8 +6,6 @@
 4), the form in which language models are exported.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

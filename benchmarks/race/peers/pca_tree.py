@@ -8,8 +8,6 @@ distance along the split directions, so that a step aside goes where it is likel
 Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers, T tree depth.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from typing import Any

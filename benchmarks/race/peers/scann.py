@@ -5,8 +5,6 @@ documentation advises: no tree below 100,000 rows, sqrt(V) leaves above, blocks 
 threshold 0.2. With a tree as well where the advice is none, for whoever wants less of W read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ activations in 7 bits. The second keeps activations in bfloat16 and only W in in
 activations it is a scalar loop, ten times slower than the float32 product.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`logitsieve admin`: needs no extra, only a server's admin port."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The subcommands, imported when called; errors become exit codes."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from importlib import import_module

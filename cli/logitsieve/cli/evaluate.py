@@ -1,7 +1,5 @@
 """`logitsieve evaluate`: precision and speed of a head on contexts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Command-line options from the fields of frozen dataclasses."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -1,7 +1,5 @@
 """`logitsieve prune`: old versions removed."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`logitsieve query`: needs no extra, only a server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`logitsieve serve`: the gRPC server."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 

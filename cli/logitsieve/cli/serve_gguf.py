@@ -1,7 +1,5 @@
 """`logitsieve serve-gguf`: an OpenAI-compatible endpoint over a GGUF model."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass

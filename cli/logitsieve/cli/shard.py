@@ -1,7 +1,5 @@
 """`logitsieve shard`: an index split by the rows of W."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`logitsieve tune`: operating points from a sweep of knobs."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 

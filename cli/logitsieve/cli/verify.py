@@ -1,7 +1,5 @@
 """`logitsieve verify`: the full check of an index."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

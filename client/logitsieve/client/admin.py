@@ -1,7 +1,5 @@
 """Clients of the admin port, which load, unload and name versions of a running server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

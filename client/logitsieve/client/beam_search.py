@@ -7,8 +7,6 @@ Shape letters: S sentences, G sentences still searched, D hidden size, K beams, 
 T tokens chosen so far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heappushpop

@@ -1,7 +1,5 @@
 """A channel to a server: TLS, token, timeout, a limit on calls in flight, our exceptions."""
 
-from __future__ import annotations
-
 import os
 import re
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """A decoder over gRPC, by calls on one channel, and a server's models as values."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

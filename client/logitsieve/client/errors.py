@@ -1,7 +1,5 @@
 """gRPC status and the `logitsieve-error-bin` trailer -> our exceptions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import grpc

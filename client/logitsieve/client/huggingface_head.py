@@ -3,8 +3,6 @@
 Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids with known logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log
 from typing import Any, NamedTuple

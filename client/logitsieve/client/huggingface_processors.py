@@ -7,8 +7,6 @@ leaves K ids, K exact logits suffice; otherwise the decoder draws.
 Shape letters: B rows, V vocabulary, K ids with known logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 from typing import Any, cast

@@ -5,8 +5,6 @@ choice saves a decode; from the first other one, all are dropped ("drafter-invar
 al., arXiv:2408.07978).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from logitsieve.api.results import Float32

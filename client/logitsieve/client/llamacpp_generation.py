@@ -1,7 +1,5 @@
 """Sequences of llama.cpp that are decoded together, a token of each at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter

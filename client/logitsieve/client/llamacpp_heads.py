@@ -6,8 +6,6 @@ here, before temperatures and penalties, as in llama.cpp.
 Shape letters: B rows, D hidden size, V vocabulary, K ids with known logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol

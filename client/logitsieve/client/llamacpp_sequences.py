@@ -1,7 +1,5 @@
 """A sequence of llama.cpp that a head continues: its options, its tokens, its text."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Checked arguments become requests, responses replies; InvalidRequest names the argument.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from math import inf

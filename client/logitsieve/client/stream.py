@@ -1,7 +1,5 @@
 """Decoders over one Decode stream: a message costs less than a call."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress

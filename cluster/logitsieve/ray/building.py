@@ -1,7 +1,5 @@
 """An executor of calls as tasks of Ray, and the connection to its cluster."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Deploys a folder of models: an ingress on each chosen node, and shards."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """An ingress: our server in an actor of Ray, over shards in other processes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A decoder over replicas of a shard on Ray: if one fails, another is asked."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import suppress

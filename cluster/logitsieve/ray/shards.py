@@ -1,7 +1,5 @@
 """Shards on Ray Serve: an application for each, named by its digest, so that old ones run on."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Answers in OpenAI's form, made of the engine's news; exact facts are under `logitsieve`."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field

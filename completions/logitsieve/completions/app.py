@@ -1,7 +1,5 @@
 """The endpoint as an ASGI application."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

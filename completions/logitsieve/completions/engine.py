@@ -6,8 +6,6 @@ its request alone: a slice is of one sequence and begins at a multiple of SLICE,
 separate, and only `steady_sequences` share a step.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

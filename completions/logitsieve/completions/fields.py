@@ -1,7 +1,5 @@
 """Fields of requests, each checked by a line of a table; null counts as absent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The process of the endpoint: listen, answer, drain."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

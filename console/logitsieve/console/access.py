@@ -3,8 +3,6 @@
 The cookie names a session, not the token: other ports get it too.
 """
 
-from __future__ import annotations
-
 from secrets import token_urlsafe
 from typing import Any
 from urllib.parse import parse_qs

@@ -1,7 +1,5 @@
 """A head's best words and draws for a context, and why a word is, or is not, among them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import exp
 from statistics import median

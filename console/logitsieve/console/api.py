@@ -1,7 +1,5 @@
 """The endpoints /api/...: JSON for pages, tests and scripts (docs/console.md)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor

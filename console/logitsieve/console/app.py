@@ -1,7 +1,5 @@
 """The console as an ASGI application."""
 
-from __future__ import annotations
-
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Served versions, their traffic and precision; operating points, measured and chosen."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Readers of a question's fields; InvalidRequest names one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any

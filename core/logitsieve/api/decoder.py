@@ -1,7 +1,5 @@
 """The methods of all decoders, in process and remote: check a request, then ask an engine."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType

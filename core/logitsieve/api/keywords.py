@@ -1,7 +1,5 @@
 """Keywords of a decoder's methods: their defaults and checks."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """Check the arguments of `sample`, `score` and `beam_step`, except hidden."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from operator import index

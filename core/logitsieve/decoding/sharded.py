@@ -1,7 +1,5 @@
 """A decoder over decoders of some rows of a softmax each; it merges their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import partial

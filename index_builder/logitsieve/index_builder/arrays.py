@@ -3,8 +3,6 @@
 Files are mapped, except members of an `.npz`, and never unpickled.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Measure an index's heads on this machine: calibration.json (docs/building.md has its fields)."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict

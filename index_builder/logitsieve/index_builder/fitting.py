@@ -1,7 +1,5 @@
 """Inputs and results of fits, exact labels, heads of them, and the choice of operating points."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The steps of a build, in order: label, fit, calibrate, write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace

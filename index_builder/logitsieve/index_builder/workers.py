@@ -4,8 +4,6 @@ Calls share large objects: another process makes each object once, from arrays t
 Every call uses one thread for matrix products.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from abc import abstractmethod

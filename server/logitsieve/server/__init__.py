@@ -1,7 +1,5 @@
 """The gRPC service: a folder of indexes, answered over the network."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The server process."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """The log: a line for each event but answered requests, as text or JSON, without hidden values."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

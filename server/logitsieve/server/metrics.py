@@ -4,8 +4,6 @@ prometheus_client would take a lock for each. Labels are never a client's text: 
 "unknown" or "". Durations are in seconds.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping

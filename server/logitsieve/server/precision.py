@@ -4,8 +4,6 @@ Rows without constraints have equal chances, proven ones too, or a full queue wo
 that may be wrong. One thread of lower priority computes, and rests in proportion.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

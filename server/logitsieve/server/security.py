@@ -4,8 +4,6 @@ One token a line, `scope:token`; `admin` includes the other scopes. Only hashes 
 compared, in constant time. The last good state of a file stays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

@@ -5,8 +5,6 @@ targets of a row, or candidates of a batch, E candidates of all rows, U differen
 tables of vectors of size X = D + 2.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -4,8 +4,6 @@ The primer, a short text of many kinds, is for second moments of contexts: bound
 (a language, code, dialogue) are several times wider.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor

@@ -1,7 +1,5 @@
 """Run a PyTorch model over data and record its output layer's inputs: contexts for `build`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager

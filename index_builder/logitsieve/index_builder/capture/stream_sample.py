@@ -3,8 +3,6 @@
 One row is drawn from each of equal cells, which are joined in pairs at twice the needed rows.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Read a text file, plain or gzipped, in chunks of lines or in windows of tokens."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ docs/certified.md derives the bound: computed in float64 from the stored arrays,
 Shape letters: M coded coordinates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple

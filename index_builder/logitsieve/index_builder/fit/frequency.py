@@ -1,7 +1,5 @@
 """Sort the ids by their frequency among the best labels of the contexts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.index_builder.fitting import (

@@ -6,8 +6,6 @@ a walk by the angle to [w; b] meets more of the best rows: the cheaper of both g
 The most frequent words come first: their links reach far, and a walk ends sooner.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ smallest angle, and spherical k-means groups rows that are large for the same qu
 Shape letters: E = D + 2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64

@@ -5,8 +5,6 @@ docs/levels.md derives the bounds (float64, rounded up), kernels/sketch/levels.p
 Shape letters: F coordinates in `coarse`, T others, W of these padded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 

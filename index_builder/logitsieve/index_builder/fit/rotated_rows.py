@@ -1,7 +1,5 @@
 """Rows of W in the coordinates of a sketch, and bounds on each row's residual."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ The greedy order of a partition fixes its lists at every budget, so no operating
 further fit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

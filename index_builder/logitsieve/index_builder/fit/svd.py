@@ -5,8 +5,6 @@ Shim et al. 2017, section 3: W = U S V^T; V are the eigenvectors of W^T W, since
 Shape letters: R rank.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64

@@ -4,8 +4,6 @@ Rows with the lowest cosines to their best centroid are escalated until the othe
 precision. Not in the paper (docs/building.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Chen et al. 2019, section 3: eq. 3-5 (straight-through Gumbel-softmax) and eq. 6
 fixed candidate lists), in the closed form of docs/building.md, which needs no target of length V.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

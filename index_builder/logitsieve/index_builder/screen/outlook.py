@@ -4,8 +4,6 @@ The held-out labels that lists of plain clusters lack are a power of the number 
 extrapolated from a quarter, a half and all of a sample.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

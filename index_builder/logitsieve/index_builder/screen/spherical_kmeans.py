@@ -3,8 +3,6 @@
 Chen et al. 2019, Algorithm 1 line 3 and section 7.2; Dhillon, Modha 2001, Concept Decompositions.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 Chen et al. 2019, Learning to Screen, Algorithm 1, derived in docs/building.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """/metrics, the probes, and a console under /; bodies within limits, and statuses of errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """KServe v2 with Triton's extensions, by tritonclient's stubs from the extra `kserve`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any

@@ -1,7 +1,5 @@
 """ModelInfer: its requests as ours, our replies as its responses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast

@@ -1,7 +1,5 @@
 """GRPCInferenceService over the Decoder service; it loads models on the admin port."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as kserve

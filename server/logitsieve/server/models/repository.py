@@ -3,8 +3,6 @@
 Requests read one immutable Routes; a change replaces it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

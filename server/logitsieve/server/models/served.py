@@ -1,7 +1,5 @@
 """A loaded version: its engines, their cost, its uses."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """A version in shards, instead of a decoder over one index."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial

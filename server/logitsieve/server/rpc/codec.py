@@ -1,7 +1,5 @@
 """Messages -> arguments of decoders, and replies -> messages."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The Decoder service: unary requests and streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 They take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import uuid

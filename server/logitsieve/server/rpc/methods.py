@@ -3,8 +3,6 @@
 Shape letters: B batch rows, T targets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple

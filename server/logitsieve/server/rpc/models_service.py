@@ -3,8 +3,6 @@
 Admin finishes what it began, even if the client goes away.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor

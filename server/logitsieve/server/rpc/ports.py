@@ -1,7 +1,5 @@
 """gRPC ports: limits, TLS, tokens, addresses, health."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

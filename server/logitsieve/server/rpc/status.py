@@ -1,7 +1,5 @@
 """Exceptions -> gRPC statuses with a trailer, and the end of calls that fail."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine

@@ -3,8 +3,6 @@
 A worker writes its reply before it takes another message: a client that does not read is not read.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial

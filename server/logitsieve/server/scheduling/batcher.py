@@ -4,8 +4,6 @@ A worker takes the oldest request, with others of its key that fit into the batc
 to the end of the queue after each batch, so small ones wait for one batch.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection
 from threading import Condition

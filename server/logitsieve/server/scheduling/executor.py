@@ -3,8 +3,6 @@
 No answer depends on the other requests of its batch: heads and normalizers promise that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Requests: read, then queued with an estimated cost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The rows of W and the bias as parameters, their sparse gradients, and gradient clipping."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

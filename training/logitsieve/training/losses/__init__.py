@@ -1,8 +1,6 @@
 """Losses over a large softmax, and the list of them."""
 # ruff: noqa: E402  # the extra is checked before torch is imported
 
-from __future__ import annotations
-
 from logitsieve.utils.environment import require
 
 require("training", "torch", "numba", "threadpoolctl")

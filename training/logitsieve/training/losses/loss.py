@@ -3,8 +3,6 @@
 Conventions: torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The losses by name, and their options as `logitsieve train --loss-option` takes them."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import typing

@@ -5,8 +5,6 @@
 The inner sum estimates Z = sum over V e^x without bias, its log with about -Var / (2 Z^2).
 """
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from typing import Any, Unpack

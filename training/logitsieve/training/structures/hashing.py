@@ -6,8 +6,6 @@ Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (index_builder/reduction.p
 Shape letters: N vectors, K hashes a table, E pairs of a query and a row.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from math import ceil, log2
 

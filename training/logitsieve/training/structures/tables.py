@@ -4,8 +4,6 @@ Between updates look-ups find classes by their old rows; `keep` stores these for
 by the chance of a collision.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

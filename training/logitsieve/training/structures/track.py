@@ -4,8 +4,6 @@ Rows with a gradient are dirty until they are indexed again, once a period. Opti
 other rows are refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 

@@ -8,8 +8,6 @@ layout.
 Shape letters: N vectors, R random directions, F features, L leaves, n classes a leaf, M draws.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import exp

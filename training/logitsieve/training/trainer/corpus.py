@@ -3,8 +3,6 @@
 Shape letters: N words of a text, B streams, T time steps, W windows.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count

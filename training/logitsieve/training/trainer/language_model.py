@@ -5,8 +5,6 @@ Tied embeddings (Press and Wolf 2017); dropout between layers (Zaremba et al. 20
 Shape letters: T time steps, L layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, TypeAlias

@@ -10,8 +10,6 @@
 On a CPU a resumed run equals, bit for bit, one that was never stopped.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time
