@@ -12,14 +12,6 @@ from logitsieve.client.decoder_client import (
 from logitsieve.client.stream import AsyncDecodeStream, DecodeStream
 
 __all__ = [
-    "AdminClient",
-    "AsyncAdminClient",
-    "AsyncDecodeStream",
-    "AsyncDecoderClient",
-    "DecodeStream",
-    "DecoderClient",
-    "Limits",
-    "ModelInfo",
-    "PointInfo",
-    "Tls",
-]
+    "AdminClient", "AsyncAdminClient", "AsyncDecodeStream", "AsyncDecoderClient", "DecodeStream",
+    "DecoderClient", "Limits", "ModelInfo", "PointInfo", "Tls",
+]  # fmt: skip

@@ -20,15 +20,9 @@ from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
 __all__ = [
-    "Generation",
-    "GenerationOptions",
-    "LlamaAttachment",
-    "LlamaContext",
-    "PromptLookup",
-    "Token",
-    "attach",
-    "generate",
-]
+    "Generation", "GenerationOptions", "LlamaAttachment", "LlamaContext", "PromptLookup", "Token",
+    "attach", "generate",
+]  # fmt: skip
 
 COMPARED, COMPARED_K = 4, 10  # random contexts and best ids
 

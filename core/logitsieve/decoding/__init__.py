@@ -7,11 +7,6 @@ from logitsieve.decoding.sharded import ShardedDecoder, open_sharded
 from logitsieve.decoding.shards import Shard
 
 __all__ = [
-    "NORMALIZERS",
-    "LocalDecoder",
-    "Shard",
-    "ShardedDecoder",
-    "answers_on",
-    "measured_elsewhere",
+    "NORMALIZERS", "LocalDecoder", "Shard", "ShardedDecoder", "answers_on", "measured_elsewhere",
     "open_sharded",
-]
+]  # fmt: skip

@@ -5,13 +5,6 @@ from logitsieve.evaluation.precision import Evaluation, Judge, Precision, evalua
 from logitsieve.evaluation.timing import cpu_name, us_per_row
 
 __all__ = [
-    "Evaluation",
-    "Judge",
-    "OperatingPoint",
-    "Precision",
-    "cpu_name",
-    "evaluate",
-    "read_points",
-    "read_target",
-    "us_per_row",
-]
+    "Evaluation", "Judge", "OperatingPoint", "Precision", "cpu_name", "evaluate", "read_points",
+    "read_target", "us_per_row",
+]  # fmt: skip

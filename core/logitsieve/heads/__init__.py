@@ -60,18 +60,6 @@ def make_heads(
 
 
 __all__ = [
-    "HEADS",
-    "AssuredHead",
-    "CertifiedHead",
-    "EstimatedHead",
-    "ExactHead",
-    "FrequencyHead",
-    "GraphHead",
-    "Head",
-    "IvfHead",
-    "LshHead",
-    "ScreenHead",
-    "Softmax",
-    "SvdHead",
-    "make_heads",
-]
+    "HEADS", "AssuredHead", "CertifiedHead", "EstimatedHead", "ExactHead", "FrequencyHead",
+    "GraphHead", "Head", "IvfHead", "LshHead", "ScreenHead", "Softmax", "SvdHead", "make_heads",
+]  # fmt: skip

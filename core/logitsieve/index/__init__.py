@@ -6,14 +6,6 @@ from logitsieve.index.split import split_index
 from logitsieve.index.writer import link_index, new_path, write_index
 
 __all__ = [
-    "FileEntry",
-    "HeadEntry",
-    "Index",
-    "Manifest",
-    "link_index",
-    "new_path",
-    "open_index",
-    "split_index",
-    "verify_index",
-    "write_index",
-]
+    "FileEntry", "HeadEntry", "Index", "Manifest", "link_index", "new_path", "open_index",
+    "split_index", "verify_index", "write_index",
+]  # fmt: skip
