@@ -1,7 +1,5 @@
 """Options of the endpoint."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from math import inf
 from time import monotonic
-from typing import Any, Literal, TypeAlias
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import InvalidRequest
 
@@ -23,18 +24,19 @@ def option(default: Any, help: str, low: float | None = None, high: float = inf)
 
 
 def check_ranges(options: Any) -> None:
+    hints = get_type_hints(type(options))
     for item in (item for item in fields(options) if "low" in item.metadata):
-        value, kind = getattr(options, item.name), str(item.type)
-        several = kind.startswith("tuple")
+        value, hint = getattr(options, item.name), hints[item.name]
+        several, kinds = get_origin(hint) is tuple, get_args(hint) or (hint,)
         if several and not (isinstance(value, tuple) and value):
             raise InvalidRequest(item.name, value, "a tuple of one integer or more")
-        if value is None and "None" in kind:
+        if value is None and NoneType in kinds:
             continue
         low, high = item.metadata["low"], item.metadata["high"]
-        integral = kind.startswith(("int", "tuple"))  # "int | None" too
-        kinds = int if integral else (int, float)
+        integral = int in kinds
+        numbers = int if integral else (int, float)
         for one in value if several else [value]:
-            if isinstance(one, bool) or not isinstance(one, kinds) or not low <= one <= high:
+            if isinstance(one, bool) or not isinstance(one, numbers) or not low <= one <= high:
                 limits = f"of at least {low:g}" if high == inf else f"from {low:g} to {high:g}"
                 allowed = f"{'an integer' if integral else 'a number'} {limits}"
                 raise InvalidRequest(item.name, one, allowed)

@@ -1,7 +1,5 @@
 """Options of a build, of a sweep and of a capture; each field is a flag of the command."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The options of a server, with their help and ranges."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints

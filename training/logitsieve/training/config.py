@@ -1,7 +1,5 @@
 """The options of a training, with their help and ranges."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

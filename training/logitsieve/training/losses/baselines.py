@@ -3,8 +3,6 @@
 Shape letters: m draws, C different ones, K best classes of a row, b rows at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log

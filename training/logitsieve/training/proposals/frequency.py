@@ -3,8 +3,6 @@
 Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import log
 

@@ -6,8 +6,6 @@ rows' distributions, with log-weight -log(m q_j); m counts the draws that are ma
 Shape letters: L' different leaves, n classes a leaf.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import log

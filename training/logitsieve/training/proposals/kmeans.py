@@ -4,8 +4,6 @@ Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with
 corrected (docs/training/kmeans.md). The clusters are the `ivf` head's (Auvolat et al. 2015).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

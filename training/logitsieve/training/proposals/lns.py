@@ -6,8 +6,6 @@ classes are added, and each candidate is weighted by 1 over its expected count, 
 pi_j the probability that its row, as hashed, collides.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, log2
 from typing import Literal, NamedTuple, get_args

@@ -3,8 +3,6 @@
 Levy, Chen, Ermon 2018, LSH Softmax, Algorithm 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log2
 

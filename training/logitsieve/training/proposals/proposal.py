@@ -1,7 +1,5 @@
 """The bases of all proposals: methods that draw the negatives of a sampled softmax."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
