@@ -14,9 +14,8 @@ from torch import Tensor
 
 from demo.excerpt import EXCERPT
 from logitsieve.api.errors import TrainingFailed
-from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
+from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss, TrainConfig
 from logitsieve.training.autograd.batch import SharedCandidates, read_batch
-from logitsieve.training.config import TrainConfig
 from logitsieve.training.losses.registry import read_options
 from logitsieve.training.trainer.corpus import Corpus, TextStreams, encode
 from logitsieve.training.trainer.trainer import Trainer

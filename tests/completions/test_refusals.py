@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.client.llamacpp import LlamaAttachment
-from logitsieve.completions.config import CompletionsConfig
+from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.engine import Engine
 from logitsieve.llamacpp import LlamaContext, render_chat
 from tests.completions.conftest import Client, serving

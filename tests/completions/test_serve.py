@@ -4,7 +4,7 @@ from pathlib import Path
 from time import sleep
 
 from logitsieve.client.llamacpp import LlamaAttachment
-from logitsieve.completions.config import CompletionsConfig
+from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.serve import Endpoints
 from tests.completions.conftest import NAME, Client
 from tests.server.materials import write_tokens

@@ -8,7 +8,7 @@ import typer
 
 from logitsieve.cli.options import AsJson
 from logitsieve.cli.output import print_json, print_table
-from logitsieve.ray.options import RayOptions
+from logitsieve.ray import RayOptions
 from logitsieve.server.config import ServeConfig
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.generate import BENT, CERTIFIED, DENSE, Handover, grade_of, model_for
 from logitsieve.cli.options import flag, idle_cores, llama_threads
-from logitsieve.completions.config import CompletionsConfig
+from logitsieve.completions import CompletionsConfig
 
 
 @dataclass(frozen=True, kw_only=True)

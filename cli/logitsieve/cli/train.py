@@ -20,7 +20,7 @@ from logitsieve.cli.build import show
 from logitsieve.cli.options import AsJson, flag, is_typed, read_options
 from logitsieve.cli.output import TrainDisplay, print_json, print_table, train_display
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.training.config import TrainConfig
+from logitsieve.training import TrainConfig
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 

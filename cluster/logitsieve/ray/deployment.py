@@ -9,9 +9,8 @@ from typing import Any
 
 import ray
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.ray import building
+from logitsieve.ray import RayOptions, building
 from logitsieve.ray.ingress import Ingress, IngressState
-from logitsieve.ray.options import RayOptions
 from logitsieve.ray.shards import ENVIRONMENT, PREFIX
 from logitsieve.server.config import ServeConfig
 from ray import serve

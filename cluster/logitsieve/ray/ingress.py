@@ -14,7 +14,7 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import LogitsieveError
 from logitsieve.decoding import Shard, ShardedDecoder
 from logitsieve.index import Index
-from logitsieve.ray.options import RayOptions
+from logitsieve.ray import RayOptions
 from logitsieve.ray.remote import RayShardDecoder
 from logitsieve.ray.shards import app_names, handle_of, run_shards, running
 from logitsieve.server.app import create_server

@@ -13,7 +13,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index.manifest import Manifest
 from logitsieve.index.split import shard_folders
-from logitsieve.ray.options import RayOptions
+from logitsieve.ray import RayOptions
 from logitsieve.server.config import ServeConfig
 from logitsieve.utils.deadline import ending_by
 from ray import serve

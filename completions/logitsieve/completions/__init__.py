@@ -1,1 +1,45 @@
-"""An OpenAI-compatible HTTP endpoint over a GGUF model, with exact scores and draws."""
+"""An OpenAI-compatible HTTP endpoint over a GGUF model, exact in scores and draws; its options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.server.config import MAX_PORT
+from logitsieve.utils.environment import is_loopback
+from logitsieve.utils.options import check_ranges, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionsConfig:
+    """Options of `logitsieve serve-gguf`; InvalidRequest names one."""
+
+    host: str = option("127.0.0.1", "Address to bind; loopback unless you say otherwise.")
+    port: int = option(8080, "HTTP port; 0 takes a free one and prints it.", 0, MAX_PORT)
+    name: str | None = option(None, "Name of the model in requests; by default its file's.")
+    sequences: int = option(4, "Prompts and continuations that are decoded together.", 1, 64)
+    ctx: int | None = option(
+        None,
+        "Tokens of each with its prompt; by default as many as in training, at most 4096.",
+        1,
+        1 << 20,
+    )
+    lookup: bool = option(
+        False, "Read ahead tokens that followed the last ones before, which changes no byte."
+    )
+    max_waiting: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
+    request_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
+    drain_s: float = option(10.0, "Seconds that requests get to finish after SIGTERM.", 0)
+    tokens: Path | None = option(
+        None, "File of bearer tokens (docs/security.md); requests without one are refused."
+    )
+    tls_cert: Path | None = option(None, "PEM file of the certificate chain; turns on TLS.")
+    tls_key: Path | None = option(None, "PEM file of the certificate's private key.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
+        if self.tokens is not None and self.tls_cert is None and not is_loopback(self.host):
+            allowed = "loopback: tokens do not travel as plain text, set tls_cert"
+            raise InvalidRequest("host", self.host, allowed)

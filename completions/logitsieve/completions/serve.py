@@ -9,8 +9,8 @@ from pathlib import Path
 import uvloop
 
 from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup
+from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.app import Endpoint, Facts
-from logitsieve.completions.config import CompletionsConfig
 from logitsieve.completions.engine import Engine, steady_sequences
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.logs import configure, event

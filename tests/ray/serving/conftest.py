@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.client import DecoderClient
 from logitsieve.index import split_index
-from logitsieve.ray.options import RayOptions
+from logitsieve.ray import RayOptions
 from logitsieve.server.config import ServeConfig
 from tests.ray.conftest import INGRESS
 from tests.server.running import lasting_port

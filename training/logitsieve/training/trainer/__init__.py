@@ -1,6 +1,6 @@
 """An LSTM language model trained on a text file, with any loss of LOSSES."""
 
-from logitsieve.training.config import TrainConfig
+from logitsieve.training import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus, Vocabulary, windows
 from logitsieve.training.trainer.language_model import LanguageModel
 from logitsieve.training.trainer.trainer import Trainer, TrainingStatus, begin, load_config, train

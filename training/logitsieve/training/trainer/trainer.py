@@ -26,8 +26,8 @@ from torch.optim import Adagrad, AdamW, Optimizer
 from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
+from logitsieve.training import TrainConfig
 from logitsieve.training.autograd.classes import clip_grad_norm_
-from logitsieve.training.config import TrainConfig
 from logitsieve.training.losses.registry import LOSSES, read_options
 from logitsieve.training.trainer.corpus import Corpus, TextStreams, encode
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
