@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -28,11 +28,7 @@ ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_
 
 class Speller:
     def __init__(self, context: LlamaContext) -> None:
-        self._context = context
-        self.raw = lru_cache(maxsize=SPELLINGS_KEPT)(self._raw)
-
-    def _raw(self, token: int) -> bytes:
-        return self._context.piece(token, special=True)
+        self.raw = lru_cache(maxsize=SPELLINGS_KEPT)(partial(context.piece, special=True))
 
     def key(self, token: int) -> str:
         """Return a token's text, or its bytes as OpenAI spells them."""
