@@ -6,11 +6,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 302,
-    "lines of source": 42_190,
-    "lines of core/": 18_189,
-    "lines of tests/": 44_281,
-    "lines of benchmarks/": 7_882,
+    "files of source": 296,
+    "lines of source": 41_852,
+    "lines of core/": 18_151,
+    "lines of tests/": 44_272,
+    "lines of benchmarks/": 7_739,
 }
 LONGEST = 70  # lines of a function of the source
 
