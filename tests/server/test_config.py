@@ -37,7 +37,7 @@ def test_senseless_options(option: str) -> None:
 
 def test_every_option_has_its_help_and_a_number_its_range() -> None:
     assert all(field.metadata["help"] for field in fields(ServeConfig))
-    numbers = [field for field in fields(ServeConfig) if field.type in ("int", "float")]
+    numbers = [field for field in fields(ServeConfig) if field.type in (int, float)]
     assert numbers
     assert all(field.metadata["low"] <= field.default for field in numbers)
 
