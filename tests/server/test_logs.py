@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "monitoring.md"
 SOURCES = REPOSITORY / "server" / "logitsieve" / "server"
 # event(log, logging.INFO, "name", and the helpers that take the name first.
-CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_log\(|log_time\()\s*\"(\w+)\""
+CALLS = r"(?:event\(\s*log(?:ger)?,\s*logging\.\w+,|_log\(|log_time\()\s*\"(\w+)\""
 
 log = logging.getLogger("logitsieve.tests")
 ROOT, PACKAGE = logging.getLogger(), logging.getLogger("logitsieve")
