@@ -128,10 +128,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
         shown = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
         shown += [
             inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=DEFAULTS[name],
-                annotation=getattr(annotation, "__forward_arg__", annotation),
+                name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=annotation
             )
             for name, annotation in options.__annotations__.items()
         ]
