@@ -25,7 +25,7 @@ TIMEOUT = "Seconds to wait for the answer: more than 0, at most 3600."
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How to connect to a server."""
+    """The address of a server, and the secrets to connect to it."""
 
     address: str = flag(
         ADDRESS, "host:port of the server.", envvar="LOGITSIEVE_ADDRESS", show_envvar=False

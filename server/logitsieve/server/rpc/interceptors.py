@@ -1,4 +1,4 @@
-"""What a call passes before it is read: the check of its token, and a limit on bytes in memory."""
+"""The checks before a call is read: its token, and a limit on bytes in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The Models service: versions, their states and limits; and Admin, on its own port.
 
-Admin finishes what it began, even if the client goes away.
+Admin finishes a change even if the client goes away.
 """
 
 import asyncio

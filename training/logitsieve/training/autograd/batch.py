@@ -1,4 +1,4 @@
-"""What a step is given: rows, their targets, the candidates proposed for them, random numbers."""
+"""The inputs of a step: rows, their targets, the candidates proposed for them, random numbers."""
 
 from __future__ import annotations
 
