@@ -1,5 +1,7 @@
 """The methods of all decoders, in process and remote: check a request, then ask an engine."""
 
+from __future__ import annotations  # help() shows types as they are written
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType

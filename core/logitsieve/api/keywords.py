@@ -1,5 +1,7 @@
 """Keywords of a decoder's methods: their defaults and checks."""
 
+from __future__ import annotations  # help() shows types as they are written
+
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -128,7 +130,10 @@ def shows_keywords(options: type) -> Callable[[F], F]:
         shown = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
         shown += [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=annotation
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=DEFAULTS[name],
+                annotation=getattr(annotation, "__forward_arg__", annotation),
             )
             for name, annotation in options.__annotations__.items()
         ]
