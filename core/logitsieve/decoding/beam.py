@@ -8,8 +8,6 @@ Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the len
 Shape letters: N tokens a hypothesis, K pairs a group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +36,9 @@ from logitsieve.kernels.sampling.rounding import round_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
 EVERY = slice(None)
+# Ways to find log Z, each closer than the one before.
+FindLogZ = Callable[[Query], LogZ]
+CLOSER: Sequence[FindLogZ] = (quick_log_z, EXACT.log_z)
 
 
 class BeamChoice(NamedTuple):
@@ -186,11 +187,6 @@ def _best(
             return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden, k)
     return best, wanted, quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)
-
-
-# Ways to find log Z, each closer than the one before.
-FindLogZ = Callable[[Query], LogZ]
-CLOSER: Sequence[FindLogZ] = (quick_log_z, EXACT.log_z)
 
 
 def _pairs(beams: Beams, step: _Step) -> _Pairs:

@@ -7,9 +7,7 @@ A head answers for a few more than k, and for twice as many while fewer than k o
 a number that depends on the row alone, not on its batch.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -40,9 +38,9 @@ class Edits(NamedTuple):
     values: Float64  # -inf forbids the id
     allow_list: bool
 
-    def rows(self, rows: Int64) -> Edits:
+    def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
-        return Edits(*edits_of_rows(self[:3], rows), self.allow_list)
+        return type(self)(*edits_of_rows(self[:3], rows), self.allow_list)
 
     def remaining(self, vocab_size: int) -> Int64:
         """Count the allowed ids of each row, [B]."""
@@ -214,11 +212,11 @@ class BestLogits(NamedTuple):
     logits: Float64  # [B, K] -inf beyond
     provenance: Provenance  # edited ids are scanned, too
 
-    def rows(self, rows: Int64) -> BestLogits:
+    def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
         exact, scanned, fallback, chance = self.provenance
         provenance = Provenance(exact[rows], scanned[rows], fallback[rows], chance)
-        return BestLogits(self.ids[rows], self.logits[rows], provenance)
+        return type(self)(self.ids[rows], self.logits[rows], provenance)
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:

@@ -32,11 +32,8 @@ def pack_contexts(hidden: Float32) -> dict[str, Any]:
     """Encode the first contexts of [N, D] that fit in calibration.json."""
     rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden[0].nbytes))
     first = np.ascontiguousarray(hidden[:rows], "<f4")
-    return {
-        "rows": len(first),
-        "dim": first.shape[1],
-        "float32": b64encode(first.tobytes()).decode(),
-    }
+    text = b64encode(first.tobytes()).decode()
+    return {"rows": len(first), "dim": first.shape[1], "float32": text}
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
