@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 296,
-    "lines of source": 41_849,
-    "lines of core/": 18_148,
+    "lines of source": 41_847,
+    "lines of core/": 18_146,
     "lines of tests/": 44_272,
     "lines of benchmarks/": 7_739,
 }
