@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
 from tests.server.materials import Gate, Pair, authority, gated
 from tests.server.running import (
     MEASURED,
@@ -37,6 +39,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
     with running(loop, config_for(models, kernel_cache=kernel_cache, **LIMITS)) as run:
         yield run
+
+
+@pytest.fixture(scope="session")
+def whole(models: Path, kernel_cache: Path) -> LocalDecoder:
+    """Decodes other@1, which has every head."""
+    return LocalDecoder(open_index(models / "other" / "1", kernel_cache=kernel_cache))
 
 
 @pytest.fixture(scope="session")

@@ -104,10 +104,10 @@ def asked(rpc: str, request_id: int, request: Any = None, timeout_ms: int = 0) -
 class RawStream:
     """A Decode stream that anything can be sent on."""
 
-    def __init__(self, server: Running, timeout: float = WAIT_S) -> None:
+    def __init__(self, channel: grpc.Channel, timeout: float = WAIT_S, headers: Any = None) -> None:
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        decode = server.channel.stream_stream("/logitsieve.v1.Decoder/Decode")
-        self.call = decode(iter(self._outbox.get, None), timeout=timeout)
+        decode = channel.stream_stream("/logitsieve.v1.Decoder/Decode")
+        self.call = decode(iter(self._outbox.get, None), timeout=timeout, metadata=headers)
 
     def send(self, *messages: pb.DecodeRequest | bytes) -> None:
         for message in messages:

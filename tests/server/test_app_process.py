@@ -59,9 +59,7 @@ def held(models: Path, cache: Path, what: str, drain_s: float) -> Iterator[subpr
 
 @pytest.mark.system
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_it_leaves_with_0_when_told(
-    tmp_path: Path, kernel_cache: Path, sent: signal.Signals
-) -> None:
+def test_it_leaves_with_0_if_told(tmp_path: Path, kernel_cache: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with (
         started(tmp_path, kernel_cache) as server,
@@ -144,9 +142,7 @@ def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, kernel_cache: Path,
 
 @pytest.mark.system
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once(
-    tmp_path: Path, kernel_cache: Path, sent: signal.Signals
-) -> None:
+def test_a_second_signal_ends_it(tmp_path: Path, kernel_cache: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with (
         held(tmp_path, kernel_cache, "computing", drain_s=10 * WAIT_S) as server,

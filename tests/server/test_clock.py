@@ -4,11 +4,10 @@ goes by it.
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from queue import SimpleQueue
 from time import sleep
 from typing import NamedTuple
 
@@ -19,9 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from logitsieve.api.errors import Unauthenticated
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.v1 import decoder_pb2 as pb
-from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 from tests.server.materials import Pair, authority, signed_by, write_tokens
-from tests.server.messages import asked
+from tests.server.messages import RawStream, asked
 from tests.server.running import WAIT_S, Started, started, write_model
 from tests.server.test_tls import presented_at
 from tests.synthetic import make_hidden
@@ -102,26 +100,14 @@ def scene(tmp_path: Path, kernel_cache: Path) -> Iterator[Scene]:
         yield Scene(server, clock, tmp_path, ca, ca.write(tmp_path, "ca")[0])
 
 
-class Asking(NamedTuple):
-    """A stream that is open, with a deadline of its own."""
-
-    outbox: SimpleQueue[pb.DecodeRequest | None]
-    replies: Iterator[pb.DecodeResponse]
-
-    def ask(self) -> pb.DecodeResponse:
-        self.outbox.put(asked("TopK", 1, timeout_ms=int(1000 * WAIT_S)))
-        return next(self.replies)
-
-
 @contextmanager
-def asking(scene: Scene) -> Iterator[Asking]:
+def asking(scene: Scene) -> Iterator[Callable[[], pb.DecodeResponse]]:
+    """Asks on a stream that stays open, with a deadline of its own."""
     credentials = grpc.ssl_channel_credentials(scene.trusted.read_bytes())
     with grpc.secure_channel(scene.server.address, credentials) as channel:
-        outbox: SimpleQueue[pb.DecodeRequest | None] = SimpleQueue()
-        metadata = (("authorization", f"Bearer {OLD}"),)
-        sent = iter(outbox.get, None)
-        yield Asking(outbox, DecoderStub(channel).Decode(sent, timeout=WAIT_S, metadata=metadata))
-        outbox.put(None)
+        stream = RawStream(channel, headers=(("authorization", f"Bearer {OLD}"),))
+        yield lambda: stream.ask(asked("TopK", 1, timeout_ms=int(1000 * WAIT_S)))
+        stream.half_close()
 
 
 def total(scene: Scene, name: str) -> float:
@@ -135,14 +121,14 @@ def total(scene: Scene, name: str) -> float:
 
 def test_a_jump_and_a_jump_back(scene: Scene) -> None:
     before = scene.time_of_a_failure()
-    with scene.client() as client, asking(scene) as stream:
+    with scene.client() as client, asking(scene) as ask:
         expected = client.topk(HIDDEN, 3).ids.tolist()
-        assert stream.ask().top_k.ids.rows == 4
+        assert ask().top_k.ids.rows == 4
         for days in (30, -30):
             scene.clock.jump(f"{days:+}d")
             moved = scene.time_of_a_failure() - before
             assert abs(moved - timedelta(days=days)) < timedelta(hours=1)
-            assert stream.ask().top_k.ids.rows == 4
+            assert ask().top_k.ids.rows == 4
             assert client.topk(HIDDEN, 3).ids.tolist() == expected
     assert_secrets_are_renewed(scene)
     assert_counts_go_on(scene)

@@ -53,9 +53,6 @@ def test_ports_are_on_loopback_by_default_and_there_alone_the_console() -> None:
     assert ServeConfig(host="0.0.0.0", console=True, tokens=Path("t"), **tls).serves_console
 
 
-CERTIFICATE, KEY, AUTHORITIES = Path("a.crt"), Path("a.key"), Path("ca.crt")
-
-
 def test_the_message_limit_is_all_that_a_request_may_hold() -> None:
     config = ServeConfig(max_rows=10, max_k=7, max_constraint_ids=50)
     assert config.max_message_bytes(100) == 10 * (100 * 4 + 7 * 4 + 32) + 50 * 8 + 65536

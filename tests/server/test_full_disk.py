@@ -116,15 +116,16 @@ def test_an_index_that_does_not_fit(folder: Path, tmp_path: Path, file: str) -> 
     assert left(folder) == set()
 
 
-@pytest.mark.parametrize("most", [pytest.param(0, marks=EXHAUSTIVE), 2500])
-def test_a_build_that_does_not_fit(folder: Path, kernel_cache: Path, most: int) -> None:
-    assert_refused(limited(BUILD, folder, most, kernel_cache), folder)
-    assert left(folder) == set()
-
-
-@pytest.mark.parametrize("most", [pytest.param(0, marks=EXHAUSTIVE), 1300])
-def test_a_capture_that_does_not_fit(folder: Path, most: int) -> None:
-    assert_refused(limited(CAPTURE, folder, most), folder)
+@pytest.mark.parametrize(
+    ("script", "most"),
+    [
+        *((BUILD, 2500), pytest.param(BUILD, 0, marks=EXHAUSTIVE)),
+        *((CAPTURE, 1300), pytest.param(CAPTURE, 0, marks=EXHAUSTIVE)),
+    ],
+    ids=["build", "no build", "capture", "no capture"],
+)
+def test_a_failure_leaves_nothing(folder: Path, kernel_cache: Path, script: str, most: int) -> None:
+    assert_refused(limited(script, folder, most, kernel_cache), folder)
     assert left(folder) == set()
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Barrier
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from logitsieve.server import ServeConfig
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.messages import RawStream
 from tests.server.running import WAIT_S, started
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
@@ -25,11 +24,8 @@ pytestmark = pytest.mark.system
 
 CALLERS = 60
 D = 1024
-SMALL: dict[str, Any] = {
-    "max_k": 1,
-    "max_samples": 1,
-    "max_constraint_ids": 0,
-}  # so that rows make it long
+# So that rows make a request long.
+SMALL: dict[str, Any] = {"max_k": 1, "max_samples": 1, "max_constraint_ids": 0}
 OPTIONS: dict[str, Any] = {"request_memory_mb": 256, "max_streams": CALLERS, **SMALL}
 OWN_MB = 200  # of connections, and of what gRPC and the C library keep
 
@@ -42,7 +38,7 @@ def memory_mb(process: int) -> dict[str, float]:
 
 def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, kernel_cache: Path) -> None:
     write_heads(tmp_path / "models" / "demo" / "1", make_softmax(dim=D))
-    limits = ServeConfig(max_k=1, max_samples=1, max_constraint_ids=0)
+    limits = ServeConfig(**SMALL)
     longest = limits.max_message_bytes(D)
     hidden = make_hidden(limits.max_rows, D)
     good = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=1)
@@ -62,20 +58,16 @@ def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, kernel_cac
             options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
             options.append(("grpc.max_receive_message_length", -1))
             channel = stack.enter_context(grpc.insecure_channel(server.address, options))
-            outbox: SimpleQueue[bytes | None] = SimpleQueue()
-            message = pb.DecodeRequest(id=1, top_k=good).SerializeToString()
-            outbox.put(message)
             together.wait(WAIT_S)
-            decode = channel.stream_stream("/logitsieve.v1.Decoder/Decode")
-            stream: Iterator[Any] = decode(iter(outbox.get, None), timeout=WAIT_S)
+            stream = RawStream(channel)
+            stream.send(pb.DecodeRequest(id=1, top_k=good))
             codes = []
             for turn in range(len(sent)):
                 request = sent[(number + turn) % len(sent)]
                 top_k: Any = channel.unary_unary("/logitsieve.v1.Decoder/TopK")
                 codes.append(top_k.future(request, timeout=WAIT_S).code().name)
-            reply = pb.DecodeResponse.FromString(next(stream))
-            codes.append("stream " + (reply.error.message[:9] or "OK"))
-            outbox.put(None)
+            codes.append("stream " + (stream.receive().error.message[:9] or "OK"))
+            stream.half_close()
             return codes
 
         before = memory_mb(server.process.pid)

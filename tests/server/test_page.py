@@ -26,9 +26,7 @@ def test_an_example_runs(measured: Running, number: int) -> None:
     exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
 
 
-def test_a_training_loop_gets_the_same_numbers_in_process_and_over_grpc(
-    server: Running, models: Path
-) -> None:
+def test_a_training_loop_gets_the_same_numbers_over_grpc(server: Running, models: Path) -> None:
     """The frozen model and the policy are tables of contexts; the last sequences are shorter."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

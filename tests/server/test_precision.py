@@ -194,9 +194,7 @@ def test_a_row_that_cannot_be_judged_is_counted_and_the_next_one_is(
     assert "a row of demo was not judged" in caplog.text
 
 
-def test_rows_of_a_version_that_is_gone_are_dropped(
-    tmp_path: Path, kernel_cache: Path, loop: Loop
-) -> None:
+def test_rows_of_a_gone_version_are_dropped(tmp_path: Path, kernel_cache: Path, loop: Loop) -> None:
     done, lost = threading.Event(), []
     served = open_served(tmp_path, kernel_cache)
 
@@ -211,10 +209,8 @@ def test_rows_of_a_version_that_is_gone_are_dropped(
     assert lost == [("demo", "unloaded")]
 
 
-def feed(
-    live: PrecisionMetrics, served: Served, domain: int, rows: int, k: int = 5, seed: int = 2
-) -> None:
-    for row in contexts(domain, rows, seed):
+def feed(live: PrecisionMetrics, served: Served, domain: int, rows: int, k: int = 5) -> None:
+    for row in contexts(domain, rows, seed=2):
         live.judged(judge(sampled(served, row[None], k)))
 
 
@@ -243,9 +239,7 @@ def test_auto_leaves_a_point_that_drifted_for_a_proof(
     assert loaded.choose(AUTO, 1, 5).engine.knobs["probes"] == 1
 
 
-def test_what_is_named_is_counted_and_not_held_against_auto(
-    tmp_path: Path, kernel_cache: Path
-) -> None:
+def test_what_is_named_counts_but_not_against_auto(tmp_path: Path, kernel_cache: Path) -> None:
     served = open_served(tmp_path, kernel_cache)
     live, metrics = watched(served)
     served.choose(AUTO, 1, 5)

@@ -110,15 +110,6 @@ def test_a_line_holds_one_token(tmp_path: Path, end: str) -> None:
         read_tokens(write_tokens(tmp_path, f"#\nread:{FIRST}{end}admin:{ROOT}\n"))
 
 
-def test_a_changed_file_is_read_again(file: Path) -> None:
-    tokens = Tokens(file)
-    file.write_text(f"read:{SECOND}\n")
-    assert tokens.renew()
-    tokens.check(f"Bearer {SECOND}", READ)
-    with pytest.raises(Unauthenticated):
-        tokens.check(f"Bearer {FIRST}", READ)
-
-
 @pytest.mark.parametrize("broken", ["", f"write:{SECOND}\n", None])
 def test_a_broken_file_changes_nothing_and_is_logged_once(
     file: Path, broken: str | None, caplog: pytest.LogCaptureFixture
@@ -137,16 +128,26 @@ def test_a_broken_file_changes_nothing_and_is_logged_once(
     write_tokens(file.parent, f"read:{SECOND}\n")
     assert tokens.renew()
     tokens.check(f"Bearer {SECOND}", READ)
+    with pytest.raises(Unauthenticated):
+        tokens.check(f"Bearer {FIRST}", READ)
 
 
 @pytest.mark.parametrize(
     ("mode", "said"), [(0o600, False), (0o640, False), (0o644, True), (0o620, True), (0o601, True)]
 )
 def test_a_file_that_others_may_read(
-    tmp_path: Path, mode: int, said: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, ca: Pair, mode: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Tokens(write_tokens(tmp_path, f"read:{FIRST}\n", mode))
-    assert ("others may use it" in caplog.text) == said
+    tokens = write_tokens(tmp_path, f"read:{FIRST}\n", mode)
+    Tokens(tokens)
+    cert, key = signed_by(ca).write(tmp_path)
+    key.chmod(mode)
+    clients, _ = ca.write(tmp_path, "ca")
+    for more in ({}, {"tls_client_ca": clients}):
+        assert certificates(ServeConfig(tls_cert=cert, tls_key=key, **more)) is not None
+    for file in (tokens, key):
+        assert (f"others may use it: chmod o-rwx,g-w {file}" in caplog.text) == said
+    assert certificates(ServeConfig()) is None
 
 
 def shown(listening: ssl.SSLContext) -> int:
@@ -164,9 +165,7 @@ def shown(listening: ssl.SSLContext) -> int:
     return x509.load_der_x509_certificate(certificate).serial_number
 
 
-def test_a_handshake_of_http_presents_the_last_pair_and_reads_no_file(
-    tmp_path: Path, ca: Pair
-) -> None:
+def test_a_handshake_of_http_has_the_last_pair_and_reads_no_file(tmp_path: Path, ca: Pair) -> None:
     first, second = signed_by(ca), signed_by(ca)
     tls = http_tls(*first.write(tmp_path))
     assert tls is not None
@@ -176,15 +175,6 @@ def test_a_handshake_of_http_presents_the_last_pair_and_reads_no_file(
     assert tls.renew()
     assert shown(listening) == second.serial
     assert http_tls(None, None) is None
-
-
-def test_there_is_tls_with_a_certificate(tmp_path: Path, ca: Pair) -> None:
-    assert certificates(ServeConfig()) is None
-    cert, key = signed_by(ca).write(tmp_path)
-    assert certificates(ServeConfig(tls_cert=cert, tls_key=key)) is not None
-    clients, _ = ca.write(tmp_path, "ca")
-    config = ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=clients)
-    assert certificates(config) is not None
 
 
 @pytest.mark.parametrize("broken", ["cert", "key", "other key", "absent", "client_ca"])
@@ -206,9 +196,7 @@ def test_certificate_files_that_are_refused(tmp_path: Path, ca: Pair, broken: st
         certificates(ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=clients))
 
 
-def test_a_pair_is_renewed_when_both_files_fit(
-    tmp_path: Path, ca: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pair_is_read_whole(tmp_path: Path, ca: Pair, caplog: pytest.LogCaptureFixture) -> None:
     cert, key = signed_by(ca).write(tmp_path)
     watched = ReloadingFile("tls_cert", lambda: read_pems(cert, key, None), "files", key, cert)
     first, second = watched.value, signed_by(ca)
@@ -244,15 +232,6 @@ def test_files_that_change_while_they_are_read_are_left_for_the_next_time(tmp_pa
     assert watched.value == "first"
     assert watched.renew()
     assert watched.value == "second, whole"
-
-
-def test_a_key_that_others_may_read(
-    tmp_path: Path, ca: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
-    cert, key = signed_by(ca).write(tmp_path)
-    key.chmod(0o644)
-    certificates(ServeConfig(tls_cert=cert, tls_key=key))
-    assert f"others may use it: chmod o-rwx,g-w {key}" in caplog.text
 
 
 def test_a_file_that_vanishes_while_it_is_read_again_leaves_the_last_good_one() -> None:

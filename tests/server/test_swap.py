@@ -30,7 +30,7 @@ class Asker:
 
     def ask_until(self, stopping: threading.Event) -> int:
         asked = 0
-        stream = RawStream(self._run) if self._stream else None
+        stream = RawStream(self._run.channel) if self._stream else None
         while not stopping.is_set():
             self._check(self._once() if stream is None else self._on(stream))
             asked += 1

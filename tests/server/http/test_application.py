@@ -34,44 +34,40 @@ def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) ->
     assert reply.text.rpartition(" ")[2].strip() in caplog.text
 
 
-def view(console: bool | None) -> ServerView:
+def view_of(console: bool | None) -> ServerView:
     return ServerView(
         config=ServeConfig(console=console),
         routes=Routes,
         admit=lambda time_left_s: None,
         registry=CollectorRegistry(),
-        ready=lambda: True,
+        ready=lambda: False,
         tokens=None,
         secure=False,
     )
 
 
-def test_a_console_is_found_by_its_entry_point_if_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_point_names_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked in (True, None):
-        console = open_console(view(asked))
+        console = open_console(view_of(asked))
         assert console is not None
         assert type(console).__module__.startswith("logitsieve.console.")
         console.close()
-    assert open_console(view(False)) is None
+    assert open_console(view_of(False)) is None
     # An old installation declares none.
     metadata = tmp_path / "logitsieve-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Name: logitsieve\nVersion: 0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert open_console(view(None)) is None
+    assert open_console(view_of(None)) is None
     with pytest.raises(MissingExtra, match=r"logitsieve\[console\]"):
-        open_console(view(True))
+        open_console(view_of(True))
 
 
-def test_a_server_without_the_extra_serves_all_but_a_console(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_extra_means_no_console(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     found = "logitsieve.utils.environment.find_spec"
     monkeypatch.setattr(found, lambda name: None if name == "jinja2" else object())
     with pytest.raises(MissingExtra, match=r"jinja2 is not installed: .*'logitsieve\[console\]'"):
-        open_console(view(True))
+        open_console(view_of(True))
     with serve() as run:
         assert run.server.console is None
         assert run.server.http_scheme == "http"

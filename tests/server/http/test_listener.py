@@ -48,9 +48,7 @@ async def reply_to(sent: bytes, patience_s: float) -> bytes:
     ],
     ids=["one", "several", "long_path", "long_head", "nothing", "half_a_head", "half_a_body"],
 )
-async def test_what_a_client_gets_for_what_it_sends(
-    sent: bytes, patience_s: float, answer: bytes
-) -> None:
+async def test_what_a_client_is_answered(sent: bytes, patience_s: float, answer: bytes) -> None:
     assert re.fullmatch(answer, await reply_to(sent, patience_s), re.S)
 
 

@@ -25,7 +25,6 @@ from logitsieve.server.models.repository import Opened, Repository, open_configu
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
 from tests.deploy.dockerfile import REPOSITORY
 from tests.refusals import refused
-from tests.server.conftest import Serve
 from tests.server.materials import Gate
 from tests.server.messages import LARGE, LARGE_REQUEST
 from tests.server.running import START_S, WAIT_S, WHERE, Loop, Running, config_for, running, said_by
@@ -33,7 +32,6 @@ from tests.server.test_app import get, value
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
 LOST = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @pytest.fixture(scope="module")
@@ -81,48 +79,38 @@ def test_the_memory_of_the_gpu_by_its_own_name() -> None:
     ]
 
 
-@pytest.fixture
-def doubled(serve: Serve, gate: Gate) -> Iterator[Running]:
-    """A gate before each computation, which can fail as a GPU does."""
-    with serve(gate, drain_s=WAIT_S) as run:
-        yield run
-
-
-def test_a_full_gpu_is_an_overload_and_the_server_lives(doubled: Running, gate: Gate) -> None:
+def test_a_full_gpu_is_an_overload_and_the_server_lives(tight: Running, gate: Gate) -> None:
     gate.failure = DeviceExhausted("cuda:0")
     with pytest.raises(grpc.RpcError) as caught:
-        doubled.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
+        tight.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (PUSHBACK, str(EXHAUSTED_RETRY_MS)) in caught.value.trailing_metadata()
     with pytest.raises(Overloaded):
-        doubled.client.topk(LARGE, 5, model="demo")
+        tight.client.topk(LARGE, 5, model="demo")
     gate.failure = None
-    assert doubled.client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
-    assert value(doubled, 'logitsieve_shed_total{reason="device_memory"}') >= 2
-    assert get(doubled, "/readyz")[0] == 200
+    assert tight.client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
+    assert value(tight, 'logitsieve_shed_total{reason="device_memory"}') >= 2
+    assert get(tight, "/readyz")[0] == 200
 
 
-def test_with_a_lost_gpu_nothing_is_served(doubled: Running, gate: Gate) -> None:
+def test_with_a_lost_gpu_nothing_is_served(tight: Running, gate: Gate) -> None:
     gate.failure = LOST
-    with pytest.raises(grpc.RpcError) as caught:
-        doubled.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    doubled.loop.run(doubled.server.losing.wait())
-    assert doubled.server.lost is LOST
-    assert get(doubled, "/readyz")[0] == 503
-    watch = HealthStub(doubled.channel).Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
+    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        tight.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
+    tight.loop.run(tight.server.losing.wait())
+    assert tight.server.lost is LOST
+    assert get(tight, "/readyz")[0] == 503
+    watch = HealthStub(tight.channel).Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
     next(watch)
-    doubled.loop.run(doubled.server.stop())
-    assert [reply.status for reply in watch] == [NOT_SERVING]
+    tight.loop.run(tight.server.stop())
+    assert [reply.status for reply in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
 
 
 def failing(path: Path, config: ServeConfig, progress: Any) -> Index:
     raise LOST
 
 
-def test_a_gpu_lost_while_loading_is_no_fault_of_the_version(
-    loop: Loop, models: Path, kernel_cache: Path
-) -> None:
+def test_a_gpu_lost_at_the_start_ends_it(loop: Loop, models: Path, kernel_cache: Path) -> None:
     config = config_for(models, kernel_cache=kernel_cache)
     server = create_server(config, repository=Repository(config, failing))
     with pytest.raises(DeviceLost):
@@ -130,9 +118,7 @@ def test_a_gpu_lost_while_loading_is_no_fault_of_the_version(
     loop.run(server.stop())
 
 
-def test_a_gpu_lost_by_a_load_ends_a_server_that_serves(
-    loop: Loop, models: Path, kernel_cache: Path
-) -> None:
+def test_a_gpu_lost_by_a_load_ends_the_server(loop: Loop, models: Path, kernel_cache: Path) -> None:
     first = True
 
     def opener(path: Path, config: ServeConfig, progress: Any) -> Opened:
@@ -141,10 +127,8 @@ def test_a_gpu_lost_by_a_load_ends_a_server_that_serves(
     config = config_for(models, kernel_cache=kernel_cache)
     with running(loop, config, Repository(config, opener)) as run:
         first = False
-        with (
-            AdminClient(f"127.0.0.1:{run.server.admin_port}", timeout_s=WAIT_S) as admin,
-            pytest.raises(Unavailable),
-        ):
+        lost, address = pytest.raises(Unavailable), f"127.0.0.1:{run.server.admin_port}"
+        with AdminClient(address, timeout_s=WAIT_S) as admin, lost:
             admin.load("demo", 1)
         loop.run(run.server.losing.wait())
         assert run.server.lost is LOST

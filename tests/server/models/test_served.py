@@ -47,6 +47,7 @@ EXACT: tuple[str, dict[str, float]] = ("exact", {})
         (1, 7, {"min_precision": 0.91}, THREE),
         (1, 7, {"min_precision": 0.991}, EXACT),
         (1, 11, {"min_precision": 0.1}, EXACT),
+        (1, 1, {"min_precision": 1.0}, EXACT),
         (1, 1, {"head": pb.Head(name="screen")}, ONE),
         (1, 1, {"head": pb.Head(knobs={"probes": 3})}, THREE),
     ],
@@ -73,6 +74,7 @@ def test_points_as_clients_see_them(measured: Running) -> None:
     assert (points[0].proven, points[3].proven) == (True, False)
     assert points[3].knobs["probes"] == 1
     assert points[3].precision_at == {1: 0.9, 5: 0.9, 10: 0.9}
+    assert (points[0].mass_kept, points[3].mass_kept) == (1.0, 0.9)
 
 
 @pytest.fixture

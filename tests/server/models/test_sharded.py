@@ -47,9 +47,7 @@ def client(run: Running) -> DecoderClient:
 
 
 @pytest.mark.parametrize("head", ["exact", "certified"])
-def test_answers_are_those_of_the_whole(
-    client: DecoderClient, local: LocalDecoder, head: str
-) -> None:
+def test_answers_are_of_the_whole(client: DecoderClient, local: LocalDecoder, head: str) -> None:
     here, there = local.topk(HIDDEN, 5, head=head), client.topk(HIDDEN, 5, head=head)
     np.testing.assert_array_equal(there.ids, here.ids)
     assert (there.answer.head, there.answer.version) == (head, "1")
@@ -63,9 +61,7 @@ def test_answers_are_those_of_the_whole(
     np.testing.assert_array_equal(beams.tokens, steps.tokens)
 
 
-def test_a_call_notes_when_each_shard_was_asked(
-    run: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_notes_when_shards_are_asked(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Call] = []
     monkeypatch.setattr(run.server.metrics, "on_finish", calls.append)
     run.client.topk(HIDDEN, 5)
@@ -101,9 +97,7 @@ def test_a_model_in_shards_is_described(client: DecoderClient, models: Path) -> 
     assert client.topk(HIDDEN, 5, min_precision=0.9).answer.exact.all()
 
 
-def test_aliases_are_adopted_without_a_write(
-    models: Path, kernel_cache: Path, tmp_path: Path
-) -> None:
+def test_aliases_are_read_without_a_write(models: Path, kernel_cache: Path, tmp_path: Path) -> None:
     (tmp_path / "lm").symlink_to(models / "lm")
     file = models / "lm" / "aliases.json"
     repository = Repository(config_for(tmp_path, kernel_cache=kernel_cache))

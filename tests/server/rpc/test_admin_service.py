@@ -149,12 +149,8 @@ def write_spoiled(models: Path, fault: str) -> None:
 
 
 FAULTS = [
-    "softmax.safetensors: damaged",
-    "vocabulary.* damaged",
-    "screen.safetensors",
-    "softmax.safetensors",
-    "hidden size 25",
-    "manifest.json: missing",
+    *("softmax.safetensors: damaged", "vocabulary.* damaged", "screen.safetensors"),
+    *("softmax.safetensors", "hidden size 25", "manifest.json: missing"),
 ]
 
 
@@ -238,9 +234,7 @@ def test_equal_loads_at_one_time_are_one(served: Administered, models: Path, doo
     assert door.computed == 2
 
 
-def test_a_load_that_nobody_waits_for_is_finished(
-    served: Administered, models: Path, door: Door
-) -> None:
+def test_an_abandoned_load_is_finished(served: Administered, models: Path, door: Door) -> None:
     write_model(models, version=2)
     door.shut()
     address = served.admin.address
@@ -260,6 +254,8 @@ def test_what_an_alias_names_is_not_unloaded(served: Administered, models: Path)
     with refused("version", "named stable"):
         served.admin.unload("demo", 1)
     assert served.admin.set_alias("demo", "stable", 2).aliases == ("stable",)
+    with pytest.raises(ModelNotFound):
+        served.admin.set_alias("demo", "old", None)
     assert served.version_of("demo") == "2"
     served.run.client.topk(LARGE, 5, model="demo@1", normalizer="exact")
     assert mapped(models / "demo" / "1")
@@ -316,26 +312,7 @@ def test_a_version_that_is_leaving_can_be_loaded_again(held: Administered, gate:
     assert held.state_of("demo@1") == ("available", "")
 
 
-def test_a_restart_keeps_aliases(loop: Loop, models: Path, kernel_cache: Path) -> None:
-    write_model(models, version=2)
-    write_model(models, version=3)
-    config = config_of(models, kernel_cache)
-    with administered(loop, config) as served:
-        served.admin.set_alias("demo", "stable", 2)
-        served.admin.set_alias("demo", "canary", 3)
-        served.admin.set_alias("demo", "old", 1)
-        assert served.admin.set_alias("demo", "old", None).aliases == ()
-        with pytest.raises(ModelNotFound):
-            served.admin.set_alias("demo", "old", None)
-    with administered(loop, config) as served:
-        assert [served.version_of(model) for model in ("demo", "demo:canary")] == ["2", "3"]
-        with pytest.raises(ModelNotFound):
-            served.version_of("demo:old")
-
-
-def test_an_alias_that_another_process_moved_is_not_moved_back(
-    loop: Loop, models: Path, kernel_cache: Path
-) -> None:
+def test_an_alias_that_another_moved_stays(loop: Loop, models: Path, kernel_cache: Path) -> None:
     write_model(models, version=2)
     config = config_of(models, kernel_cache)
     with administered(loop, config) as one, administered(loop, config) as other:
@@ -392,9 +369,8 @@ def test_senseless_requests_change_nothing(served: Administered, models: Path) -
     assert failed not in get(served.run, "/metrics")[1]
     with pytest.raises(NotBuilt), AdminClient(served.run.address, timeout_s=WAIT_S) as public:
         public.load("demo", 1)
-    with grpc.insecure_channel(served.admin.address) as channel:
-        with pytest.raises(grpc.RpcError) as unknown:
-            DecoderStub(channel).TopK(pb.TopKRequest(), timeout=WAIT_S)
-        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    unknown = pytest.raises(grpc.RpcError, match="UNIMPLEMENTED")
+    with grpc.insecure_channel(served.admin.address) as channel, unknown:
+        DecoderStub(channel).TopK(pb.TopKRequest(), timeout=WAIT_S)
     assert [(m.version, m.state) for m in served.run.client.models()] == [("1", "available")]
     assert aliases_in(models) == {"stable": 1}

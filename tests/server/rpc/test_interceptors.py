@@ -5,7 +5,6 @@ import gc
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -113,15 +112,15 @@ async def test_calls_that_wait_are_refused_beyond_a_number_of_them() -> None:
 
 def test_streams_beyond_the_most_are_refused(serve: Serve) -> None:
     with serve(max_streams=2) as run:
-        streams = [RawStream(run) for _ in range(2)]
+        streams = [RawStream(run.channel) for _ in range(2)]
         for stream in streams:
             assert stream.ask(asked("TopK", 1)).id == 1
         with pytest.raises(grpc.RpcError, match="2 streams are open") as caught:
-            RawStream(run).ask(asked("TopK", 1))
+            RawStream(run.channel).ask(asked("TopK", 1))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         streams[0].half_close()
         assert streams[0].rest() == []
-        assert RawStream(run).ask(asked("TopK", 1)).id == 1
+        assert RawStream(run.channel).ask(asked("TopK", 1)).id == 1
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -130,7 +129,7 @@ def test_over_a_real_port(serve: Serve, streams: bool) -> None:
 
     def ask(number: int) -> int:
         if streams:
-            stream = RawStream(run)
+            stream = RawStream(run.channel)
             reply = stream.ask(asked("TopK", number)).id
             stream.half_close()
             return int(reply)
@@ -284,14 +283,11 @@ async def test_a_client_that_leaves_takes_its_stream_along(tmp_path: Path) -> No
 def test_tokens_over_a_real_port(serve: Serve, tmp_path: Path) -> None:
     file = write_tokens(tmp_path, f"read:{OLD}\n")
     with serve(tokens=file) as run:
-        outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        decode = run.channel.stream_stream(DECODE)
-        call = decode(iter(outbox.get, None), timeout=WAIT_S, metadata=HEADER)
-        outbox.put(asked("TopK", 1).SerializeToString())
-        assert pb.DecodeResponse.FromString(next(call)).id == 1
+        stream = RawStream(run.channel, headers=HEADER)
+        assert stream.ask(asked("TopK", 1)).id == 1
         file.write_text(f"read:{NEW}\n")
         with pytest.raises(grpc.RpcError) as caught:
-            next(call)  # the file is read again within half a second, and the stream asked
+            stream.receive()  # the file is read again within half a second, and the stream asked
         assert caught.value.code() is Code.UNAUTHENTICATED
         assert error_of(caught.value).field == "authorization"
-        outbox.put(None)
+        stream.half_close()

@@ -51,9 +51,7 @@ def test_a_gpu_without_memory_is_an_overload_and_a_lost_one_is_not() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), MemoryError()])
-def test_the_unforeseen_leaves_only_an_incident(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_unforeseen_is_an_incident(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         code, reply = error_of(error)
     assert code is StatusCode.INTERNAL

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
-from logitsieve.api.results import TopKReply
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
-from logitsieve.index import open_index
 from logitsieve.server.scheduling.batcher import Batch, Batcher
 from logitsieve.server.scheduling.executor import compute, joined
 from logitsieve.server.scheduling.request import (
@@ -20,16 +18,11 @@ from logitsieve.server.scheduling.request import (
     QueuedRequest,
     RunningMean,
 )
-from tests.server.running import write_whole
+from tests.server.test_congruence import assert_same
 from tests.synthetic import make_hidden
 
 US = 1000.0  # a row: batches have BATCH_ROWS rows
 NO_POINT = cast(Engine, "a point")
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
-    return LocalDecoder(open_index(write_whole(tmp_path_factory.mktemp("models"), "demo")))
 
 
 def batcher(**options: Any) -> Batcher:
@@ -248,10 +241,8 @@ async def test_only_who_meets_others_waits_for_more() -> None:
 
 @pytest.mark.parametrize("head", ["exact", "screen", "certified", "svd"])
 @pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "certified", "exact"])
-async def test_answers_are_those_of_requests_alone(
-    decoder: LocalDecoder, head: str, normalizer: str
-) -> None:
-    point = decoder.engine(head, (), normalizer)
+async def test_answers_are_as_if_alone(whole: LocalDecoder, head: str, normalizer: str) -> None:
+    point = whole.engine(head, (), normalizer)
     hidden = make_hidden(2 * BATCH_ROWS + 9, seed=3)
     parts = [hidden[:1], hidden[1:8].astype(np.float16), hidden[8:]]
 
@@ -265,11 +256,11 @@ async def test_answers_are_those_of_requests_alone(
             found.setdefault(queued.request.rows, []).append(reply)
         finish(queue, batch)
     for part in parts:
-        assert_same(cast(TopKReply, joined(found[len(part)])), point.topk(part, 5))
+        assert_same(joined(found[len(part)]), point.topk(part, 5))
 
 
-async def test_a_bad_request_spoils_no_other(decoder: LocalDecoder) -> None:
-    point = decoder.engine("exact", (), "")
+async def test_a_bad_request_spoils_no_other(whole: LocalDecoder) -> None:
+    point = whole.engine("exact", (), "")
     good, bad = make_hidden(2), np.full((3, 24), np.nan, np.float32)
 
     queue = batcher()
@@ -277,16 +268,9 @@ async def test_a_bad_request_spoils_no_other(decoder: LocalDecoder) -> None:
         queue.put(waiting(part, 5, point))
     batch = take(queue)
     fine, wrong = compute(batch.requests)
-    assert_same(cast(TopKReply, fine), point.topk(good, 5))
+    assert_same(fine, point.topk(good, 5))
     assert isinstance(wrong, InvalidRequest)
     assert wrong.field == "hidden[0]"  # its own row, not that of the batch
-
-
-def assert_same(one: TopKReply, other: TopKReply) -> None:
-    np.testing.assert_array_equal(one.ids, other.ids)
-    np.testing.assert_array_equal(one.logits, other.logits)
-    for name in ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error"):
-        np.testing.assert_array_equal(getattr(one.answer, name), getattr(other.answer, name))
 
 
 @pytest.mark.parametrize("us", [0.5, US, 1e6])

@@ -77,9 +77,7 @@ def fail() -> None:
     raise KeyError("k")
 
 
-async def test_small_work_stays_on_the_loop_and_large_work_or_a_gpus_leaves_it(
-    work: Executor,
-) -> None:
+async def test_small_work_stays_on_the_loop_and_large_or_a_gpus_leaves_it(work: Executor) -> None:
     here = threading.get_ident()
     paces = [Pace() for _ in range(9)]
     for pace in paces:
@@ -106,6 +104,16 @@ def reply_of(rows: int, missing: tuple[RowRange, ...] = ()) -> TopKReply:
     return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
 
 
+def joinable(work: Executor, point: Any, rows: int = 1, **options: Any) -> Any:
+    """A request that others may share a batch with."""
+    hidden = np.zeros((rows, 4), np.float32)
+    request = PreparedRequest(
+        rows, 5, 0, 0, lambda point, part: point.topk(hidden[part], 5), hidden
+    )
+    about = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": None}
+    return work.run(point, request, **about | options)
+
+
 async def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
     left: list[float | None] = []
     work, held = executor(), Held()
@@ -116,12 +124,8 @@ async def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
             return reply_of(len(hidden))
 
     first = await held.run(work)
-    hidden, point = np.zeros((1, 4), np.float32), cast(Engine, Point())
-    request = PreparedRequest(1, 5, 0, 0, lambda point, rows: point.topk(hidden[rows], 5), hidden)
-    options: Any = {"estimate_us": LARGE, "pace": Pace()}
-    options["arrived_ns"] = perf_counter_ns()
     both = [
-        asyncio.create_task(work.run(point, request, time_left_s=seconds, **options))
+        asyncio.create_task(joinable(work, Point(), estimate_us=LARGE, time_left_s=seconds))
         for seconds in (WAIT_S, 100.0 * WAIT_S)
     ]
     await asyncio.sleep(0)
@@ -139,9 +143,7 @@ def test_joined_parts_say_every_row_that_was_missing() -> None:
     assert joined(parts).answer.rows_missing == ranges
 
 
-async def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(
-    work: Executor,
-) -> None:
+async def test_no_more_than_max_in_flight_and_the_cancelled_not_computed(work: Executor) -> None:
     held = Held()
     first = await held.run(work)
     waiting = asyncio.create_task(run(work, pytest.fail, LARGE))

@@ -10,21 +10,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from time import perf_counter_ns
 from types import FrameType
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from logitsieve.api.results import Answer, TopKReply
-from logitsieve.decoding.engine import Engine
+from logitsieve.api.results import TopKReply
 from logitsieve.server import ServeConfig
 from logitsieve.server.scheduling import batcher, executor, request
 from logitsieve.server.scheduling.executor import Executor
-from logitsieve.server.scheduling.request import BATCH_ROWS, INLINE_US, Pace, PreparedRequest
+from logitsieve.server.scheduling.request import BATCH_ROWS, INLINE_US
 from tests.server.faults import Fault, Walk
 from tests.server.running import WAIT_S
+from tests.server.scheduling.test_executor import joinable, reply_of
 
 # Entered by a thread or an event loop, which ends with it or loses it.
 CALLED_BY_PYTHON = {"_work", "_deliver"}
@@ -50,31 +49,13 @@ def walking(walk: Walk) -> Iterator[None]:
         threading.settrace(cast(Any, None))
 
 
-def echo(rows: int) -> TopKReply:
-    none, ids = np.zeros(rows, np.bool_), np.zeros(rows, np.int32)
-    answer = Answer("m", "1", "", "exact", none, ids, none)
-    return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
-
-
 class Point:
     def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
-        return echo(len(hidden))
+        return reply_of(len(hidden))
 
 
-async def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
-    hidden = np.zeros((rows, 4), np.float32)
-    prepared = PreparedRequest(
-        rows, 5, 0, 0, lambda point, part: cast(Any, point).topk(hidden[part], 5), hidden
-    )
-    return await work.run(
-        cast(Engine, Point()),
-        prepared,
-        estimate_us=estimate_us,
-        pace=Pace(),
-        arrived_ns=perf_counter_ns(),
-        time_left_s=more.pop("time_left_s", None),
-        **more,
-    )
+def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
+    return joinable(work, Point(), rows, estimate_us=estimate_us, **more)
 
 
 async def one_on_the_loop(work: Executor) -> list[Any]:
