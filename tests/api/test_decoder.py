@@ -17,13 +17,13 @@ from logitsieve.api.keywords import (
     check_keywords,
     point_request,
 )
-from logitsieve.client.remote_decoder import RemoteDecoder
+from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.decoding import LocalDecoder
 
 OPTIONS = {"topk": Target, "score": Target, "sample": SampleOptions, "beam_step": BeamOptions}
 
 
-@pytest.mark.parametrize("decoder", [Decoder, LocalDecoder, RemoteDecoder])
+@pytest.mark.parametrize("decoder", [Decoder, LocalDecoder, RemoteDecoder, AsyncRemoteDecoder])
 @pytest.mark.parametrize(("method", "options"), OPTIONS.items())
 def test_every_keyword_is_in_signature_and_help(decoder: Any, method: str, options: Any) -> None:
     function = getattr(decoder, method)

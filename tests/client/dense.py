@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from logitsieve.api.constraints import Constraints
+from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Target
@@ -20,8 +20,10 @@ from logitsieve.api.results import (
     ScoreReply,
     TopKReply,
 )
+from logitsieve.client.huggingface import Attachment, attach
 from logitsieve.utils.hidden import as_hidden
 from tests.client.tiny_models import prompts
+from tests.oracle import edited
 
 Limits = Constraints | None
 
@@ -102,12 +104,7 @@ class DenseEngine(NamedTuple):
         logits: Float64 = rows @ self.decoder.weight.T + self.decoder.bias
         if constraints is not None:
             sets = constraints.for_rows(len(rows))
-            repeated, penalty = _mask(sets.repeated, logits.shape), sets.repetition_penalty
-            logits[repeated] *= np.where(logits[repeated] > 0, 1 / penalty, penalty)
-            logits[_mask(sets.biased, logits.shape)] += _bias_by_id(sets)
-            logits[_mask(sets.banned, logits.shape)] = -np.inf
-            if sets.allowed is not None:
-                logits[~_mask(sets.allowed, logits.shape)] = -np.inf
+            logits = np.stack([_edited(sets, row, each) for row, each in enumerate(logits)])
         return logits
 
     def _answer(self, logits: Float64, normalizer: str) -> Answer:
@@ -125,12 +122,17 @@ def log_softmax(logits: Float64) -> Float64:
     return found
 
 
-def _bias_by_id(sets: Any) -> Float64:
-    """The biases in order of the ids of each row, as a mask picks these."""
-    if sets.biased is None:
-        return np.empty(0)
-    rows = np.repeat(np.arange(len(sets.biased.offsets) - 1), np.diff(sets.biased.offsets))
-    return np.asarray(sets.bias, np.float64)[np.lexsort((sets.biased.ids, rows))]
+def _edited(sets: Any, row: int, logits: Float64) -> Float64:
+    def of_row(name: str, values: Any) -> list[Any]:
+        start, stop = getattr(sets, name).offsets[row : row + 2]
+        return list(values[start:stop].tolist())
+
+    lists: dict[str, Any] = {
+        name: of_row(name, given.ids) for name in SETS if (given := getattr(sets, name)) is not None
+    }
+    if "biased" in lists:
+        lists["biased"] = dict(zip(lists["biased"], of_row("biased", sets.bias), strict=True))
+    return edited(logits, **lists, penalty=sets.repetition_penalty)
 
 
 def _filter(logits: Float64, top_p: float, min_p: float) -> None:
@@ -143,17 +145,14 @@ def _filter(logits: Float64, top_p: float, min_p: float) -> None:
     logits[(logits < least) | ~nucleus] = -np.inf
 
 
-def _mask(sets: Any, shape: tuple[int, ...]) -> np.ndarray:
-    mask = np.zeros(shape, np.bool_)
-    if sets is not None:
-        mask[np.repeat(np.arange(shape[0]), np.diff(sets.offsets)), sets.ids] = True
-    return mask
-
-
 def decoder_of(model: Any) -> DenseDecoder:
     weight = model.lm_head.weight.detach().numpy().copy()
     bias = getattr(model, "final_logits_bias", torch.zeros(1, len(weight)))[0].numpy().copy()
     return DenseDecoder(weight, bias)
+
+
+def attach_dense(model: Any, **options: Any) -> Attachment:
+    return attach(model, decoder_of(model), **options)
 
 
 def generate(model: Any, **options: Any) -> list[list[int]]:

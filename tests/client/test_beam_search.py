@@ -11,7 +11,7 @@ import torch
 from logitsieve.api.constraints import Constraints
 from logitsieve.client.beam_search import SearchResult, beam_search
 from tests.client import tiny_models
-from tests.client.dense import DenseDecoder, log_softmax
+from tests.client.dense import DenseDecoder, decoder_of, log_softmax
 from tests.refusals import refused
 
 PAGE = Path(__file__).parents[2] / "docs" / "beam-search.md"
@@ -90,20 +90,11 @@ def test_scores_are_those_of_the_tokens() -> None:
 
 @pytest.mark.parametrize("penalty", ["length", "gnmt"])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_beams_that_leave_nothing_out_find_the_best_of_all(
-    penalty: Any, length_penalty: float
-) -> None:
+def test_beams_that_keep_all_find_the_best_of_all(penalty: Any, length_penalty: float) -> None:
     model, steps = Recurrent(words=4), 4
     hidden = model.start(2)
-    found = model.search(
-        hidden,
-        beams=4**steps,
-        max_tokens=steps,
-        early_stopping="never",
-        length_penalty=length_penalty,
-        penalty=penalty,
-        n_best=5,
-    )
+    options = {"beams": 4**steps, "max_tokens": steps, "early_stopping": "never", "n_best": 5}
+    found = model.search(hidden, length_penalty=length_penalty, penalty=penalty, **options)
     divisor: Callable[[int], float] = {"length": float, "gnmt": lambda n: (5 + n) / 6}[penalty]
     others = [word for word in range(4) if word != EOS]
     endings = [
@@ -222,29 +213,14 @@ def test_the_search_of_transformers(
     early_stopping: Any, beams: int, length_penalty: float, steps: int
 ) -> None:
     model, source = tiny_models.bart(), tiny_models.prompts(5)
-    expected = model.generate(
-        **source,
-        num_beams=beams,
-        num_return_sequences=2,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        max_new_tokens=steps,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    weight, bias = model.lm_head.weight.detach().numpy(), model.final_logits_bias[0].numpy()
+    shared: Any = {"length_penalty": length_penalty, "early_stopping": early_stopping}
+    asked = {"num_beams": beams, "num_return_sequences": 2, "max_new_tokens": steps}
+    kept = {"return_dict_in_generate": True, "output_scores": True}
+    expected = model.generate(**source, **asked, **kept, **shared)
     translating = Translating(model, source)
-    found = beam_search(
-        DenseDecoder(weight, bias),
-        translating.hidden(),
-        translating.step,
-        beams=beams,
-        eos_ids=[tiny_models.EOS],
-        max_tokens=steps,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        n_best=2,
-    )
+    first, step = translating.hidden(), translating.step
+    shared |= {"beams": beams, "eos_ids": [tiny_models.EOS], "max_tokens": steps, "n_best": 2}
+    found = beam_search(decoder_of(model), first, step, **shared)
     flat = [one for hypotheses in found.hypotheses for one in hypotheses]
     for one, ids, score in zip(flat, expected.sequences, expected.sequences_scores, strict=True):
         tokens = ids[1:].tolist()

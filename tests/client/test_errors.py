@@ -148,9 +148,7 @@ def test_retries_do_not_multiply_an_outage() -> None:
     assert script.calls == before + 1
 
 
-def test_a_proxy_of_the_environment_sees_no_call_to_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_proxy_of_the_environment_sees_no_local_call(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")

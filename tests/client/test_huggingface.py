@@ -12,7 +12,7 @@ from transformers import GPT2LMHeadModel
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.huggingface import attach
 from tests.client import tiny_models
-from tests.client.dense import DenseDecoder, decoder_of, generate, targets_of
+from tests.client.dense import DenseDecoder, attach_dense, decoder_of, generate, targets_of
 from tests.client.tiny_models import EOS, prompts
 from tests.refusals import refused
 
@@ -46,9 +46,7 @@ SEARCHES: list[dict[str, Any]] = [
     ],
     ids=lambda options: "+".join(options) or "plain",
 )
-def test_generate_chooses_what_it_chose(
-    model: Any, search: dict[str, Any], edits: dict[str, Any]
-) -> None:
+def test_generate_chooses_alike(model: Any, search: dict[str, Any], edits: dict[str, Any]) -> None:
     expected = generate(model, **search, **edits)
     decoder = decoder_of(model)
     with attach(model, decoder, k=3):
@@ -82,7 +80,7 @@ def test_the_normalizer_and_the_target_are_the_callers(language_model: Any) -> N
 def test_parameters_stay_and_come_back(model: Any) -> None:
     layer, state = model.get_output_embeddings(), dict(model.state_dict())
     bias = getattr(model, "final_logits_bias", None)
-    attached = attach(model, decoder_of(model))
+    attached = attach_dense(model)
     assert model.get_output_embeddings() is attached.head
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert model.state_dict().keys() == state.keys()
@@ -107,10 +105,8 @@ def test_parameters_stay_and_come_back(model: Any) -> None:
         ({"do_sample": True, "top_k": 0, "num_beams": 2}, "top_k"),
     ],
 )
-def test_ways_of_decoding_that_are_refused(
-    language_model: Any, options: dict[str, Any], field: str
-) -> None:
-    with attach(language_model, decoder_of(language_model)):
+def test_refused_ways_of_decoding(language_model: Any, options: dict[str, Any], field: str) -> None:
+    with attach_dense(language_model):
         with refused(field):
             generate(language_model, **options)
         generate(language_model)
@@ -141,13 +137,11 @@ class Capped(GPT2LMHeadModel):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "top_k": 0}])
-def test_logits_changed_after_the_output_layer_are_refused(
-    language_model: Any, options: dict[str, Any]
-) -> None:
+def test_logits_changed_later_are_refused(language_model: Any, options: dict[str, Any]) -> None:
     capped: Any = Capped(language_model.config)
     capped.eval()
     with (
-        attach(capped, decoder_of(capped)),
+        attach_dense(capped),
         pytest.raises(InvalidRequest, match="logits changed after the output layer"),
     ):
         generate(capped, **options)

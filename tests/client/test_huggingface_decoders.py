@@ -94,17 +94,8 @@ def test_the_same_draws_in_process_and_over_the_wire(
     assert texts[0] == texts[1]
 
 
-def test_draws_by_beams_find_log_z_exactly(model: Any, local: LocalDecoder) -> None:
-    options = {"do_sample": True, "num_beams": 3, "top_k": 9, "temperature": 1.2}
-    expected = generate(model, **options)
-    with attach(model, local, head="certified"):
-        assert generate(model, **options) == expected
-
-
 @pytest.mark.parametrize("head", ["exact", "certified"])
-def test_draws_follow_the_law_of_the_plain_model(
-    model: Any, local: LocalDecoder, head: str
-) -> None:
+def test_draws_follow_the_plain_models_law(model: Any, local: LocalDecoder, head: str) -> None:
     options = {"do_sample": True, "top_k": 0, "temperature": 1.1, "repetition_penalty": 1.5}
     options |= {"max_new_tokens": 1, "return_dict_in_generate": True, "output_scores": True}
     expected = model.generate(**prompts(1), **options).scores[0][0].double().softmax(0).numpy()
@@ -117,17 +108,16 @@ def test_draws_follow_the_law_of_the_plain_model(
     np.testing.assert_allclose(scores, np.log(expected)[drawn.numpy()], atol=2e-4)
 
 
-def test_log_z_of_beams_is_exact_unless_a_normalizer_is_named(model: Any, decoder: Decoder) -> None:
-    expected = generate(model, num_beams=2)
+@pytest.mark.parametrize("draws", [{}, {"do_sample": True, "top_k": 9, "temperature": 1.2}])
+def test_log_z_of_beams_is_exact(model: Any, decoder: Decoder, draws: dict[str, Any]) -> None:
+    expected = generate(model, num_beams=3, **draws)
     with attach(model, decoder, head="certified") as attached:
-        assert generate(model, num_beams=2) == expected
+        assert generate(model, num_beams=3, **draws) == expected
         assert attached.head.last is not None
         assert attached.head.last.log_z is not None
 
 
-def test_the_same_search_in_process_and_over_the_wire(
-    model: Any, local: LocalDecoder, remote: DecoderClient
-) -> None:
+def test_one_search_over_the_wire(model: Any, local: LocalDecoder, remote: DecoderClient) -> None:
     random = np.random.default_rng(0)
     hidden = random.standard_normal((5, DIM)).astype(np.float32)
     words = random.standard_normal((tiny_models.VOCABULARY, DIM)).astype(np.float32)

@@ -7,19 +7,15 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import TopKReply
 from logitsieve.client.huggingface import attach
 from tests.client import tiny_models
-from tests.client.dense import DenseDecoder, decoder_of, generate, targets_of
+from tests.client.dense import DenseDecoder, attach_dense, decoder_of, generate, targets_of
 from tests.client.tiny_models import prompts
 
 
 def test_log_probabilities_are_those_of_the_full_softmax(model: Any) -> None:
-    options = {
-        "num_beams": 3,
-        "max_new_tokens": 6,
-        "return_dict_in_generate": True,
-        "output_scores": True,
-    }
+    options = {"num_beams": 3, "max_new_tokens": 6}
+    options |= {"return_dict_in_generate": True, "output_scores": True}
     expected = model.generate(**prompts(), **options)
-    with attach(model, decoder_of(model)):
+    with attach_dense(model):
         got = model.generate(**prompts(), **options)
     torch.testing.assert_close(got.sequences_scores, expected.sequences_scores)
     for full, ours in zip(expected.scores, got.scores, strict=True):
@@ -32,7 +28,7 @@ def test_elsewhere_is_the_mean_of_what_is_missing(language_model: Any) -> None:
     ids = prompts()["input_ids"]
     with torch.no_grad():
         full = language_model(ids).logits
-        with attach(language_model, decoder_of(language_model), k=5):
+        with attach_dense(language_model, k=5):
             mean = language_model(ids).logits
     assert mean.shape == full.shape
     best = full.topk(5).indices
@@ -117,8 +113,5 @@ def test_a_penalty_does_not_make_greedy_search_ask_again(language_model: Any) ->
 
 
 def test_training_is_refused(language_model: Any) -> None:
-    with (
-        attach(language_model, decoder_of(language_model)),
-        pytest.raises(InvalidRequest, match="no_grad"),
-    ):
+    with attach_dense(language_model), pytest.raises(InvalidRequest, match="no_grad"):
         language_model(prompts()["input_ids"])

@@ -80,9 +80,7 @@ def test_greedy_tokens_are_the_best_in_float64(
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_other_types_of_the_matrix(
-    make_gguf: Make, kind: str, tmp_path: Path, kernel_cache: Path
-) -> None:
+def test_types_of_matrix(make_gguf: Make, kind: str, tmp_path: Path, kernel_cache: Path) -> None:
     with LlamaContext(make_gguf(head=kind), sequences=3) as context:
         local = LocalDecoder(open_index(write_gguf_index(context.gguf, tmp_path / "m" / "1")))
         with attach(context, dense_of(context.gguf)) as attached:
@@ -91,9 +89,7 @@ def test_other_types_of_the_matrix(
             assert run(attached) == expected
 
 
-def test_the_tokens_are_those_of_llama_cpp_with_a_float32_head(
-    context: LlamaContext, local: LocalDecoder
-) -> None:
+def test_tokens_are_llama_cpps_in_float32(context: LlamaContext, local: LocalDecoder) -> None:
     generation = generate(context, PROMPTS, max_tokens=12, ignore_end=True)
     streamed = [token.text for token in generation if token.sequence == 1]
     assert "".join(streamed) == generation.texts[1]
@@ -123,9 +119,7 @@ def test_draws_are_repeated_by_their_seed(
         assert run(attached, **options | {"temperature": 0.0}) != first
 
 
-def test_one_call_of_the_decoder_for_all_sequences_and_none_for_prompts(
-    context: LlamaContext,
-) -> None:
+def test_one_call_of_the_decoder_for_all_sequences_none_for_prompts(context: LlamaContext) -> None:
     decoder = dense_of(context.gguf)
     with attach(context, decoder, head="certified", model="small") as attached:
         decoder.asked.clear()
@@ -157,9 +151,7 @@ def test_detach_gives_the_dense_head_back(context: LlamaContext, local: LocalDec
 
 
 @pytest.mark.parametrize("begun", ["llama.cpp", "dense"])
-def test_another_decoder_takes_over_between_two_tokens(
-    context: LlamaContext, local: LocalDecoder, begun: str
-) -> None:
+def test_decoders_swap_midway(context: LlamaContext, local: LocalDecoder, begun: str) -> None:
     with attach(context, local) as attached:
         expected = run(attached)
     first = None if begun == "llama.cpp" else dense_of(context.gguf)
@@ -193,9 +185,7 @@ def test_an_index_of_another_matrix_is_refused(
     assert not context.headless
 
 
-def test_over_a_channel(
-    context: LlamaContext, folder: Path, local: LocalDecoder, loop: Loop
-) -> None:
+def test_by_a_channel(context: LlamaContext, folder: Path, local: LocalDecoder, loop: Loop) -> None:
     with attach(context, local) as attached:
         expected = run(attached), run(attached, temperature=1.0, seeds=3)
     with (

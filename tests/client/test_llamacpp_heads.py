@@ -59,9 +59,7 @@ def test_a_softcap_is_applied_before_edits_as_in_the_dense_head(
 
 
 @pytest.mark.parametrize("edits", EDITS)
-def test_without_a_softcap_the_decoder_applies_the_edits(
-    weight: np.ndarray, hidden: np.ndarray, edits: str
-) -> None:
+def test_the_decoder_applies_the_edits(weight: np.ndarray, hidden: np.ndarray, edits: str) -> None:
     given = [EDITS[edits]] * B
     chosen = DecoderOutput(DenseDecoder(weight), {}, V, None).choose(hidden, given, None)
     dense = DenseOutput().choose((hidden @ weight.T).astype(np.float32), given, None)

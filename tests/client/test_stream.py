@@ -181,9 +181,7 @@ def test_an_answer_that_does_not_come(scripted: Scripted) -> None:
         (pb.Error(code=99, message="from another world"), InternalError),
     ],
 )
-def test_an_error_is_that_of_one_message(
-    scripted: Scripted, error: pb.Error, kind: type[Exception]
-) -> None:
+def test_one_messages_error(scripted: Scripted, error: pb.Error, kind: type[Exception]) -> None:
     def failing(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
         yield pb.DecodeResponse(id=next(requests).id, error=error)
         yield from map(answered, requests)
@@ -194,14 +192,13 @@ def test_an_error_is_that_of_one_message(
         assert asked_for(stream, 2) == 2
 
 
-def breaking(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
-    yield answered(next(requests))
-    next(requests)
-    next(requests)
-    context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-
-
 def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later(scripted: Scripted) -> None:
+    def breaking(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        yield answered(next(requests))
+        next(requests)
+        next(requests)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+
     with scripted(breaking) as client, client.stream() as stream, ThreadPoolExecutor(2) as pool:
         stream.topk(ROW, 1)
         for waiting in [pool.submit(stream.topk, ROW, 1) for _ in range(2)]:

@@ -16,23 +16,15 @@ from transformers import (
 
 VOCABULARY, DIM = 400, 32
 EOS, PAD = 1, 0
+IDS: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "bos_token_id": EOS, "eos_token_id": EOS, "pad_token_id": PAD,
+}  # fmt: skip
 
 
 def gpt2(**options: Any) -> Any:
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=64,
-        n_embd=DIM,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=EOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-        initializer_range=0.2,
-        **options,
-    )
-    model = GPT2LMHeadModel(config)
+    shape = {"n_positions": 64, "n_embd": DIM, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(initializer_range=0.2, **IDS, **shape, **options))
     with torch.no_grad():
         model.lm_head.weight[EOS] *= 2  # sentences end
     return _ready(model)
@@ -41,26 +33,13 @@ def gpt2(**options: Any) -> Any:
 def marian(model: Any = MarianMTModel, config: Any = MarianConfig) -> Any:
     """Also any of BART's kind; with a final_logits_bias that matters."""
     torch.manual_seed(1)
-    made = model(
-        config(
-            vocab_size=VOCABULARY,
-            d_model=DIM,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_position_embeddings=64,
-            pad_token_id=PAD,
-            bos_token_id=EOS,
-            eos_token_id=EOS,
-            decoder_start_token_id=PAD,
-            forced_eos_token_id=None,
-            forced_bos_token_id=None,
-            init_std=0.2,
-        )
-    )
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 48}
+    shape: dict[str, Any] = {
+        f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()
+    }
+    shape |= {"d_model": DIM, "max_position_embeddings": 64, "init_std": 0.2}
+    forced = {"forced_eos_token_id": None, "forced_bos_token_id": None}
+    made = model(config(decoder_start_token_id=PAD, **forced, **shape, **IDS))
     made.final_logits_bias.normal_(std=0.5)
     made.final_logits_bias[:, EOS] = 3.5  # sentences end
     return _ready(made)
@@ -72,16 +51,8 @@ def bart() -> Any:
 
 def t5() -> Any:
     torch.manual_seed(2)
-    config = T5Config(
-        vocab_size=VOCABULARY,
-        d_model=DIM,
-        d_kv=16,
-        d_ff=48,
-        num_layers=1,
-        num_heads=2,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-    )
+    shape = {"d_model": DIM, "d_kv": 16, "d_ff": 48, "num_layers": 1, "num_heads": 2}
+    config = T5Config(vocab_size=VOCABULARY, pad_token_id=PAD, eos_token_id=EOS, **shape)
     model: Any = T5ForConditionalGeneration(config)
     model.generation_config.decoder_start_token_id = PAD
     return _ready(model)
