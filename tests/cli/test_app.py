@@ -21,9 +21,7 @@ def test_the_help_lists_every_command_and_others_are_refused(run: Run) -> None:
     run("biuld", code=2, says="build")
 
 
-def test_errors_reach_the_terminal_plainly_and_the_log_level_is_the_packages(
-    run: Run, index: Path, tmp_path: Path
-) -> None:
+def test_errors_are_plain_and_a_log_level_is_set(run: Run, index: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "m" / "1"
     run("shard", index, "--shards", 2, "--out", out, code=1, says="error: ")
@@ -44,9 +42,8 @@ def test_the_installed_command_and_the_module_run() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("nowhere/1: no such directory\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "logitsieve", "--version"], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "logitsieve", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip() == __version__
 
 

@@ -9,12 +9,7 @@ import pytest
 from logitsieve.api.errors import MissingExtra
 from logitsieve.cli import background
 from logitsieve.cli.app import BAD_INPUT
-from logitsieve.cli.background import (
-    BackgroundIndex,
-    build_and_compile,
-    cached_index,
-    index_of_cache,
-)
+from logitsieve.cli.background import BackgroundIndex, cached_index, index_of_cache
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel
@@ -22,7 +17,6 @@ from tests.llamacpp.small_model import Make
 
 ENDLESS = "import time; open({started!r}, 'w').close(); time.sleep(600)"
 COPIED = "import shutil, sys; shutil.copytree({index!r}, sys.argv[-1])"
-FAILED = "import sys; sys.exit('error: out of luck')"
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +61,7 @@ def test_an_index_is_kept_by_the_hash_of_the_matrix(
     assert second == f"No --index is given: that in {cached_index(model)} answers."
 
 
-def test_an_index_that_is_not_finished_leaves_nothing(
-    make_gguf: Make, cache: Path, tmp_path: Path, build: Any
-) -> None:
+def test_half_an_index_is_removed(make_gguf: Make, cache: Path, tmp_path: Path, build: Any) -> None:
     started = tmp_path / "started"
     build(ENDLESS.format(started=str(started)))
     out = cache / "indexes" / "0" / "1"
@@ -91,15 +83,18 @@ def test_an_index_that_is_not_finished_leaves_nothing(
     assert files(cache) == []
 
 
-def test_a_failure_is_told(make_gguf: Make, cache: Path, build: Any) -> None:
-    build(FAILED)
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('error: out of luck')", "error: out of luck"),
+        ("raise SystemExit(3)", "exit code 3"),
+    ],
+)
+def test_a_failure_is_told(make_gguf: Make, cache: Path, build: Any, code: str, said: str) -> None:
+    build(code)
     with BackgroundIndex(make_gguf(), cache / "indexes" / "0" / "1", opened) as making:
         making.wait()
-        assert making.error == "error: out of luck"
-    build("raise SystemExit(3)")
-    with BackgroundIndex(make_gguf(), cache / "indexes" / "0" / "1", opened) as making:
-        making.wait()
-        assert making.error == "exit code 3"
+        assert making.error == said
     assert files(cache) == []
 
 
@@ -118,9 +113,7 @@ def test_an_index_in_the_cache_that_is_spoiled_is_made_again(
     assert ": it is made again." in capsys.readouterr().err
 
 
-def test_another_process_may_have_made_it(
-    make_gguf: Make, gguf_index: Path, cache: Path, build: Any
-) -> None:
+def test_another_made_it_first(make_gguf: Make, gguf_index: Path, cache: Path, build: Any) -> None:
     build(COPIED.format(index=str(gguf_index)))
     out = cache / "indexes" / "0" / "1"
     for _ in range(2):
@@ -149,7 +142,7 @@ def test_the_process_ends_with_the_exit_code_of_build(tmp_path: Path) -> None:
     assert background.BUILD[1:3] == ("-m", background.__name__)
     out = tmp_path / "lm" / "1"
     missing = ["build", "--weight", str(tmp_path / "none.npy"), "--out", str(out)]
-    assert build_and_compile(missing) == BAD_INPUT
+    assert background.build_and_compile(missing) == BAD_INPUT
     assert not out.exists()
 
 

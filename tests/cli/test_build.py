@@ -61,9 +61,7 @@ def test_a_sketch_that_leaves_most_rows_is_told() -> None:
     assert certified_share(index) == 0
 
 
-def test_build_prints_what_it_measured_and_a_half_type_is_shown(
-    run: Run, inputs: dict[str, Any]
-) -> None:
+def test_build_prints_what_it_measured_and_a_half_type(run: Run, inputs: dict[str, Any]) -> None:
     options = (*QUICK, "--heads", "exact", "--dtype", "bfloat16")
     shown = run("build", *flat(inputs), *options).stdout
     for text in ("B=64", "P@5", "softmax.safetensors", "requests without a head: exact (AUTO)"):
@@ -132,9 +130,7 @@ def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
     run("build", *flat(inputs | {"--heads": "screen"}), code=2, says=said)
 
 
-def test_a_gguf_model_reads_the_primer(
-    run: Run, make_gguf: Make, llama_wheel: None, tmp_path: Path
-) -> None:
+def test_gguf_and_no_contexts(run: Run, make_gguf: Make, llama_wheel: None, tmp_path: Path) -> None:
     out = tmp_path / "lm" / "1"
     made = ("build", "--weight", make_gguf(), "--out", out)
     options = ("--threads", 1, "--heldout-rows", 20)

@@ -41,9 +41,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "model.py"
 
 
-def test_capture_writes_contexts_and_says_what_to_do_next(
-    run: Run, source: Path, tmp_path: Path
-) -> None:
+def test_capture_writes_and_says_what_to_do_next(run: Run, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "contexts"
     options = ("--max-rows", 30, "--dtype", "float32", "--json")
     result = run("capture", "--module", f"{source}:load", "--out", out, *options)
@@ -82,11 +80,6 @@ def test_an_error_of_the_users_module_keeps_its_traceback(source: Path, tmp_path
     assert extract_tb(result.exception.__traceback__)[-1].name == "broken"
 
 
-@pytest.mark.parametrize("module", ["nowhere.py:load", "load", ":", "model.txt:load"])
-def test_a_file_that_is_not_there(run: Run, tmp_path: Path, module: str) -> None:
-    run("capture", "--module", module, "--out", tmp_path / "out", code=2, says="module: got")
-
-
 def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
     gpt2().save_pretrained(tmp_path / "model")
     write_tokenizer(tmp_path / "model", begins=False)
@@ -103,6 +96,7 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
     [
         ([], "module: got nothing, allowed: one of --module, --huggingface, --gguf"),
         (["--module", "a.py:f", "--huggingface", "b"], "module: got module and huggingface"),
+        *((["--module", m], "module: got") for m in ("nowhere.py:load", "load", ":", "a.txt:load")),
         (["--huggingface", "absent"], "text: got nothing"),
         (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
         (["--gguf", "absent"], "gguf: got absent"),

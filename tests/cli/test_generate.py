@@ -41,9 +41,8 @@ def test_without_an_index_one_is_made(
     assert list((tmp_path / "cache" / "indexes").iterdir()) == []
     build(f"import shutil, sys; shutil.copytree({str(gguf_index)!r}, sys.argv[-1])")
     waited = run(*command, "--wait", "--json")
-    assert waited.stderr.splitlines()[1].endswith(
-        " s the index is made: the next text begins with it."
-    )
+    made = " s the index is made: the next text begins with it."
+    assert waited.stderr.splitlines()[1].endswith(made)
     kept = run(*command)
     assert kept.stderr.startswith("No --index is given: that in ")
     assert re.search(COST["certified"], kept.stderr)
@@ -103,9 +102,8 @@ def test_chats_files_and_stops(run: Run, make_gguf: Make, gguf_index: Path, tmp_
 
 
 def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, gguf_index: Path) -> None:
-    command = (
-        *("generate", "-m", make_gguf(), "-p", PROMPT, "-n", 5, "--logprobs", "--json", "-t", 1),
-    )
+    options = ("-n", 5, "--logprobs", "--json", "-t", 1)
+    command = ("generate", "-m", make_gguf(), "-p", PROMPT, *options)
     made = [
         json.loads(run(*command, *more).stdout)
         for more in (("--head", "dense"), ("--index", gguf_index))
@@ -116,9 +114,7 @@ def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, gguf_index: 
     assert max(made[0]["logprobs"][0]) < 0
 
 
-def test_an_index_that_does_not_fit_or_cannot_be_made(
-    run: Run, make_gguf: Make, tmp_path: Path, build: Any
-) -> None:
+def test_no_index_that_fits(run: Run, make_gguf: Make, tmp_path: Path, build: Any) -> None:
     other = write_demo(tmp_path)
     said = f"index: got {other}: V = 300, D = 24, allowed: the model's, V = "
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT)

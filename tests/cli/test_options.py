@@ -34,11 +34,11 @@ def invoke(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
     app = typer.Typer()
 
     @app.command()
-    @with_options
+    @partial(with_options, variables="SAMPLE_")
     def command(name: str, config: Sample) -> None:
         received.append((name, config))
 
-    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_a_parameter_may_have_defaults_of_its_own(received: list[tuple[str, Sample]]) -> None:
@@ -75,33 +75,21 @@ def test_values_out_of_range(invoke: Callable[..., Any], options: list[str]) -> 
     assert options[0] in result.stderr
 
 
-@pytest.fixture
-def invoke_with_file(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
-    app = typer.Typer()
-
-    @app.command()
-    @partial(with_options, variables="SAMPLE_")
-    def command(config: Sample) -> None:
-        received.append(("", config))
-
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_a_file_sets_options_and_the_command_line_counts_more(
-    invoke_with_file: Callable[..., Any], received: list[tuple[str, Sample]], tmp_path: Path
+    invoke: Callable[..., Any], received: list[tuple[str, Sample]], tmp_path: Path
 ) -> None:
     file = tmp_path / "sample.toml"
     file.write_text('models = "m"\nport = 7\nscale = 2\nverify = "sizes"\nloud = true\n')
-    assert invoke_with_file("--config", file, "--port", 1, "--no-loud").exit_code == 0
+    assert invoke("x", "--config", file, "--port", 1, "--no-loud").exit_code == 0
     expected = Sample(models=Path("m"), port=1, scale=2.0, verify="sizes", loud=False)
-    assert received == [("", expected)]
+    assert received == [("x", expected)]
     assert isinstance(received[0][1].scale, float)
-    assert invoke_with_file("--port", 3).exit_code == 0
+    assert invoke("x", "--port", 3).exit_code == 0
     assert received[1][1] == Sample(port=3)
 
 
 def test_the_environment_wins_over_the_file_and_the_command_line_over_both(
-    invoke_with_file: Callable[..., Any],
+    invoke: Callable[..., Any],
     received: list[tuple[str, Sample]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,10 +98,10 @@ def test_the_environment_wins_over_the_file_and_the_command_line_over_both(
     file.write_text('models = "m"\nport = 7\nscale = 2\n')
     for name, value in (("CONFIG", file), ("PORT", 5), ("SCALE", 3), ("LOUD", "true")):
         monkeypatch.setenv(f"SAMPLE_{name}", str(value))
-    assert invoke_with_file("--scale", 4).exit_code == 0
-    assert received == [("", Sample(models=Path("m"), port=5, scale=4.0, loud=True))]
+    assert invoke("x", "--scale", 4).exit_code == 0
+    assert received == [("x", Sample(models=Path("m"), port=5, scale=4.0, loud=True))]
     monkeypatch.setenv("SAMPLE_PORT", "10")
-    refused = invoke_with_file()
+    refused = invoke("x")
     assert refused.exit_code == 2
     assert "--port" in refused.stderr
 

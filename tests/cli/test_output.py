@@ -9,14 +9,8 @@ from logitsieve.training.trainer import TrainingStatus
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "-"),
-        (0.99876, "0.9988"),
-        (2e-7, "2e-07"),
-        (123456.7, "123,457"),
-        (10000, "10,000"),
-        (True, "True"),
-        ("word", "word"),
-        ("naïve", "naïve"),
+        *((None, "-"), (0.99876, "0.9988"), (2e-7, "2e-07"), (123456.7, "123,457")),
+        *((10000, "10,000"), (True, "True"), ("word", "word"), ("naïve", "naïve")),
         ("a\x1b[2Jb", r"'a\x1b[2Jb'"),
     ],
 )

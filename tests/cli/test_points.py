@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from logitsieve.cli.points import print_points, without_contexts
-from logitsieve.index import HeadEntry, Index, open_index, write_index
-from tests.synthetic import make_softmax, screen_arrays
+from logitsieve.index import Index, open_index
+from tests.synthetic import make_softmax, write_heads
 
 
 def point(head: str, us: float, mean: float, low: float, **knobs: float) -> dict[str, Any]:
@@ -24,20 +24,16 @@ def point(head: str, us: float, mean: float, low: float, **knobs: float) -> dict
 
 def make(path: Path, low: float) -> Index:
     """An index for P@1 >= 0.998 whose stored screen was measured at this lower bound."""
-    softmax = make_softmax()
     knobs = {"escalate": -1.0, "prescreen": 0.0, "probes": 1.0}
     points = [point("exact", 100.0, 1.0, 1.0), point("screen", 30.0, 0.9986, low, **knobs)]
-    measured = {"machine": {"cpu": "any"}, "heldout_rows": 9, "points": points}
-    write_index(
+    written = write_heads(
         path,
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax)},
-        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", knobs)},
-        default_head="screen",
+        make_softmax(),
+        "screen",
         config={"target_precision": {"p1": 0.998}},
-        calibration=measured,
+        calibration={"machine": {"cpu": "any"}, "heldout_rows": 9, "points": points},
     )
-    return open_index(path)
+    return open_index(written)
 
 
 def test_points_are_shown_by_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

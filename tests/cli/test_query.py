@@ -79,12 +79,9 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
 
 
 @pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
-def test_auto_chooses_for_a_query(
-    run: Run, address: str, hidden: Path, asked: list[object]
-) -> None:
-    reply = json.loads(
-        run("query", "--address", address, "--hidden", hidden, *asked, "--json").stdout
-    )
+def test_auto_answers_queries(run: Run, address: str, hidden: Path, asked: list[object]) -> None:
+    options = ("--hidden", hidden, *asked, "--json")
+    reply = json.loads(run("query", "--address", address, *options).stdout)
     assert reply["head"] == "exact"  # the index was not calibrated
     assert all(row["exact"] for row in reply["rows"])
 
@@ -115,6 +112,8 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--sample", 1, "--seed", 1 << 64], 2, "seeds: got"),
         (["--min-precision", 0.9, "--exact"], 2, "min_precision: got 0.9"),
         (["--exact", "--head", "screen"], 2, "head: got 'screen'"),
+        (["--timeout-s", "nan"], 2, "error: timeout_s: got "),
+        (["--temperature", "1e-6"], 2, "error: temperature: got "),
     ],
 )
 def test_wrong_options(
@@ -132,14 +131,3 @@ def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None
     for name in ("narrow.npy", "integers.npy", "object.npy", "text.npy", "many.npz", "absent.npy"):
         options = ("--address", address, "--hidden", tmp_path / name)
         run("query", *options, code=2, says="error: hidden: got")
-
-
-@pytest.mark.parametrize(
-    ("option", "wrong"),
-    [("timeout_s", "-1 0 nan inf 1e12"), ("temperature", "-1 1e-6 1e5 nan inf")],
-)
-def test_numbers_out_of_range_reach_no_server(run: Run, option: str, wrong: str) -> None:
-    for number in wrong.split():
-        flag = "--" + option.replace("_", "-")
-        said = f"error: {option}: got "
-        run("query", "--address", "127.0.0.1:1", flag, number, code=2, says=said)

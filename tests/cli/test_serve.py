@@ -1,21 +1,6 @@
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Run
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--models", "nowhere"], "models: got nowhere"),
-        (["--port", 65536], "--port"),
-        (["--threads", 0], "--threads"),
-        (["--verify", "no"], "--verify"),
-    ],
-)
-def test_serve_with_wrong_options(run: Run, options: list[object], reason: str) -> None:
-    run("serve", *options, code=2, says=reason)
 
 
 def test_serve_with_a_file_of_options(run: Run, tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from logitsieve.training import LOSSES
 from tests.cli.conftest import SMALL, Run
 
 
-def test_training_then_nothing_is_left_to_do_and_a_run_keeps_its_options(
-    run: Run, text: Path, tmp_path: Path
-) -> None:
+def test_training_ends_and_a_run_keeps_its_options(run: Run, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ("train", "--text", text, "--out", out, *SMALL)
     result = run(*command, "--json")
@@ -77,9 +75,7 @@ def test_losses_are_listed_and_must_be_servable(run: Run, text: Path, tmp_path: 
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
 )
-def test_a_signal_saves_and_says_how_to_go_on(
-    run: Run, text: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_saves_it(run: Run, text: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
     options = (*SMALL, "--epochs", 10**6, "--valid-every", 5)
     command = [sys.executable, "-m", "logitsieve", "train", "--text", text, "--out", out]

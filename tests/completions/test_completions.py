@@ -34,9 +34,7 @@ def events(client: Client, path: str, **body: Any) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
-def test_draws_depend_on_the_seed_alone_and_are_those_of_generate(
-    client: Client, attached: LlamaAttachment
-) -> None:
+def test_draws_depend_on_the_seed_as_in_generate(client: Client, attached: LlamaAttachment) -> None:
     [alone] = texts(client.completion(prompt=PROMPT, **SAMPLED))
     several = client.completion(prompt=["of", PROMPT, "go back", PROMPT], **SAMPLED)
     assert texts(several)[1] == texts(several)[3] == alone

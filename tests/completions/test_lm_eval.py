@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from logitsieve.client.llamacpp import LlamaAttachment
 from tests.completions.conftest import NAME, Client
@@ -22,40 +23,31 @@ from tests.llamacpp.small_model import BEGIN, WORDS
 pytestmark = [pytest.mark.evaluation, pytest.mark.usefixtures("llama_wheel")]
 
 ITEMS = 24
-TASK = """\
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: {kind}
-doc_to_text: {text}
-doc_to_target: {target}
-{more}metric_list:
-{metrics}
-"""
-METRIC = "  - {{metric: {name}, aggregation: {how}, higher_is_better: {up}}}\n"
-CHOICES = 'doc_to_choice: "{{choices}}"\n'
+
+
+def metric(name: str, aggregation: str, higher_is_better: bool) -> dict[str, Any]:
+    return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}
+
+
 TASKS: dict[str, dict[str, Any]] = {
     "choices": {
-        "kind": "multiple_choice",
-        "text": '"{{question}}"',
-        "target": "gold",
-        "more": CHOICES,
-        "metrics": [("acc", "mean", "true"), ("acc_norm", "mean", "true")],
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "gold",
+        "doc_to_choice": "{{choices}}",
+        "metric_list": [metric("acc", "mean", True), metric("acc_norm", "mean", True)],
     },
     "cloze": {
-        "kind": "loglikelihood",
-        "text": '"{{question}}"',
-        "target": '" {{answer}}"',
-        "more": "",
-        "metrics": [("perplexity", "perplexity", "false"), ("acc", "mean", "true")],
+        "output_type": "loglikelihood",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": " {{answer}}",
+        "metric_list": [metric("perplexity", "perplexity", False), metric("acc", "mean", True)],
     },
     "prose": {
-        "kind": "loglikelihood_rolling",
-        "text": '""',
-        "target": '"{{page}}"',
-        "more": "",
-        "metrics": [("word_perplexity", "weighted_perplexity", "false")],
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{page}}",
+        "metric_list": [metric("word_perplexity", "weighted_perplexity", False)],
     },
 }
 
@@ -84,9 +76,9 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = folder / "items.jsonl"
     data.write_text("".join(json.dumps(item) + "\n" for item in items()))
     for name, task in TASKS.items():
-        metrics = "".join(METRIC.format(name=n, how=h, up=u) for n, h, u in task["metrics"])
-        text = TASK.format(**task | {"name": name, "data": data, "metrics": metrics})
-        (folder / f"{name}.yaml").write_text(text)
+        source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}}
+        whole = {"task": name, "test_split": "test", **source, **task}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(whole))
     return folder
 
 

@@ -15,7 +15,6 @@ from logitsieve.completions.engine import Engine
 from logitsieve.llamacpp import LlamaContext, render_chat
 from tests.completions.conftest import Client, serving
 from tests.llamacpp.small_model import Make
-from tests.server.materials import write_tokens
 from tests.server.running import Loop
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -114,16 +113,8 @@ def test_a_full_queue_an_end_and_too_long_a_wait(loop: Loop, attached: LlamaAtta
     with serving(loop, attached, request_s=0.0) as (client, engine):
         assert client.refused("/v1/completions", {"prompt": "the"})["status"] == 504
         assert ended(engine)
-
-
-def test_tokens_are_asked_for(loop: Loop, attached: LlamaAttachment, tmp_path: Path) -> None:
-    file = write_tokens(tmp_path, "read:reading-token-0123\nconsole:console-token-0123\n")
-    with serving(loop, attached, tokens=file) as (client, _):
-        assert client.get("/health")[0] == 200
-        status, error = client.get("/v1/models")
-        assert (status, error["error"]["type"]) == (401, "authentication_error")
-        assert client.get("/v1/models", Authorization="Bearer reading-token-0123")[0] == 200
-        assert client.get("/v1/models", Authorization="Bearer console-token-0123")[0] == 403
+    with pytest.raises(Unavailable):  # it is closed
+        engine.submit([])
 
 
 def ended(engine: Engine) -> bool:
@@ -131,9 +122,7 @@ def ended(engine: Engine) -> bool:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_closed_client_ends_its_sequence(
-    loop: Loop, attached: LlamaAttachment, stream: bool
-) -> None:
+def test_a_closed_client_ends_its_task(loop: Loop, attached: LlamaAttachment, stream: bool) -> None:
     with serving(loop, attached, started=False) as (client, engine):
         body = json.dumps(
             {"prompt": "the", "max_tokens": 200, "temperature": 0, "stream": stream}
@@ -180,13 +169,6 @@ def test_a_failure_ends_its_own_request_alone(loop: Loop, attached: LlamaAttachm
             attached.head = good
         assert client.completion(prompt="the", max_tokens=2)["choices"]
         assert ended(engine)
-
-
-def test_what_is_left_hears_of_the_end(attached: LlamaAttachment) -> None:
-    engine = Engine(attached, waiting=1)
-    engine.close()
-    with pytest.raises(Unavailable):
-        engine.submit([])
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from tests.completions.conftest import NAME, Client
 from tests.server.materials import write_tokens
 from tests.server.running import Loop
 
-OLD, NEW = "a-token-of-readers", "another-one-of-readers"
+OLD, NEW, CONSOLE = "a-token-of-readers", "another-one-of-readers", "console-token-0123"
 
 
-def test_a_changed_file_of_tokens_is_read(
+def test_tokens_are_asked_for_and_a_changed_file_of_them_is_read(
     loop: Loop, attached: LlamaAttachment, tmp_path: Path
 ) -> None:
-    file = write_tokens(tmp_path, f"read:{OLD}\n")
+    file = write_tokens(tmp_path, f"read:{OLD}\nconsole:{CONSOLE}\n")
     endpoints = Endpoints(
         attached,
         CompletionsConfig(port=0, name=NAME, tokens=file),
@@ -30,7 +30,10 @@ def test_a_changed_file_of_tokens_is_read(
         def status(token: str) -> int:
             return Client(endpoints.address).get("/v1/models", Authorization=f"Bearer {token}")[0]
 
-        assert (status(OLD), status(NEW)) == (200, 401)
+        assert (status(OLD), status(NEW), status(CONSOLE)) == (200, 401, 403)
+        assert Client(endpoints.address).get("/health")[0] == 200
+        code, error = Client(endpoints.address).get("/v1/models")
+        assert (code, error["error"]["type"]) == (401, "authentication_error")
         file.write_text(f"read:{NEW}\n")
         for _ in range(100):  # the file is read twice a second
             if status(NEW) == 200:

@@ -1,9 +1,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -11,28 +11,22 @@ from logitsieve.console.app import Pages
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts
-from logitsieve.server.config import ServeConfig
-from logitsieve.server.http.application import ServerView, application
+from logitsieve.server.http.application import application
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.security import Tokens
 from tests.server.conftest import loop as loop
 from tests.server.conftest import measured as measured
 from tests.server.conftest import measured_models as measured_models
+from tests.server.http.test_application import view_of
 from tests.server.running import calibration, entries
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
 KEPT = 48  # contexts
 # In the places of the first words.
 HOSTILE = [
-    "<img src=x onerror=alert(1)>",
-    "'\"&amp;</script><script>alert(2)</script>",
-    "\u202eright to left",
-    "nul\0bell\7",
-    "long" * 2500,
-    "",
-    " spaces  ",
-    "{{ 7 * 7 }}",
+    *("<img src=x onerror=alert(1)>", "'\"&amp;</script><script>alert(2)</script>"),
+    *("\u202eright to left", "nul\0bell\7", "long" * 2500, "", " spaces  ", "{{ 7 * 7 }}"),
 ]
 MEASURED = calibration(
     entries("exact", (9.0, 8.0, 7.0), 1.0),
@@ -91,15 +85,7 @@ def shown(
     routes: Callable[[], Routes], tokens: Tokens | None = None, secure: bool = False
 ) -> Iterator[Starlette]:
     """The HTTP port's application with a console, without a server."""
-    view = ServerView(
-        config=ServeConfig(),
-        routes=routes,
-        admit=lambda time_left_s: None,
-        registry=CollectorRegistry(),
-        ready=lambda: False,
-        tokens=tokens,
-        secure=secure,
-    )
+    view = replace(view_of(None), routes=routes, tokens=tokens, secure=secure)
     pages = Pages(view, answer_s=60)  # kernels may be compiled meanwhile
     yield application(lambda: b"series 1\n", view.ready, console=pages, local=tokens is None)
     pages.close()

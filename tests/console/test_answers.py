@@ -71,9 +71,7 @@ def test_equal_seeds_draw_equal_words(demo: LocalDecoder) -> None:
         (draws, {"top_k": 1.5}, "top_k"),
     ],
 )
-def test_senseless_questions(
-    demo: LocalDecoder, ask: Any, question: dict[str, Any], field: str
-) -> None:
+def test_bad_questions(demo: LocalDecoder, ask: Any, question: dict[str, Any], field: str) -> None:
     with refused(field):
         ask(demo, HIDDEN, question, CONFIG)
 
@@ -138,15 +136,7 @@ def test_constraints_fallback_and_ids_alone(demo: LocalDecoder, bare: LocalDecod
     assert (facts["word"], facts["lists"]) == (None, None)
 
 
-@pytest.mark.parametrize("word", [None, "unknown", 300])
-def test_no_word_to_ask_about(demo: LocalDecoder, word: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"^word: "):
-        reasons(demo, word=word)
-
-
-def test_files_that_were_replaced_are_another_index(
-    shown_models: Path, tmp_path: Path, kernel_cache: Path
-) -> None:
+def test_replaced_files_are_refused(shown_models: Path, tmp_path: Path, kernel_cache: Path) -> None:
     folder = tmp_path / "demo" / "1"
     shutil.copytree(shown_models / "demo" / "1", folder)
     decoder = LocalDecoder(open_index(folder, kernel_cache=kernel_cache))

@@ -180,9 +180,7 @@ def test_bad_questions(port: TestClient, body: bytes, field: str) -> None:
     assert reply.json()["error"]["field"] == field
 
 
-def test_huge_questions_are_refused_by_what_they_announce_and_by_what_comes(
-    port: TestClient,
-) -> None:
+def test_huge_questions_are_refused_as_announced_and_as_they_come(port: TestClient) -> None:
     headers = {"Content-Type": "application/json"}
     longer = {**headers, "Content-Length": str(MOST_JSON + 1)}
     announced = port.post("/api/top", content=b"", headers=longer)

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from logitsieve.api.results import Answer
 from logitsieve.console.overview import (
     chosen_facts,
     live_facts,
@@ -49,24 +48,19 @@ def test_what_a_model_can_be_asked(routes: Routes) -> None:
 
 def test_live_counts(routes: Routes) -> None:
     metrics = Metrics()
-    call = Call("TopK", answer=answer_of(routes))
+    call = Call("TopK", answer=routes.served("demo@1").whole.topk(make_hidden(3), 2).answer)
     call.route("demo:stable", "demo", "1")
     metrics.finish(call, "OK")
     metrics.shed["in_flight",] += 2
     facts = live_facts(metrics.registry)
-    assert facts["calls"] == [
-        {"rpc": "TopK", "model": "demo", "version": "1", "code": "OK", "count": 1.0}
-    ]
+    labels = {"rpc": "TopK", "model": "demo", "version": "1", "code": "OK"}
+    assert facts["calls"] == [labels | {"count": 1.0}]
     assert facts["rows"][0]["count"] == 3
     assert {"reason": "in_flight", "count": 2.0} in facts["shed"]
     assert facts["seconds"][-1] == [None, 1.0]
     assert facts["precision"] == []
     facts = live_facts(CollectorRegistry())
     assert (facts["calls"], facts["seconds"], facts["queue_rows"]) == ([], [], 0)
-
-
-def answer_of(routes: Routes) -> Answer:
-    return routes.served("demo@1").whole.topk(make_hidden(3), 2).answer
 
 
 def test_points_and_their_frontier(demo: LocalDecoder) -> None:
