@@ -4,7 +4,7 @@
 #   docker build --tag logitsieve:faiss --build-arg EXTRAS=faiss .    # also the heads graph and ivf
 #   docker build --tag logitsieve:gpu --target gpu .                  # also --device cuda
 #
-# docs/deployment.md says how to run it. tests/deploy runs the install steps without a container engine.
+# docs/deployment.md says how to run it. tests/deploy builds and runs it without a container engine.
 
 ARG PYTHON=3.11
 

@@ -1,5 +1,5 @@
-import importlib.util
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,52 +19,43 @@ HIDDEN = make_hidden(300, 72, seed=4)
 JUDGE = Judge(SOFTMAX, HIDDEN, (1, 5), lambda *_: None)
 
 # The least P@1 and P@5 on logits of random words, and the most bytes for each number of W.
-LLAMA_CPP = {"Q8_0": (0.97, 0.97, 1.5), "Q6_K": (0.9, 0.9, 3.1), "Q4_0": (0.7, 0.7, 0.8)}
-ONNX = {"int8": (0.97, 0.97, 1.2), "8 bits": (0.97, 0.97, 1.6), "4 bits": (0.7, 0.7, 0.9)}
+LLAMA_CPP = {"Q8_0": (0.97, 1.5), "Q6_K": (0.9, 3.1), "Q4_0": (0.7, 0.8)}
+ONNX = {"int8": (0.97, 1.2), "8 bits": (0.97, 1.6), "4 bits": (0.7, 0.9)}
+PEERS: dict[str, tuple[Callable[[Softmax], Method], float, float]] = {
+    **{
+        name: (partial(llama_cpp.LlamaCpp, stored=name), *LLAMA_CPP[name])
+        for name in llama_cpp.FORMATS
+    },
+    **{
+        name: (partial(onnx_runtime.OnnxRuntime, stored=name), *ONNX[name])
+        for name in onnx_runtime.STORED
+    },
+    "torch": (TorchDynamic, 0.96, 1.5),
+    "torch, weights alone": (TorchWeightOnly, 0.96, 1.5),
+    # Rescoring ends in the exact answer.
+    "scan": (Int8Scan, 1.0, 1.5),
+    "SQ8": (partial(FaissRefined, codes="SQ8"), 1.0, 1.5),
+}
 
 
-def sq8(softmax: Softmax) -> FaissRefined:
-    return FaissRefined(softmax, "SQ8")
+def peer_of(name: str, softmax: Softmax) -> Method:
+    modules = {"xllamacpp": LLAMA_CPP, "onnx": ONNX, "onnxruntime": ONNX}
+    for module, names in modules.items():
+        if name in names:
+            pytest.importorskip(module)
+    return PEERS[name][0](softmax)
 
 
-def check(method: Method, floors: tuple[float, float, float], threads: int) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_is_as_precise_as_its_bits(name: str, threads: int) -> None:
+    method, (_, least, most_bytes) = peer_of(name, SOFTMAX), PEERS[name]
     method.set_knobs(threads, method.settings[-1])
-    ids = np.concatenate(
-        [method.topk(HIDDEN[start : start + 60], 5) for start in (0, 60, 120, 180, 240)]
-    )
-    precision = JUDGE.score(ids).precision()
-    assert precision[1] >= floors[0]
-    assert precision[5] >= floors[1]
-    assert 0.5 * SOFTMAX.weight.size < method.nbytes < floors[2] * SOFTMAX.weight.size
-    alone = JUDGE.score(np.concatenate([method.topk(row[None], 5) for row in HIDDEN])).precision()
-    assert alone[1] >= floors[0]
-    assert alone[5] >= floors[1]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("stored", llama_cpp.FORMATS)
-def test_rows_of_llama_cpp_are_as_precise_as_their_bits(stored: str, threads: int) -> None:
-    pytest.importorskip("xllamacpp")
-    check(llama_cpp.LlamaCpp(SOFTMAX, stored), LLAMA_CPP[stored], threads)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("stored", onnx_runtime.STORED)
-def test_products_of_onnx_runtime_are_as_precise_as_their_bits(stored: str, threads: int) -> None:
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    check(onnx_runtime.OnnxRuntime(SOFTMAX, stored), ONNX[stored], threads)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("peer", [TorchDynamic, TorchWeightOnly, Int8Scan, sq8])
-def test_int8_products_are_precise(peer: Callable[[Softmax], Method], threads: int) -> None:
-    check(peer(SOFTMAX), (0.96, 0.96, 1.5), threads)
-
-
-@pytest.mark.parametrize("peer", [Int8Scan, sq8])
-def test_rescoring_ends_in_the_exact_answer(peer: Callable[[Softmax], Method]) -> None:
-    check(peer(SOFTMAX), (1.0, 1.0, 1.5), 1)
+    for rows in (60, 1):
+        starts = range(0, len(HIDDEN), rows)
+        ids = np.concatenate([method.topk(HIDDEN[start : start + rows], 5) for start in starts])
+        assert min(JUDGE.score(ids).precision().values()) >= least
+    assert 0.5 * SOFTMAX.weight.size < method.nbytes < most_bytes * SOFTMAX.weight.size
 
 
 @pytest.mark.parametrize("codes", CODES)
@@ -88,20 +79,15 @@ def test_the_scan_of_few_words_has_no_id_out_of_range(words: int) -> None:
     assert 0 <= ids.min() <= ids.max() < words
 
 
-def test_zero_rows_and_blocks_are_stored_as_zeros() -> None:
+@pytest.mark.parametrize("name", PEERS)
+def test_zero_rows_and_blocks_are_stored_as_zeros(name: str) -> None:
     weight = SOFTMAX.weight.copy()
     weight[7] = 0
     weight[8, :32] = 0
     softmax = Softmax(weight, np.where(np.arange(1003) == 7, 1e4, SOFTMAX.bias).astype(np.float32))
-    peers: list[Method] = [TorchDynamic(softmax), TorchWeightOnly(softmax)]
-    peers += [Int8Scan(softmax), sq8(softmax)]
-    if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
-        peers += [onnx_runtime.OnnxRuntime(softmax, stored) for stored in onnx_runtime.STORED]
-    if importlib.util.find_spec("xllamacpp"):
-        peers += [llama_cpp.LlamaCpp(softmax, stored) for stored in llama_cpp.FORMATS]
-    for peer in peers:
-        peer.set_knobs(1, peer.settings[0])
-        assert (peer.topk(HIDDEN, 5)[:, 0] == 7).all(), peer.name
+    peer = peer_of(name, softmax)
+    peer.set_knobs(1, peer.settings[0])
+    assert (peer.topk(HIDDEN, 5)[:, 0] == 7).all()
 
 
 def test_clusters_are_balanced_and_complete() -> None:

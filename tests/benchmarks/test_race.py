@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import timing
 from benchmarks.race import entrants as racing
 from benchmarks.race import ours, plots, run, synthetic, table
 from benchmarks.race.judge import Judge
 from benchmarks.race.kinds import KINDS
-from benchmarks.race.methods import Engine, Knobs, Method, augmented
+from benchmarks.race.methods import Knobs, Method, augmented
 from benchmarks.race.peers import centroid_head
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.centroid_head import CentroidHead
@@ -178,11 +177,16 @@ RESULTS: dict[str, Any] = {
 }
 
 
+def cells(text: str, column: int) -> list[str]:
+    """A column of our own rows."""
+    rows = (line for line in text.splitlines() if "| logitsieve" in line)
+    return [row.split("|")[column].strip() for row in rows]
+
+
 def test_the_table_has_the_fastest_precise_setting_and_the_most_precise_one() -> None:
     assert Race(RESULTS).exact() == ("numpy", 100, 1, 1)
-    rows = [line for line in table.markdown(RESULTS).splitlines() if "| logitsieve" in line]
-    assert [row.split("|")[3].strip() for row in rows] == ["25.0x", "12.5x"]
-    assert [row.split("|")[-2].strip() for row in rows] == ["probes 2", "probes 3"]
+    assert cells(table.markdown(RESULTS), 3) == ["25.0x", "12.5x"]
+    assert cells(table.markdown(RESULTS), -2) == ["probes 2", "probes 3"]
     assert [entry["knobs"] for entry in table.chosen(Race(RESULTS), "ScaNN")] == [{"ef": 1}]
     with pytest.raises(ValueError, match="to compare with"):
         table.markdown({**RESULTS, "points": RESULTS["points"][2:]})
@@ -195,47 +199,9 @@ def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
     text = table.markdown({**RESULTS, "points": points, "cleared_bytes": 96_000_000})
     assert "96 MB pass through the cache" in text
     assert "cold B=1 threads=1: torch, 400.0" in text
-    rows = [line.split("|") for line in text.splitlines() if "| logitsieve" in line]
-    assert [(row[3].strip(), row[4].strip()) for row in rows] == [
-        ("25.0x", "1.0x"),
-        ("12.5x", "1.0x"),
-    ]
+    assert cells(text, 3) == ["25.0x", "12.5x"]
+    assert cells(text, 4) == ["1.0x", "1.0x"]
     assert "cold" not in table.markdown(RESULTS)
-
-
-class Recording(Method):
-    """A method that answers nothing and notes every row that it gets."""
-
-    name, nbytes = "numpy", 0
-
-    def __init__(self) -> None:
-        self.rows: list[float] = []
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        assert (threads, knobs) == (1, {})
-
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        self.rows.append(float(hidden[0, 0]))
-        return np.zeros((len(hidden), k), np.int64)
-
-
-def test_other_work_passes_before_each_cold_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = Recording()
-    monkeypatch.setattr(timing, "clear_cache", lambda: method.rows.append(np.inf))
-    monkeypatch.setattr(timing, "MODE_NS", 0)
-    hidden = np.arange(20, dtype=np.float32).reshape(10, 2)
-    points = [Engine(method, {})]
-    cold = timing.time_points(points, hidden, timing.Mode(1, 1, cold=True), 5, quiet)
-    assert 0 < cold[0]["least"] <= cold[0]["median"] <= cold[0]["most"]
-    calls = method.rows[2:]  # the first two are to know how long one takes
-    assert len(calls) == 2 * timing.COLD_CALLS * timing.LEAST_ROUNDS
-    assert np.isinf(calls[::2]).all()
-    assert np.isfinite(calls[1::2]).all()
-    assert len(set(calls[1::2])) >= timing.COLD_CALLS
-    method.rows.clear()
-    monkeypatch.setattr(timing, "TURN_NS", 200_000)
-    timing.time_points(points, hidden, timing.Mode(1, 1), 5, quiet)
-    assert np.isfinite(method.rows).all()
 
 
 def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough() -> None:
@@ -246,13 +212,17 @@ def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough(
     results = {**RESULTS, "points": raced}
     assert Race(results).narrow() == ("torch bfloat16", 30, 0.99, 0.99)
     written = table.markdown(results)
-    rows = [line for line in written.splitlines() if "| logitsieve" in line]
-    assert [row.split("|")[3].strip() for row in rows] == ["25.0x (7.5x)", "12.5x (3.8x)"]
+    assert cells(written, 3) == ["25.0x (7.5x)", "12.5x (3.8x)"]
     assert "torch bfloat16, 30.0 µs, P@1 0.9900" in written
 
 
 def test_one_half_of_the_contexts_chooses_and_the_other_judges() -> None:
-    class AsStored(Recording):
+    class AsStored(Method):
+        name, nbytes = "numpy", 0
+
+        def set_knobs(self, threads: int, knobs: Knobs) -> None:
+            pass
+
         def topk(self, hidden: Float32, k: int) -> np.ndarray:
             return np.tile(np.arange(k), (len(hidden), 1))
 

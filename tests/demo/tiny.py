@@ -1,6 +1,7 @@
 """A language model of 40 words with random weights."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,14 +32,5 @@ def tiny_options(folder: Path, words: int = 4) -> Options:
     lines = [" ".join(random.choice(WORDS[2:], 9)) for _ in range(400)]
     write_paragraphs(text, lines)
     prompts.write_text("w1 w2 w3\nw4\n", encoding="utf-8")
-    return Options(
-        models=folder / "models",
-        model=model,
-        text=text,
-        prompts=prompts,
-        contexts=1500,
-        judged=400,
-        clusters=4,
-        words=words,
-        beams=2,
-    )
+    sizes: Any = {"contexts": 1500, "judged": 400, "clusters": 4, "words": words, "beams": 2}
+    return Options(models=folder / "models", model=model, text=text, prompts=prompts, **sizes)

@@ -12,8 +12,6 @@ from tests.deploy.dockerfile import REPOSITORY
 
 CHART = REPOSITORY / "deploy" / "helm" / "logitsieve"
 
-GPU_VALUES = CHART.parent / "values-gpu.yaml"
-
 # Values files that between them take every branch of every template.
 VARIANTS: dict[str, str] = {
     "defaults": "",
@@ -42,7 +40,7 @@ VARIANTS: dict[str, str] = {
               podSelector: {matchLabels: {decodes: "yes"}}
           monitoring: []
     """,
-    "on GPUs": GPU_VALUES.read_text(encoding="utf-8"),
+    "on GPUs": (CHART.parent / "values-gpu.yaml").read_text(encoding="utf-8"),
     "everything": """
         image:
           repository: images.example/logitsieve

@@ -2,10 +2,8 @@
 
 import json
 import re
-import shutil
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.deploy.dockerfile import REPOSITORY
@@ -29,8 +27,6 @@ QUERIES: list[tuple[str, str]] = [
 ]
 SERIES = re.compile(r"(?<![\w:])logitsieve_\w+")
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
-
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
 
 
 def names(expression: str) -> set[str]:

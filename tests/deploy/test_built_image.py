@@ -63,6 +63,13 @@ with DecoderClient("127.0.0.1:50051") as client:
 """
 
 
+INSTALLED = """
+import json
+from importlib.metadata import distributions
+print(json.dumps({each.name.lower().replace("_", "-"): each.version for each in distributions()}))
+"""
+
+
 class Image(NamedTuple):
     root: Path  # its file system
     config: dict[str, Any]
@@ -168,3 +175,15 @@ def test_it_answers_is_healthy_and_stops(image: Image, tmp_path: Path) -> None:
     assert "Traceback" not in "".join(log)
     # On a processor that a kind of its kernels suits nothing was compiled.
     assert list(container.cache.glob("kernels-*")) == [] or not suited
+
+
+def test_nothing_heavy_is_installed_and_the_rest_was_tested_together(image: Image) -> None:
+    python = ["chroot", str(image.root), *image.environment, "python"]
+    installed = json.loads(output(*python, "-c", INSTALLED))
+    assert {"logitsieve", "numba", "grpcio", "prometheus-client"} <= installed.keys()
+    assert not installed.keys() & {"torch", "faiss-cpu", "matplotlib", "pip", "pytest"}
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    both = pinned.keys() & installed.keys()
+    assert {name: installed[name] for name in both} == {name: pinned[name] for name in both}
+    assert [*image.root.rglob("opt/logitsieve/**/logitsieve/server/__pycache__/app.*.pyc")]

@@ -1,6 +1,7 @@
 """The Helm chart: what it renders is valid, consistent and locked down, whatever the values."""
 
 import json
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 import yaml
 
 from logitsieve.cli.options import read_options
+from logitsieve.client.decoder_client import SERVICE_CONFIG
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.utils.environment import is_loopback
 from tests.deploy.charts import CHART, VARIANTS, Rendered, render
-from tests.deploy.dockerfile import PROJECT, read
+from tests.deploy.dockerfile import PROJECT, REPOSITORY, read
 from tests.deploy.monitoring import ALERTS
+from tests.deploy.test_compose import SERVERS
 
 USER = int(read()["runtime"].user.partition(":")[0])
 NEWEST = "1.37"
@@ -29,15 +32,11 @@ def rendered(request: pytest.FixtureRequest) -> Rendered:
     return render(request.param)
 
 
-def test_lint_finds_nothing_and_validation_is_strict() -> None:
+def test_lint_finds_nothing() -> None:
     report = helm_python.lint(CHART, strict=True)
     assert report["errors"] == []
     assert [found for found in report["messages"] if found["severity"] > 1] == []
     assert {METADATA["version"], METADATA["appVersion"]} == {PROJECT["project"]["version"]}
-    service = render().one("Service")
-    service["spec"]["clusterIPP"] = "None"
-    with pytest.raises(kubernetes_validate.ValidationError, match="clusterIPP"):
-        kubernetes_validate.validate(service, NEWEST, strict=True)
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -104,9 +103,7 @@ def test_probes_and_scrapers_speak_tls_to_a_console(console: str, scheme: str) -
     assert rendered.options.get("console", False) == (console == "true")
 
 
-def test_no_server_is_taken_away_and_a_drain_ends_before_the_pod_is_killed(
-    rendered: Rendered,
-) -> None:
+def test_no_server_is_removed_and_a_drain_ends_before_the_pod_is_killed(rendered: Rendered) -> None:
     deployment = rendered.one("Deployment")["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     pause = rendered.container.get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})
@@ -117,9 +114,7 @@ def test_no_server_is_taken_away_and_a_drain_ends_before_the_pod_is_killed(
     assert ("replicas" in deployment) is not scaled
 
 
-def test_files_of_options_are_mounted_and_the_cache_alone_can_be_written(
-    rendered: Rendered,
-) -> None:
+def test_files_of_options_are_mounted_and_only_the_cache_can_be_written(rendered: Rendered) -> None:
     options, mounts = rendered.options, rendered.container["volumeMounts"]
     paths = {PurePosixPath(mount["mountPath"]) for mount in mounts}
     files = ("tls_cert", "tls_key", "tls_client_ca", "tokens", "models", "kernel_cache")
@@ -235,3 +230,14 @@ def test_on_gpus_each_pod_has_one_and_says_so_to_the_server() -> None:
     assert "device" not in render().options
     assert rendered.container["image"] == "logitsieve:gpu"
     assert "gpu" in read()
+
+
+def test_clients_are_given_the_settings_of_ours_and_the_addresses() -> None:
+    page = (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert json.loads(shown) == json.loads(SERVICE_CONFIG)
+    ports = [server["ports"][0].rpartition(":")[0] for server in SERVERS.values()]
+    assert f'DecoderClient("ipv4:{",".join(ports)}")' in page
+    service = render(name="decoders", namespace="decoders").one("Service")
+    name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
+    assert f'DecoderClient("dns:///{name}.decoders.svc:{port}")' in page

@@ -1,6 +1,9 @@
-"""deploy/compose.yaml: two servers that share a folder of indexes, and nothing open to others."""
+"""deploy/compose.yaml: two servers that share a folder of indexes, what watches them, and nothing
+open to others.
+"""
 
 import re
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -8,7 +11,11 @@ import yaml
 
 from tests.deploy.dockerfile import REPOSITORY, read
 
-COMPOSE = yaml.safe_load((REPOSITORY / "deploy" / "compose.yaml").read_text(encoding="utf-8"))
+DEPLOY = REPOSITORY / "deploy"
+COMPOSE, GPU, PROMETHEUS = (
+    yaml.safe_load((DEPLOY / path).read_text(encoding="utf-8"))
+    for path in ("compose.yaml", "compose.gpu.yaml", "prometheus/prometheus.yml")
+)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SERVERS = {name: service for name, service in SERVICES.items() if name.startswith("logitsieve")}
 RUNTIME = read()["runtime"]
@@ -49,7 +56,7 @@ def test_servers_share_the_models_and_no_cache_nor_port() -> None:
 @pytest.mark.parametrize("server", SERVERS.values(), ids=list(SERVERS))
 def test_servers_run_what_the_image_says(server: dict[str, Any]) -> None:
     assert not {"command", "entrypoint"} & server.keys()
-    assert (REPOSITORY / "deploy" / server["build"]["context"]).resolve() == REPOSITORY
+    assert (DEPLOY / server["build"]["context"]).resolve() == REPOSITORY
     health = server["healthcheck"]["test"][1:]
     assert health == [*RUNTIME.health[:-1], RUNTIME.health[-1].replace("healthz", "readyz")]
     # The default of --drain-s, and time for the rest.
@@ -57,8 +64,7 @@ def test_servers_run_what_the_image_says(server: dict[str, Any]) -> None:
 
 
 def test_on_gpus_the_same_servers_each_reserve_one() -> None:
-    text = (REPOSITORY / "deploy" / "compose.gpu.yaml").read_text(encoding="utf-8")
-    changed = yaml.safe_load(text)["services"]
+    changed = GPU["services"]
     assert changed.keys() == SERVERS.keys()
     for server in changed.values():
         [reserved] = server["deploy"]["resources"]["reservations"]["devices"]
@@ -68,3 +74,25 @@ def test_on_gpus_the_same_servers_each_reserve_one() -> None:
         assert server["image"] == "logitsieve:gpu"
         # What is not said here is what compose.yaml says.
         assert server.keys() == {"image", "build", "command", "deploy"}
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_what_is_mounted_is_there(name: str) -> None:
+    sources = [source for source, _ in mounts(SERVICES[name]).values() if source.startswith("./")]
+    assert sources
+    assert [source for source in sources if not (DEPLOY / source).exists()] == []
+
+
+def test_prometheus_asks_every_server_and_finds_its_rules() -> None:
+    jobs = PROMETHEUS["scrape_configs"]
+    groups = [group for job in jobs for group in job.get("static_configs", [])]
+    targets = {target for group in groups for target in group["targets"]}
+    assert {f"{name}:9090" for name in SERVERS} <= targets
+    assert {target.partition(":")[0] for target in targets} <= SERVICES.keys() | {"localhost"}
+    [rules] = [at for at, _ in mounts(SERVICES["prometheus"]).items() if at.endswith("/rules")]
+    patterns = PROMETHEUS["rule_files"]
+    at = [
+        pattern if pattern.startswith("/") else f"/etc/prometheus/{pattern}" for pattern in patterns
+    ]
+    for file in (DEPLOY / "prometheus" / "rules").iterdir():
+        assert any(fnmatch(f"{rules}/{file.name}", pattern) for pattern in at)

@@ -1,5 +1,6 @@
 """The dashboard of Grafana, and how it is provisioned."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,12 +32,9 @@ def test_ids_differ_and_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels:
         at = panel["gridPos"]
-        cells = {
-            (at["x"] + column, at["y"] + line)
-            for column in range(at["w"])
-            for line in range(at["h"])
-        }
-        assert at["x"] + at["w"] <= 24
+        x, y, width, height = (at[name] for name in "xywh")
+        cells = set(product(range(x, x + width), range(y, y + height)))
+        assert x + width <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
 
@@ -53,15 +51,13 @@ def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:
-    provisioning = GRAFANA / "provisioning"
-    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())[
-        "datasources"
-    ]
+    sources, providers = (
+        yaml.safe_load((GRAFANA / "provisioning" / path).read_text())
+        for path in ("datasources/prometheus.yml", "dashboards/logitsieve.yml")
+    )
+    (source,), (provider,) = sources["datasources"], providers["providers"]
     assert source["url"] == "http://prometheus:9090"
     assert "prometheus" in COMPOSE["services"]
-    (provider,) = yaml.safe_load((provisioning / "dashboards/logitsieve.yml").read_text())[
-        "providers"
-    ]
     mounted = [text.split(":") for text in COMPOSE["services"]["grafana"]["volumes"]]
     folders = {place[1]: place[0] for place in mounted}
     assert folders[provider["options"]["path"]] == "./grafana/dashboards"

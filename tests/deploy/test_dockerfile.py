@@ -1,8 +1,11 @@
-"""What the Dockerfile says; test_image.py runs its steps."""
+"""What the Dockerfile says; test_built_image.py builds and runs it."""
 
 import re
+import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
+
+import pytest
 
 from tests.deploy.dockerfile import PROJECT, REPOSITORY, assignments, read
 
@@ -42,6 +45,16 @@ def test_dependencies_come_before_the_sources_and_by_their_hashes() -> None:
             assert locked[name] == pinned.get(name, locked[name])
 
 
+@pytest.mark.parametrize(("extras", "installed"), [("", "[console]"), ("faiss", "[console,faiss]")])
+def test_an_extra_comes_on_request(extras: str, installed: str) -> None:
+    assert BUILDER.all("ARG") == ['EXTRAS=""']
+    [named] = re.findall(r"\[.*\]", BUILDER.all("RUN")[2])
+    command = ["sh", "-c", f'echo "{named}"']
+    done = subprocess.run(command, env={"EXTRAS": extras}, capture_output=True, text=True)
+    assert done.stdout == f"{installed}\n"
+    assert set(re.findall(r"\w+", installed)) <= PROJECT["project"]["optional-dependencies"].keys()
+
+
 def test_the_runtime_takes_from_the_builder_only_and_runs_as_a_fixed_user() -> None:
     assert RUNTIME.all("COPY") == ["--from=builder /opt/logitsieve /opt/logitsieve"]
     assert not any(fnmatch(step, "*pip*install*") for step in RUNTIME.all("RUN"))
@@ -56,12 +69,8 @@ def test_signals_reach_the_server_and_labels_are_the_project() -> None:
     assert command == ["logitsieve", "serve"]
     assert RUNTIME.one("STOPSIGNAL") == "SIGTERM"
     project, prefix = PROJECT["project"], "org.opencontainers.image."
-    named = {
-        "title": project["name"],
-        "version": project["version"],
-        "licenses": project["license"],
-    }
-    expected = {f"{prefix}{name}": text for name, text in named.items()}
+    named = {"title": "name", "version": "version", "licenses": "license"}
+    expected = {f"{prefix}{label}": project[name] for label, name in named.items()}
     assert expected.items() <= assignments(RUNTIME.one("LABEL")).items()
 
 

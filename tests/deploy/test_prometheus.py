@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -20,7 +19,7 @@ from logitsieve.client import DecoderClient
 from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES_FILE
 from tests.server.conftest import loop as loop
 from tests.server.materials import contexts, write_domains
-from tests.server.running import Loop, config_for, running
+from tests.server.running import Loop, config_for, lasting_port, running
 
 pytestmark = [
     pytest.mark.system,
@@ -30,14 +29,7 @@ pytestmark = [
 
 WITHIN_S = 120.0
 # What a healthy server under this load, without a GPU, has no series of.
-MAY_BE_EMPTY = (
-    "shed_total", "lost_rows", "reloads", "fallback", "logitsieve_device_",
-)  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+MAY_BE_EMPTY = "shed_total", "lost_rows", "reloads", "fallback", "logitsieve_device_"
 
 
 @contextmanager
@@ -50,7 +42,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
     job["static_configs"] = [{"targets": [target]}]
     config["scrape_configs"] = [job]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{lasting_port()}"
     command = [
         "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",

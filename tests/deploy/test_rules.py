@@ -1,6 +1,7 @@
 """The rules of Prometheus: they read what the server has, and every alert has a page."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,15 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.precision import PrecisionMetrics
 from tests.deploy.dockerfile import REPOSITORY
-from tests.deploy.monitoring import (
-    ALERTS,
-    PROMETHEUS,
-    QUERIES,
-    RECORDED,
-    RULES,
-    names,
-    needs_promtool,
-)
+from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES, names
 
 RUNBOOK = REPOSITORY / "docs" / "runbook"
 PAGE = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
@@ -66,7 +59,7 @@ def promtool(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@needs_promtool
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
 def test_the_configuration_is_taken_and_alerts_fire_when_they_must_and_not_before() -> None:
     promtool("check", "config", "prometheus.yml")
     tests = sorted((PROMETHEUS / "tests").glob("*.yml"))

@@ -1,7 +1,7 @@
 """Every script of examples/ runs, with the arguments that its first lines name."""
 
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +11,22 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import BuildConfig
 from tests.server.conftest import loop as loop
-from tests.server.running import Loop, Running, config_for, running
+from tests.server.conftest import models as models
+from tests.server.conftest import server as server
+from tests.server.running import Running
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIGHT = BuildConfig(clusters_tried=(8,), rounds=1, steps=5, kmeans_iterations=3)
 TESTED = {
-    "arrays_to_index",
-    "beam_search",
-    "huggingface_generate",
-    "kserve_infer",
-    "nano",
-    "server_and_clients",
-    "train_gguf",
+    *("arrays_to_index", "beam_search", "huggingface_generate", "kserve_infer", "nano"),
+    *("server_and_clients", "train_gguf"),
 }
 
 
 def main_of(name: str) -> Callable[..., Any]:
     main: Callable[..., Any] = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     return main
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_heads(folder / "lm" / "1", make_softmax(), "screen", "certified")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(models: Path, kernel_cache: Path, loop: Loop) -> Iterator[Running]:
-    with running(loop, config_for(models, kernel_cache=kernel_cache)) as run:
-        yield run
 
 
 def test_every_example_is_tested_and_listed() -> None:
@@ -67,14 +51,14 @@ def test_arrays_to_index_beam_search_and_kserve_infer(
     np.savez(arrays, W=softmax.weight, b=softmax.bias, contexts=np.float32(make_hidden(600)))
     main_of("arrays_to_index")(arrays, tmp_path / "lm" / "1", LIGHT)
     assert "certified  same ids 1.000  proven 1.000" in capsys.readouterr().out
-    main_of("beam_search")(str(models / "lm" / "1"))
+    main_of("beam_search")(str(models / "other" / "1"))
     assert len(capsys.readouterr().out.splitlines()) == 4
-    main_of("kserve_infer")(server.address, "lm")
+    main_of("kserve_infer")(server.address, "other")
     assert "proven [True, True, True, True]" in capsys.readouterr().out
 
 
 async def test_server_and_clients(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    await main_of("server_and_clients")(models, "lm")
+    await main_of("server_and_clients")(models, "other")
     lines = dict(line.split("[", 1) for line in capsys.readouterr().out.splitlines())
     answered = {name.strip(): ids.partition("]")[0] for name, ids in lines.items()}
     assert answered["one call"] == answered["stream"] == answered["asyncio"]
@@ -82,28 +66,16 @@ async def test_server_and_clients(models: Path, capsys: pytest.CaptureFixture[st
 
 def test_huggingface_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.client import tiny_models
+    from tests.index_builder.capture.test_huggingface import write_tokenizer
 
     model = tiny_models.gpt2()
-    write_tokenizer(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", begins=False)
     model.save_pretrained(tmp_path / "model")
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, np.zeros(len(weight), np.float32))
     write_heads(tmp_path / "lm" / "1", softmax, "screen", "certified")
     main_of("huggingface_generate")(str(tmp_path / "model"), str(tmp_path / "lm" / "1"), "w5 w6 w7")
     assert "the same ids" in capsys.readouterr().out
-
-
-def write_tokenizer(folder: Path) -> None:
-    """Words w0, w1, ... of the tiny models."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    from tests.client.tiny_models import VOCABULARY
-
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
-    fast.save_pretrained(str(folder))
 
 
 def test_a_model_is_trained_and_written_as_gguf(

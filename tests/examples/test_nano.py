@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import ExactHead, ScreenHead, Softmax
 from logitsieve.heads.certified import AssuredHead, CertifiedHead
 from logitsieve.heads.exact import DrawOptions
-from logitsieve.index import open_index
 from tests.oracle import best, logits64
-from tests.synthetic import certified_arrays, sketch_head, write_heads
+from tests.synthetic import certified_arrays, sketch_head
 
 PATH = Path(__file__).parents[2] / "examples" / "nano.py"
 nano = SimpleNamespace(**runpy.run_path(str(PATH)))
@@ -119,22 +117,6 @@ def test_draws_are_those_of_the_product(
     ]
     assert [int(ids[0]) for ids, _ in drawn] == expected.tolist() == by_bounds.ids[:, 0].tolist()
     assert np.mean([left[-1] for _, left in drawn]) < V / 2
-
-
-def test_draws_of_a_decoder(
-    softmax: Softmax, contexts: np.ndarray, sketch: Any, tmp_path: Path
-) -> None:
-    parts = {"sketch": certified_arrays(softmax, 64)}
-    folder = write_heads(tmp_path / "1", softmax, "certified", parts=parts)
-    decoder, asked = LocalDecoder(open_index(folder)), contexts[:8]
-    reply = decoder.sample(
-        asked, 1, seeds=range(8), temperature=TEMPERATURE, head="certified", normalizer="exact"
-    )
-    drawn = [
-        nano.sketch_draw(plain(softmax), sketch, h, TEMPERATURE, seed)[0][0]
-        for seed, h in enumerate(asked)
-    ]
-    assert reply.ids[:, 0].tolist() == drawn
 
 
 def test_a_screen_answers_as_the_product(softmax: Softmax, contexts: np.ndarray) -> None:

@@ -1,8 +1,9 @@
-"""Addresses of clusters, and the command on one."""
+"""Addresses of clusters, and the commands on one."""
 
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,24 @@ pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
 from logitsieve.ray.building import connected
 
 pytestmark = pytest.mark.ray
+SOURCE = """
+import torch
+from torch import nn
+
+def load():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Embedding(50, 8), nn.Tanh(), nn.Linear(8, 50))
+    return model, [torch.randint(50, (3, 4)) for _ in range(6)]
+"""
+
+
+@pytest.fixture
+def address(cluster: None) -> str:
+    """The address of the cluster of four CPUs that this process is connected to."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
 
 
 @pytest.mark.parametrize("address", ["", "node", "node:", ":6379", "node:port", "node:70000"])
@@ -47,22 +66,37 @@ def test_an_executor_without_a_connection_is_refused() -> None:
     assert "ray: got no connection" in done.stdout
 
 
+def run_twice(address: str, folder: Path, command: str, outs: Sequence[str], *options: str) -> None:
+    """Run a command on the cluster, and then alone."""
+    program = Path(sys.executable).with_name("logitsieve")
+    for out, more in zip(outs, (["--ray", address], []), strict=True):
+        done = subprocess.run(
+            [program, command, *options, "--out", out, *more],
+            cwd=folder, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_command_builds_on_a_cluster(address: str, tmp_path: Path) -> None:
     softmax = make_softmax(vocab_size=300, dim=16)
     np.savez(tmp_path / "lm.npz", W=softmax.weight, b=softmax.bias)
     np.save(tmp_path / "H.npy", make_contexts(3000))
-    built = []
-    for number, more in enumerate([["--ray", address], []], start=1):
-        out = tmp_path / "models" / "lm" / str(number)
-        options = (
-            *("--weight", f"{tmp_path}/lm.npz:W", "--bias", f"{tmp_path}/lm.npz:b"),
-            *("--contexts", str(tmp_path / "H.npy"), "--out", str(out), "--reproducible"),
-            *("--clusters", "4", "--rounds", "1", "--steps", "3"),
-        )
-        program = Path(sys.executable).with_name("logitsieve")
-        done = subprocess.run(
-            [program, "build", *options, *more], capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        built.append(open_index(out))
-    assert built[0].digest == built[1].digest
+    inputs = ("--weight", "lm.npz:W", "--bias", "lm.npz:b", "--contexts", "H.npy")
+    quick = ("--reproducible", "--clusters", "4", "--rounds", "1", "--steps", "3")
+    outs = "lm/1", "lm/2"
+    run_twice(address, tmp_path, "build", outs, *inputs, *quick)
+    many, one = (open_index(tmp_path / out) for out in outs)
+    assert many.digest == one.digest
+
+
+def test_the_command_captures_on_a_cluster(address: str, tmp_path: Path) -> None:
+    (tmp_path / "source.py").write_text(SOURCE)
+    outs = "many", "one"
+    run_twice(
+        address, tmp_path, "capture", outs, "--module", "source.py:load", "--dtype", "float32"
+    )
+    many, one = (
+        {file.name: file.read_bytes() for file in (tmp_path / out).iterdir()} for out in outs
+    )
+    assert many == one
+    assert {"00000.npy", "weight.npy", "capture.json"} < many.keys()

@@ -60,27 +60,21 @@ def test_calls_and_errors_are_of_other_processes_in_their_order(cluster: None) -
     assert caught.value.field == "hidden[7]"
 
 
-def test_workers_that_are_killed_each_time_end_the_build(
-    cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_always_killed_end_a_build(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRIES", 1)
     with pytest.raises(RayFailed, match="ray: ") as caught:
         RayExecutor().submit(die).result()
     assert isinstance(caught.value, BrokenExecutor)
 
 
-def test_a_worker_of_another_version_is_refused(
-    cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_of_another_version_fails(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "__version__", "0.0.7")
     with pytest.raises(InvalidRequest, match=r"ray: got a worker with logitsieve .*, allowed: 0.0"):
         RayExecutor().submit(os.getpid).result()
 
 
 @pytest.mark.parametrize("cpus", [4.0, 2.0, 4 / 3])
-def test_one_two_and_three_workers_give_the_same_bytes(
-    cluster: None, cpus: float, alone: Index, tmp_path: Path
-) -> None:
+def test_workers_give_equal_bytes(cluster: None, cpus: float, alone: Index, tmp_path: Path) -> None:
     index = build_small(tmp_path / "lm" / "1", RayExecutor(cpus))
     assert files(index) == files(alone)
     assert judged(index) == judged(alone)
@@ -107,9 +101,7 @@ def killed_once(flag: Path, call: Callable[..., Any], *args: Any) -> Any:
     return call(*args)
 
 
-def test_blocks_of_killed_workers_are_done_again(
-    cluster: None, alone: Index, tmp_path: Path
-) -> None:
+def test_blocks_of_killed_workers_are_redone(cluster: None, alone: Index, tmp_path: Path) -> None:
     flags = tmp_path / "flags"
     flags.mkdir()
     index = build_small(tmp_path / "lm" / "1", Killing(flags))

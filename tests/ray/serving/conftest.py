@@ -10,7 +10,7 @@ from logitsieve.index import split_index
 from logitsieve.ray import RayOptions
 from logitsieve.server.config import ServeConfig
 from tests.ray.conftest import INGRESS
-from tests.server.running import lasting_port
+from tests.server.running import config_for, lasting_port
 from tests.synthetic import make_softmax, write_heads
 
 V, D = 1500, 32
@@ -49,15 +49,8 @@ def deployed(
     from ray import serve
 
     folder, port = tmp_path_factory.mktemp("ray"), lasting_port()
-    config = ServeConfig(
-        models=folder / "models",
-        port=port,
-        metrics_port=port + 1,
-        admin=False,
-        console=False,
-        kernel_cache=kernel_cache,
-        shadow_share=0.0,
-    )
+    ports = {"port": port, "metrics_port": port + 1, "admin": False, "console": False}
+    config = config_for(folder / "models", kernel_cache=kernel_cache, **ports)
     client = DecoderClient(f"127.0.0.1:{port}", timeout_s=10.0)
     made = Deployed(folder / "whole", folder / "models", config, client)
     made.add(1)

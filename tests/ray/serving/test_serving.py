@@ -129,18 +129,14 @@ def test_a_request_is_answered_without_a_shard(deployed: Deployed, whole: LocalD
     until(lambda: proven(deployed, whole))
 
 
-def test_a_killed_ingress_listens_on_its_port_again(
-    deployed: Deployed, whole: LocalDecoder
-) -> None:
+def test_a_killed_ingress_listens_there_again(deployed: Deployed, whole: LocalDecoder) -> None:
     [process] = processes("Ingress")
     os.kill(process, signal.SIGKILL)
     until(lambda: proven(deployed, whole))
     assert processes("Ingress") != [process]
 
 
-def test_up_again_follows_the_folder_and_writes_nothing(
-    deployed: Deployed, kernel_cache: Path
-) -> None:
+def test_up_follows_the_folder_and_writes_nothing(deployed: Deployed, kernel_cache: Path) -> None:
     aliases, client = deployed.models / "lm" / "aliases.json", deployed.client
     deployed.add(2)
     aliases.write_text('{"canary": 2, "stable": 1}', encoding="utf-8")
