@@ -93,7 +93,7 @@ def test_scores_are_those_of_the_tokens() -> None:
 def test_beams_that_keep_all_find_the_best_of_all(penalty: Any, length_penalty: float) -> None:
     model, steps = Recurrent(words=4), 4
     hidden = model.start(2)
-    options = {"beams": 4**steps, "max_tokens": steps, "early_stopping": "never", "n_best": 5}
+    options: Any = {"beams": 4**steps, "max_tokens": steps, "early_stopping": "never", "n_best": 5}
     found = model.search(hidden, length_penalty=length_penalty, penalty=penalty, **options)
     divisor: Callable[[int], float] = {"length": float, "gnmt": lambda n: (5 + n) / 6}[penalty]
     others = [word for word in range(4) if word != EOS]

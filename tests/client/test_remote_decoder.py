@@ -45,7 +45,7 @@ UNSENT: dict[str, list[Any]] = {
 @pytest.mark.parametrize("field", UNSENT)
 def test_what_cannot_be_sent_is_refused_here(field: str) -> None:
     for value in UNSENT[field]:
-        given = {"hidden": np.zeros((1, 2)), "k": 1, field: value}
+        given: Any = {"hidden": np.zeros((1, 2)), "k": 1, field: value}
         with DecoderClient("127.0.0.1:1") as client, refused(field):
             client.topk(**given)
 

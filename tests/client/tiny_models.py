@@ -23,7 +23,7 @@ IDS: dict[str, Any] = {
 
 def gpt2(**options: Any) -> Any:
     torch.manual_seed(0)
-    shape = {"n_positions": 64, "n_embd": DIM, "n_layer": 2, "n_head": 2}
+    shape: Any = {"n_positions": 64, "n_embd": DIM, "n_layer": 2, "n_head": 2}
     model = GPT2LMHeadModel(GPT2Config(initializer_range=0.2, **IDS, **shape, **options))
     with torch.no_grad():
         model.lm_head.weight[EOS] *= 2  # sentences end
@@ -51,7 +51,7 @@ def bart() -> Any:
 
 def t5() -> Any:
     torch.manual_seed(2)
-    shape = {"d_model": DIM, "d_kv": 16, "d_ff": 48, "num_layers": 1, "num_heads": 2}
+    shape: Any = {"d_model": DIM, "d_kv": 16, "d_ff": 48, "num_layers": 1, "num_heads": 2}
     config = T5Config(vocab_size=VOCABULARY, pad_token_id=PAD, eos_token_id=EOS, **shape)
     model: Any = T5ForConditionalGeneration(config)
     model.generation_config.decoder_start_token_id = PAD

@@ -152,7 +152,8 @@ def test_seeds_that_are_not_given_are_fresh(remote: Decoder) -> None:
 
 
 def test_defaults_in_process_are_those_on_the_wire(remote: Decoder, local: LocalDecoder) -> None:
-    hidden, beams = make_hidden(4), {"beams_in": 1, "beams_out": 3}
+    hidden = make_hidden(4)
+    beams: dict[str, Any] = {"beams_in": 1, "beams_out": 3}
     assert_same(remote.sample(hidden, seeds=5, model="demo"), local.sample(hidden, seeds=5))
     assert_same(remote.beam_step(hidden, model="demo", **beams), local.beam_step(hidden, **beams))
 

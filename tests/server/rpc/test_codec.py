@@ -1,7 +1,7 @@
 """Every reply that a server writes is what a client reads."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -49,7 +49,8 @@ REPLIES: dict[str, tuple[np.ndarray, ...]] = {
 @pytest.mark.parametrize("field", METHODS)
 @pytest.mark.parametrize("request_id", [0, 1, 300, (1 << 64) - 1])
 def test_there_and_back(field: str, request_id: int) -> None:
-    rpc, answer = METHODS[field].rpc, ANSWER
+    rpc: Any = METHODS[field].rpc
+    answer = ANSWER
     if field == "score":
         answer = answer._replace(normalizer="", log_z=None)
     origin = origin_of(cast(Engine, POINT))

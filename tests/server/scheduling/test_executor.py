@@ -110,7 +110,7 @@ def joinable(work: Executor, point: Any, rows: int = 1, **options: Any) -> Any:
     request = PreparedRequest(
         rows, 5, 0, 0, lambda point, part: point.topk(hidden[part], 5), hidden
     )
-    about = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": None}
+    about: Any = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": None}
     return work.run(point, request, **about | options)
 
 
@@ -123,9 +123,9 @@ async def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
             left.append(time_left())
             return reply_of(len(hidden))
 
-    first = await held.run(work)
+    first, point = await held.run(work), Point()
     both = [
-        asyncio.create_task(joinable(work, Point(), estimate_us=LARGE, time_left_s=seconds))
+        asyncio.create_task(joinable(work, point, estimate_us=LARGE, time_left_s=seconds))
         for seconds in (WAIT_S, 100.0 * WAIT_S)
     ]
     await asyncio.sleep(0)

@@ -54,8 +54,8 @@ class Point:
         return reply_of(len(hidden))
 
 
-def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
-    return joinable(work, Point(), rows, estimate_us=estimate_us, **more)
+async def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
+    return await joinable(work, Point(), rows, estimate_us=estimate_us, **more)
 
 
 async def one_on_the_loop(work: Executor) -> list[Any]:
