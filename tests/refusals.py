@@ -1,11 +1,12 @@
-"""What a wrong argument has to lead to."""
+"""What a wrong argument, and a damaged index, have to lead to."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 
 
 @contextmanager
@@ -14,3 +15,14 @@ def refused(field: str, match: str | None = None) -> Iterator[None]:
     with pytest.raises(InvalidRequest, match=match) as caught:
         yield
     assert caught.value.field == field
+
+
+@contextmanager
+def unreadable(file: Path, reason: str = "", most: int = 1500) -> Iterator[None]:
+    """Require an IndexUnreadable that names `file` and says `reason`, in `most` characters."""
+    with pytest.raises(IndexUnreadable) as caught:
+        yield
+    assert caught.value.file == file
+    assert reason in caught.value.reason
+    assert caught.value.reason.isprintable()
+    assert len(caught.value.reason) <= most

@@ -23,12 +23,11 @@ from logitsieve.kernels.retrieval.hash_tables import bucket_tables
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
+Arrays = dict[str, np.ndarray]  # of a part, by their names
 STEEP = Widths(16, 64)  # of a sketch without levels
 
 
-def make_softmax(
-    vocab_size: int = 300, dim: int = 24, seed: int = 0, scale: float = 1.0
-) -> Softmax:
+def make_softmax(vocab_size: int = 300, dim: int = 24, seed: int = 0, scale: float = 1) -> Softmax:
     """Gaussian rows whose norms fall with the id, as those of real vocabularies do."""
     random = np.random.default_rng(seed)
     weight = random.standard_normal((vocab_size, dim)) * scale
@@ -76,9 +75,7 @@ def make_hidden(rows: int, dim: int = 24, seed: int = 1, scale: float = 1.0) -> 
     return (random.standard_normal((rows, dim)) * scale).astype(np.float32)
 
 
-def screen_arrays(
-    softmax: Softmax, clusters: int = 6, seed: int = 2, most: int = 60
-) -> dict[str, np.ndarray]:
+def screen_arrays(softmax: Softmax, clusters: int = 6, seed: int = 2, most: int = 60) -> Arrays:
     """Random centroids with random candidate lists of 20 to `most` rows."""
     random = np.random.default_rng(seed)
     most = min(most, softmax.vocab_size)
@@ -93,9 +90,7 @@ def screen_arrays(
     }
 
 
-def lsh_arrays(
-    softmax: Softmax, tables: int = 6, bits: int = 3, seed: int = 6
-) -> dict[str, np.ndarray]:
+def lsh_arrays(softmax: Softmax, tables: int = 6, bits: int = 3, seed: int = 6) -> Arrays:
     """Random planes, and ids thrown into buckets at random."""
     random = np.random.default_rng(seed)
     codes = random.integers(0, 1 << bits, (softmax.vocab_size, tables)).astype(np.int32)
@@ -112,18 +107,18 @@ def _finite(softmax: Softmax) -> Softmax:
     return Softmax(np.nan_to_num(softmax.weight), np.nan_to_num(softmax.bias))
 
 
-def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+def svd_arrays(softmax: Softmax) -> Arrays:
     """A third of the dimensions."""
     return preview_arrays(_finite(softmax), max(1, softmax.dim // 3))
 
 
-def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+def ivf_arrays(softmax: Softmax) -> Arrays:
     from logitsieve.index_builder.fit.ivf import cluster_arrays
 
     return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
 
 
-def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+def graph_arrays(softmax: Softmax) -> Arrays:
     """Few links, so that some rows are not found."""
     from logitsieve.index_builder.fit.graph import graph_arrays as build_graph
 
@@ -132,7 +127,7 @@ def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     return build_graph(_finite(softmax), augmented, config, counts)
 
 
-def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+def frequency_arrays(softmax: Softmax) -> Arrays:
     """Ids in a random order."""
     order = np.random.default_rng(4).permutation(softmax.vocab_size)
     return {"ids": order.astype(np.int32)}
@@ -152,7 +147,7 @@ def encode(
     widths: Widths,
     order: np.ndarray | None = None,
     stretch: np.ndarray | None = None,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """The part `sketch` without levels, in an order of ids or that of W, with its norms."""
     order = np.arange(softmax.vocab_size, dtype=np.int32) if order is None else order
     arrays = code(softmax, turn(softmax, factored(rotation, stretch)), widths, order)
@@ -192,7 +187,7 @@ def sketch_arrays(
     order: np.ndarray | None = None,
     stretch: np.ndarray | None = None,
     seed: int = 0,
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """The part `sketch`: of these widths, or with levels and so many coordinates in eight bits.
 
     There are no levels where there are no other coordinates, or fewer than of a context.
@@ -203,20 +198,20 @@ def sketch_arrays(
     return encode(softmax, rotation, widths, order, stretch)
 
 
-def sketch_head(softmax: Softmax, arrays: dict[str, np.ndarray], **options: Any) -> CertifiedHead:
+def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> CertifiedHead:
     """The head `certified`, which answers any number of contexts by its sketch."""
     head = CertifiedHead(softmax, arrays, **options)
     head.most_rows = ANY_ROWS
     return head
 
 
-def certified_arrays(softmax: Softmax, widths: Widths | int = STEEP) -> dict[str, np.ndarray]:
+def certified_arrays(softmax: Softmax, widths: Widths | int = STEEP) -> Arrays:
     finite = _finite(softmax)
     rotation, _ = narrow_rotation(finite, make_hidden(64, softmax.dim), softmax.dim)
     return sketch_arrays(finite, rotation, widths)
 
 
-ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
+ARRAYS: dict[str, Callable[[Softmax], Arrays]] = {
     "certified": certified_arrays,
     **dict.fromkeys(GRADES, partial(certified_arrays, widths=16)),
     "screen": screen_arrays,
@@ -241,7 +236,7 @@ def make_head(
 
 def write_heads(out: Path, softmax: Softmax, *names: str, **more: Any) -> Path:
     """Write an index of the exact head and of these, the first of which is the default one."""
-    parts, heads = dict[str, dict[str, np.ndarray]](), {"exact": HeadEntry()}
+    parts, heads = dict[str, Arrays](), {"exact": HeadEntry()}
     for name in names:
         part = HEADS[name].part
         assert part is not None

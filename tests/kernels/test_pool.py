@@ -38,7 +38,5 @@ def test_a_forked_child_gets_threads_of_its_own() -> None:
 
 def test_many_callers_share_the_threads() -> None:
     with ThreadPoolExecutor(8) as callers:
-        sums = callers.map(
-            lambda _: sum(run_slices(lambda start, stop: stop - start, 64, 2)), range(50)
-        )
+        sums = callers.map(lambda _: sum(run_slices(lambda a, b: b - a, 64, 2)), range(50))
         assert set(sums) == {64}

@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,9 +43,7 @@ def hashed(vectors: np.ndarray, planes: np.ndarray, shifts: np.ndarray) -> np.nd
     dim=st.integers(1, 70),
     seed=st.integers(0, 99),
 )
-def test_codes_are_signs_of_products(
-    rows: int, tables: int, bits: int, dim: int, seed: int
-) -> None:
+def test_codes_are_signs_of_dots(rows: int, tables: int, bits: int, dim: int, seed: int) -> None:
     planes, shifts = make_planes(tables, bits, dim, seed)
     vectors = make_hidden(rows, dim, seed + 1)
     sides = sides64(vectors, planes, shifts)
@@ -109,9 +109,7 @@ def test_rows_that_are_not_finite_find_ids_in_range(value: float) -> None:
     hidden[2] = value
     lists = tables.select(hidden, 6, 3, 200)
     assert len(lists) == 5
-    for ids in lists:
-        assert len(set(ids.tolist())) == len(ids)
-        assert ((ids >= 0) & (ids < 200)).all()
+    assert all(len(np.intersect1d(ids, np.arange(200))) == len(ids) for ids in lists)
     for row in (0, 1, 3, 4):
         np.testing.assert_array_equal(lists[row], tables.select(hidden[row][None], 6, 3, 200)[0])
 
@@ -120,13 +118,10 @@ def test_rows_that_are_not_finite_find_ids_in_range(value: float) -> None:
 def test_each_table_holds_every_id_once_in_the_bucket_of_its_code(bits: int) -> None:
     codes = np.random.default_rng(0).integers(0, 1 << bits, (50, 7)).astype(np.int32)
     offsets, ids = bucket_tables(codes, bits)
-    assert offsets[0] == 0
-    assert offsets[-1] == ids.size == 350
-    for table in range(7):
-        for bucket in range(1 << bits):
-            place = (table << bits) + bucket
-            mine = ids[offsets[place] : offsets[place + 1]]
-            np.testing.assert_array_equal(mine, np.flatnonzero(codes[:, table] == bucket))
+    buckets = product(codes.T, range(1 << bits))
+    wanted = [np.flatnonzero(codes_of_table == bucket) for codes_of_table, bucket in buckets]
+    np.testing.assert_array_equal(offsets, np.cumsum([0, *map(len, wanted)]))
+    np.testing.assert_array_equal(ids, np.concatenate(wanted))
 
 
 @pytest.mark.parametrize(("tables", "probes"), [(1, 1), (6, 1), (4, 3), (6, 8)])
@@ -151,13 +146,8 @@ def test_a_cap_keeps_the_most_collided(limit: int) -> None:
     expected = made.expected_counts(hidden, 6, 2)
     free = made.select(hidden, 6, 2, 200)
     for row, ids in enumerate(made.select(hidden, 6, 2, limit)):
-        counts = expected[row]
-        assert len(ids) == min(limit, len(free[row]))
-        assert len(set(ids.tolist())) == len(ids)
-        dropped = np.setdiff1d(free[row], ids)
-        assert dropped.size == 0 or counts[dropped].max() <= counts[ids].min()
         # Of equals those found first, in the order in which they were found.
-        order = np.argsort(-counts[free[row]], kind="stable")[: len(ids)]
+        order = np.argsort(-expected[row][free[row]], kind="stable")[:limit]
         np.testing.assert_array_equal(ids, free[row][np.sort(order)])
 
 

@@ -4,7 +4,6 @@ import ctypes
 from importlib.metadata import files
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,8 +20,7 @@ EXTREME = np.array([0, 0x0001, 0x03FF, 0x0400, 0x3C00, 0x7BFF], np.uint16).view(
 
 def assert_same_bits(matrix: StoredMatrix) -> None:
     values = decoded(matrix)
-    assert values.shape == matrix.shape
-    assert values.ctypes.data % 64 == 0
+    assert (values.shape, values.ctypes.data % 64) == (matrix.shape, 0)
     np.testing.assert_array_equal(values.view(np.uint32), reference(matrix).view(np.uint32))
 
 
@@ -43,16 +41,6 @@ def test_any_bytes_with_finite_scales(kind: str, data: st.DataObject) -> None:
     for place in block.scales:
         stored[:, place + 1] &= 0xFB  # no exponent of all ones
     assert_same_bits(StoredMatrix(kind, stored.reshape(len(rows), -1)))
-
-
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_what_gguf_quantises(kind: str) -> None:
-    weight = np.random.default_rng(0).standard_normal((50, 96)).astype(np.float32)
-    weight[3] = 0
-    quantised = gguf.quants.quantize(weight, gguf.GGMLQuantizationType[kind])
-    matrix = StoredMatrix(kind, quantised)
-    assert_same_bits(matrix)
-    np.testing.assert_allclose(decoded(matrix), weight, atol=0.5)
 
 
 @EVERY_BLOCK

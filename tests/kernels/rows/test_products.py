@@ -197,11 +197,7 @@ CPUS = [
 def test_products_are_added_in_pairs_by_one_instruction(
     architecture: str, cpu: str, instruction: str, register: str
 ) -> None:
-    lines = instructions(
-        f"{architecture}-unknown-linux-gnu",
-        cpu,
-        [vector(16, 16)] * 2,
-        vector(32, 8),
-        partial(sums_of_pairs, neighbours=architecture == "x86_64"),
-    )
+    triple, operands = f"{architecture}-unknown-linux-gnu", [vector(16, 16)] * 2
+    build = partial(sums_of_pairs, neighbours=architecture == "x86_64")
+    lines = instructions(triple, cpu, operands, vector(32, 8), build)
     assert any(instruction in line and register in line for line in lines)

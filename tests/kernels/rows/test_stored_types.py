@@ -43,8 +43,7 @@ EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 @EVERY_FORM
 def test_every_pattern_of_bits_is_widened_exactly(form: str) -> None:
-    how, peer = FORMS[form]
-    values = np.empty(EVERY.size, np.float32)
+    (how, peer), values = FORMS[form], np.empty(EVERY.size, np.float32)
     widen(EVERY.view(np.uint8), values, how)
     expected = EVERY.view(peer).astype(np.float32)
     number = ~np.isnan(expected)

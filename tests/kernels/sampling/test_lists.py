@@ -133,8 +133,7 @@ def sample(
 
 @pytest.mark.parametrize("inverse", [1e-4, 0.5, 1.0, 1e5])
 def test_a_draw_is_the_winner_among_all_but_what_the_list_lacks(inverse: float) -> None:
-    random = np.random.default_rng(2)
-    logits = random.standard_normal(400).round(1)  # with ties
+    logits = np.random.default_rng(2).standard_normal(400).round(1)  # with ties
     left = np.lexsort((np.arange(400), -logits))[:90]
     places = sample(logits[left], 300, inverse, left)
     expected = drawn(logits, 300, SEED, STEP, 1 / inverse, left.tolist())

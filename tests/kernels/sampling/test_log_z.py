@@ -7,7 +7,6 @@ from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from tests.attacks.decoders import KINDS
 from tests.oracle import log_probs, logits64
-from tests.synthetic import make_hidden, make_softmax
 
 EVERY_KIND = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "odd"])
 Made = tuple[ExactHead, np.ndarray, np.ndarray]  # the head, rows of hidden, float64 logits
@@ -40,20 +39,6 @@ def test_it_is_that_of_long_doubles(kind: str, seed: int, scale: float) -> None:
     for row in range(len(hidden)):
         alone = head.log_z(hidden[row : row + 1].copy(), scale)[0]
         np.testing.assert_array_equal(alone, found[row])
-
-
-def test_edits_take_the_place_of_logits() -> None:
-    head, hidden, logits = over(make_softmax(600, 24), make_hidden(9, 24))
-    random = np.random.default_rng(0)
-    ids = [np.sort(random.choice(600, count, replace=False)) for count in [0, 1, 600] + [40] * 6]
-    values = [random.standard_normal(len(row)) * 3 for row in ids]
-    values[3][::2] = -np.inf
-    for row, (places, edits) in enumerate(zip(ids, values, strict=True)):
-        logits[row, places] = edits
-    offsets = np.cumsum([0, *map(len, ids)])
-    edits = offsets, np.concatenate(ids).astype(np.int32), np.concatenate(values)
-    found, wanted = head.log_z(hidden, 0.7, edits), true_rest(logits, 0.7)
-    assert ((found[:, LOW] <= wanted) & (wanted <= found[:, HIGH])).all()
 
 
 def test_rows_of_any_length_and_scale() -> None:

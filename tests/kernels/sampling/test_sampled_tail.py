@@ -63,9 +63,7 @@ def test_named_ids_that_are_out_of_the_question() -> None:
     log_z, error = estimated(named, 400, 2, 1e3, values=np.full(50, -np.inf))
     np.testing.assert_allclose(log_z, log_sum_exp(rest * 1e3), rtol=2e-7)
     assert (error == 0).all()
-    sampled, error = estimated(named, 40, 50, 1e3, values=np.full(50, -np.inf))
-    assert np.isfinite(sampled).all()
-    assert np.isfinite(error).all()
+    assert np.isfinite(estimated(named, 40, 50, 1e3, values=np.full(50, -np.inf))).all()
 
 
 def test_logits_far_above_those_named() -> None:
@@ -76,6 +74,4 @@ def test_logits_far_above_those_named() -> None:
     log_z, error = estimated([3], 60, 2, matrix=matrix, hidden=hidden)
     np.testing.assert_array_equal(log_z, np.float32(2e4))
     assert (error == 0).all()
-    log_z, error = estimated([3], 20, 300, matrix=matrix, hidden=hidden)
-    assert np.isfinite(log_z).all()
-    assert np.isfinite(error).all()
+    assert np.isfinite(estimated([3], 20, 300, matrix=matrix, hidden=hidden)).all()

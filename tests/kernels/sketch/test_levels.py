@@ -48,8 +48,7 @@ def test_few_coordinates_are_beyond_the_limit(dim: int, chance: float, rows: int
 
 
 def test_nothing_may_be_wrong_without_a_chance_or_with_few_dimensions() -> None:
-    assert reach(0.0, 5, 576) == 1
-    assert reach(1e-3, 5, 3) == 1
+    assert (reach(0.0, 5, 576), reach(1e-3, 5, 3)) == (1, 1)
 
 
 def flat(seed: int = 0, rows: int = V) -> tuple[Softmax, np.ndarray]:

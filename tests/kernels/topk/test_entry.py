@@ -107,10 +107,8 @@ def test_no_reference_is_lost_or_kept() -> None:
 
 
 def test_an_entry_owns_its_head_and_may_be_called_by_threads() -> None:
-    enter, wanted = (
-        make_head("screen", SOFTMAX)._enter,
-        make_head("screen", SOFTMAX).topk(HIDDEN, 4),
-    )
+    enter = make_head("screen", SOFTMAX)._enter
+    wanted = make_head("screen", SOFTMAX).topk(HIDDEN, 4)
     gc.collect()
     found: list[TopK] = []
 

@@ -14,8 +14,7 @@ def test_logits_are_the_oracles(dim: int) -> None:
     expected = np.concatenate([expected[0], expected[2, [7, 49, 7]]])
     np.testing.assert_array_equal(softmax.logits64(hidden, offsets, ids), expected)
     found = softmax.logits(hidden, offsets, ids)
-    np.testing.assert_array_equal(found, expected.astype(np.float32))
-    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected.astype(np.float32), strict=True)
 
 
 def test_a_row_without_ids_is_looked_at_too() -> None:
