@@ -12,6 +12,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -45,16 +46,9 @@ def tied(random: Generator, kind: str) -> Tally:
     tally = Tally()
     with decoding(softmax, random) as decoder:
         for normalizer in NORMALIZERS:
-            reply = decoder.beam_step(
-                hidden,
-                scores,
-                beams_in=beams_in,
-                beams_out=beams_out,
-                normalizer=normalizer,
-                eos_ids=[0],
-                lengths=lengths,
-                length_alpha=alpha,
-            )
+            how: Any = {"normalizer": normalizer, "lengths": lengths, "length_alpha": alpha}
+            how |= {"beams_in": beams_in, "beams_out": beams_out, "eos_ids": [0]}
+            reply = decoder.beam_step(hidden, scores, **how)
             divisors = np.asarray(((5.0 + lengths + 1) / 6.0) ** alpha, np.float64)
             tally.join(judged(reply, hidden, logits, truth, scores, divisors, normalizer))
     return tally
@@ -157,7 +151,7 @@ def judged(
 ) -> Tally:
     """Groups whose pairs or order are not the truth's; of the others those nearly tied count."""
     G, K = reply.parents.shape
-    H, V, tally = len(scores) // G, logits.shape[1], Tally()
+    H, V = len(scores) // G, logits.shape[1]
     right, close, rose = np.zeros((3, G), np.bool_)
     unproven = np.asarray(~reply.answer.exact.reshape(G, H).all(axis=1))
     for place in range(G):
@@ -177,8 +171,7 @@ def judged(
 
     wrong = ~right | rose | lost
     counted = close | wrong
-    tally.add(wrong[counted], describe)
-    return tally
+    return Tally().add(wrong[counted], describe)
 
 
 ATTACKS = {f"beams-{kind}": partial(tied, kind=kind) for kind in KINDS}

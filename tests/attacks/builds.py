@@ -25,7 +25,7 @@ def changing(random: Generator) -> Tally:
     Either the build is refused and leaves nothing, or its answers are right for the W that it has.
     """
     V, D = int(random.integers(40, 400)), int(random.integers(2, 40))
-    tally, weight = Tally(), random.standard_normal((V, D)).astype(np.float32)
+    weight = random.standard_normal((V, D)).astype(np.float32)
     contexts = random.standard_normal((80, D)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lm" / "1"
@@ -35,13 +35,12 @@ def changing(random: Generator) -> Tally:
             build(given, None, contexts, out, **options)
         except InvalidRequest as error:
             wrong = error.field != "weight" or (out.parent.exists() and any(out.parent.iterdir()))
-            said = str(error)
-            tally.add(np.array([wrong]), lambda _: f"refused, with something left behind: {said}")
-            return tally
+            said = f"refused, with something left behind: {error}"
+            return Tally().add(np.array([wrong]), lambda _: said)
         index = open_index(out, verify="full")
         k = int(random.integers(1, 1 + V // 16))
         hidden = contexts_of(random, index.softmax, topk.ROWS)
-        tally.join(topk.judged(index.head("certified"), index.softmax, hidden, k))
+        tally = topk.judged(index.head("certified"), index.softmax, hidden, k)
         index.close()
     return tally
 

@@ -2,12 +2,11 @@
 
 No log p is above 0, and the probabilities of a row's different ids add up to at most 1. Where the
 distribution is known to the last bit, log p is the truth rounded down: for the head `exact`, and
-where filters leave a few ids. Every draw of that head is won by the largest perturbed logit.
+where filters leave a few ids; the id that wins is judged in law.py.
 
 Shape letters: B batch rows, V vocabulary, N draws.
 """
 
-from collections.abc import Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -19,19 +18,11 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.decoding import sampler
 from logitsieve.heads import certified
-from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.attacks.decoders import KINDS, decoding
-from tests.attacks.judge import (
-    LONG,
-    decimal_log_prob,
-    log_probs,
-    log_z,
-    probabilities_above_one,
-    rounded_down,
-)
-from tests.attacks.tally import Attack, Tally
+from tests.attacks.judge import LONG, above_one, decimal_log_prob, log_probs, log_z, rounded_down
+from tests.attacks.tally import Tally
 from tests.oracle import best, edited, logits64
 
 ROWS, SAMPLES, CALLS = 8, 16, 6
@@ -51,16 +42,10 @@ def drawn(random: Generator, kind: str) -> Tally:
             temperature = float(random.choice([0.0, 1e-3, 0.7, 1.0, 1.0, 3.0, 1e4]))
             top_k = int(random.choice([0, 0, 1, 5]))
             min_p = float(random.choice([0.0, 0.0, 0.1]))
-            reply = decoder.sample(
-                hidden,
-                SAMPLES,
-                constraints=constraints,
-                seeds=random.integers(0, 2**63, ROWS).astype(np.uint64),
-                temperature=temperature,
-                top_k=top_k,
-                min_p=min_p,
-                head=str(random.choice(["exact", "certified"])),
-            )
+            seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
+            how: Any = {"temperature": temperature, "top_k": top_k, "min_p": min_p}
+            how |= {"seeds": seeds, "head": str(random.choice(["exact", "certified"]))}
+            reply = decoder.sample(hidden, SAMPLES, constraints=constraints, **how)
             remaining = possible(left, temperature, top_k, min_p)
             scale = 1.0 / temperature if temperature else 1.0
             known = reply.answer.normalizer in ("candidates", "exact") and not min_p
@@ -100,10 +85,10 @@ def possible(left: Float64, temperature: float, top_k: int, min_p: float) -> Boo
 
 def judged(reply: SampleReply, left: Float64, scale: float, known: bool) -> Tally:
     """`left` are the logits of the ids that may be drawn; `known` to the last bit."""
-    tally, rows, printed = Tally(), np.arange(len(left))[:, None], reply.log_probs
+    rows, printed = np.arange(len(left))[:, None], reply.log_probs
     logits = left[rows, reply.ids]
     first = np.stack([np.isin(np.arange(len(row)), np.unique(row, True)[1]) for row in reply.ids])
-    above = probabilities_above_one(np.where(first, printed, -np.inf))
+    above = above_one(np.where(first, printed, -np.inf))
     faults = {
         "an id that may not be drawn": logits == -np.inf,
         "log p above 0": printed > 0,
@@ -121,8 +106,7 @@ def judged(reply: SampleReply, left: Float64, scale: float, known: bool) -> Tall
         names = [name for name, fault in faults.items() if fault[place].any()]
         return f"{reply.answer.head} row {place}: {', '.join(names)}, ids {reply.ids[place]}"
 
-    tally.add(np.any(list(faults.values()), axis=(0, 2)), describe)
-    return tally
+    return Tally().add(np.any(list(faults.values()), axis=(0, 2)), describe)
 
 
 @kernel("(uint64, uint64, uint64, float64[::1])")
@@ -132,25 +116,4 @@ def fill_noise(seed: Any, step: Any, draw: Any, noise: Float64) -> None:
         noise[row] = noise_of(seed, step, draw, row)
 
 
-def winners(random: Generator) -> Tally:
-    """Draws of the head `exact`: the ids of the largest perturbed logits, whatever was skipped."""
-    softmax, hidden = KINDS[str(random.choice(list(KINDS)))](random, ROWS)
-    logits, noise = logits64(softmax.weight, softmax.bias, hidden), np.empty(softmax.vocab_size)
-    scale = 10.0 ** random.uniform(-4, 3)
-    scaled = (logits - logits.max(axis=1, keepdims=True)) * scale
-    seeds, step = random.integers(0, 2**63, ROWS).astype(np.uint64), int(random.integers(1 << 40))
-    ids = ExactHead(softmax).draw(hidden, DrawOptions(SAMPLES, seeds, step, scale))[0]
-    wrong = np.zeros(ROWS, np.bool_)
-    for row, seed in enumerate(seeds):
-        for draw in range(SAMPLES):
-            fill_noise(seed, np.uint64(step), np.uint64(draw), noise)
-            wrong[row] |= ids[row, draw] != np.argmax(scaled[row] + noise)
-    tally = Tally()
-    tally.add(wrong, lambda row: f"V={softmax.vocab_size} row {row}: ids {ids[row]}")
-    return tally
-
-
-ATTACKS: Mapping[str, Attack] = {
-    **{f"draws-{kind}": partial(drawn, kind=kind) for kind in KINDS},
-    "draws-winners": winners,
-}
+ATTACKS = {f"draws-{kind}": partial(drawn, kind=kind) for kind in KINDS}

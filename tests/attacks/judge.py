@@ -98,7 +98,7 @@ def rounded_down(truth: Long, printed: Float32) -> tuple[Bool, Bool]:
     return within, within & (wide > truth - off) & (off > 0)
 
 
-def probabilities_above_one(printed: Float32) -> Bool:
+def above_one(printed: Float32) -> Bool:
     """[B] whether the probabilities of rows [B, T] add up to more than long doubles round away."""
     total = np.exp(printed.astype(LONG)).sum(axis=1)
     return np.asarray(total > 1 + LONG(2) ** -60)

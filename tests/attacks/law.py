@@ -35,11 +35,9 @@ def smooth(random: Generator, B: int) -> Hard:
     """Rows with a spectrum that falls, as those of a language model: few have most of the mass."""
     V, D = int(random.integers(600, 3000)), int(random.choice([64, 100, 200]))
     falling = 1.0 / (1 + np.arange(D)) ** random.uniform(0, 1.5)
-    W = (random.standard_normal((V, D)) * falling * 10.0 ** random.uniform(-1, 1)).astype(
-        np.float32
-    )
+    W = random.standard_normal((V, D)) * falling * 10.0 ** random.uniform(-1, 1)
     bias = (random.standard_normal(V) * random.choice([0.0, 1.0])).astype(np.float32)
-    return Softmax(W, bias), random.standard_normal((B, D)).astype(np.float32)
+    return Softmax(W.astype(np.float32), bias), random.standard_normal((B, D)).astype(np.float32)
 
 
 KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth": smooth}
@@ -52,10 +50,8 @@ def lawful(random: Generator, kind: str) -> Tally:
     plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     for _ in range(CALLS):
         edits, logits = edited(random, plain)
-        seeds, step = (
-            random.integers(0, 2**63, ROWS).astype(np.uint64),
-            int(random.integers(1 << 40)),
-        )
+        seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
+        step = int(random.integers(1 << 40))
         scale, width = float(random.choice(SCALES)), float(random.choice(WIDTHS))
         top_p = float(random.choice([1.0, 1.0, 0.95, 0.5, 1e-6, random.random()]))
         min_p = float(random.choice([0.0, 0.0, 0.1, 1e-9, 1.0]))
@@ -86,10 +82,8 @@ def edited(random: Generator, logits: Float64) -> tuple[Edits | None, Float64]:
         ids.append(some)
         values.append(row[some])
         ends.append(ends[-1] + len(some))
-    edits = (
-        np.array(ends, np.int64), np.concatenate(ids).astype(np.int32), np.concatenate(values),
-    )  # fmt: skip
-    return edits, logits
+    flat = np.concatenate(ids).astype(np.int32), np.concatenate(values)
+    return (np.array(ends, np.int64), *flat), logits
 
 
 def noisy(logits: Float64, scale: float, seeds: UInt64, step: int) -> Float64:
@@ -133,18 +127,15 @@ def judged(name: str, ids: Int32, values: Float64, left: Bool, unsure: Bool) -> 
     best = sure.argmax(axis=2)
     rows, draws = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
     better = unsure[rows, ids] & (values[rows, draws, ids] >= sure[rows, draws, best])
-    wrong, tally = (ids != best) & ~better, Tally()
+    wrong = (ids != best) & ~better
 
     def describe(row: int) -> str:
         draw = int(np.argmax(wrong[row]))
         id_, other = int(ids[row, draw]), int(best[row, draw])
-        return (
-            f"{name} row {row} draw {draw}: {id_} ({values[row, draw, id_]}, left"
-            f" {left[row, id_]}) instead of {other} ({values[row, draw, other]})"
-        )
+        got = f"{id_} ({values[row, draw, id_]}, left {left[row, id_]})"
+        return f"{name} row {row} draw {draw}: {got}, not {other} ({values[row, draw, other]})"
 
-    tally.add(wrong.any(axis=1), describe)
-    return tally
+    return Tally().add(wrong.any(axis=1), describe)
 
 
 def enclosed(
@@ -163,12 +154,11 @@ def enclosed(
     off = np.maximum(np.abs(most), np.abs(logits.max(axis=1)) * scale) * DOUBT
     wrong = ~((low <= most + off) & (high >= least - off))
     room = 2.0**-47 * (1 + np.abs(most))  # what rounds an interval of numbers that large
-    wide, tally = ~(high - low <= width + room), Tally()
-    tally.add(
+    wide = ~(high - low <= width + room)
+    return Tally().add(
         np.asarray(wrong | wide),
         lambda row: f"log Z {name} row {row}: {least[row]} in {low[row]!r} .. {high[row]!r}",
     )
-    return tally
 
 
 ATTACKS: Mapping[str, Attack] = {

@@ -22,10 +22,10 @@ from tests.attacks.judge import (
     LONG,
     LogZ,
     Long,
+    above_one,
     decimal_log_prob,
     log_probs,
     log_z,
-    probabilities_above_one,
     rounded_down,
 )
 from tests.attacks.tally import Tally
@@ -68,7 +68,7 @@ def judged(
     faults: dict[str, Bool] = {
         "log p above 0": np.asarray((printed > 0).any(axis=1)),
         "log p not rounded down": np.asarray(wrong & exact),
-        "probabilities above 1": probabilities_above_one(printed),
+        "probabilities above 1": above_one(printed),
         "log Z outside its interval": outside(reply.answer, truth_z),
     }
     only = (logits > -np.inf).sum(axis=1) == 1

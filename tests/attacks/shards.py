@@ -20,18 +20,15 @@ ROWS, DRAWS = 32, 20
 
 def best_of_shards(random: Generator) -> Tally:
     """Ids of top-k rows that are called exact."""
-    tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         whole, sharded, hidden = split_softmax(random, Path(folder))
         k = int(random.integers(1, 40))
         one, other = whole.topk(hidden, k), sharded.topk(hidden, k)
-        tally.add((one.ids != other.ids).any(axis=1) & other.answer.exact)
-    return tally
+        return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.exact)
 
 
 def draws_of_shards(random: Generator) -> Tally:
     """Ids of draws of rows that are called exact, at all temperatures, with and without top-k."""
-    tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         whole, sharded, hidden = split_softmax(random, Path(folder))
         temperature = float(random.choice([0.3, 1.0, 2.5]))
@@ -40,8 +37,7 @@ def draws_of_shards(random: Generator) -> Tally:
             decoder.sample(hidden, DRAWS, seeds=7, temperature=temperature, top_k=top_k)
             for decoder in (whole, sharded)
         )
-        tally.add((one.ids != other.ids).any(axis=1) & other.answer.exact)
-    return tally
+        return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.exact)
 
 
 def split_softmax(

@@ -20,12 +20,13 @@ class Tally:
     tightest: float = 0.0
     example: str = ""  # of a wrong answer
 
-    def add(self, wrong: Bool, describe: Callable[[int], str] = str) -> None:
-        """Count rows [N]; `describe` says what is wrong with the row at a place."""
+    def add(self, wrong: Bool, describe: Callable[[int], str] = str) -> "Tally":
+        """Count rows [N], and return itself; `describe` says what is wrong with one's place."""
         self.rows += len(wrong)
         self.wrong += int(wrong.sum())
         if wrong.any() and not self.example:
             self.example = describe(int(np.argmax(wrong)))
+        return self
 
     def tighten(self, parts: np.ndarray) -> None:
         """Keep the largest of `parts`, NaN being none."""

@@ -9,8 +9,7 @@ from tests.attacks.tokens import granted
 # Of an attack whose name begins so.
 ROUNDS = {
     "topk": 12, "routes": 12, "bounds": 6, "log-z": 2, "score": 3, "beams": 4, "draws": 2,
-    "shards": 6,
-    "sketches": 6, "builds": 4, "tokens": 10,
+    "shards": 6, "sketches": 6, "builds": 4, "tokens": 10,
 }  # fmt: skip
 
 
@@ -24,6 +23,5 @@ def test_nothing_is_wrong(name: str, share: int) -> None:
 def test_the_judge_knows_a_comment_from_a_token() -> None:
     token = b"read:a-token-of-a-reader\n"
     assert granted("# \u00c5 admin:a-token-of-an-admin\n".encode()) is None
-    assert list((granted(b"# \x85admin:a-token-of-an-admin\n" + token) or {}).values()) == [
-        {"read"}
-    ]
+    found = granted(b"# \x85admin:a-token-of-an-admin\n" + token)
+    assert [*(found or {}).values()] == [{"read"}]

@@ -191,7 +191,7 @@ def around(h: Float32, B: int, random: Generator) -> Float32:
 
 def judged(head: Head, softmax: Softmax, hidden: Float32, k: int) -> Tally:
     """One call of `topk`, compared with all logits."""
-    tally, answer = Tally(), head.topk(hidden, k)
+    answer = head.topk(hidden, k)
     ids, logits = best(softmax.weight, softmax.bias, hidden, k)
     wrong = (answer.ids != ids).any(axis=1) | ~answer.exact
     wrong |= (answer.logits != logits.astype(np.float32)).any(axis=1)
@@ -200,8 +200,7 @@ def judged(head: Head, softmax: Softmax, hidden: Float32, k: int) -> Tally:
         got, sizes = answer.ids[place], f"V={softmax.vocab_size} D={softmax.dim} k={k}"
         return f"{sizes} row {place}: ids {got[:5]}, truth {ids[place][:5]}"
 
-    tally.add(wrong, describe)
-    return tally
+    return Tally().add(wrong, describe)
 
 
 ATTACKS = {
