@@ -53,8 +53,7 @@ def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> No
     true = logits64(softmax.weight, softmax.bias, hidden)
     rows = len(hidden)
     assert top.ids.shape == top.logits.shape == (rows, k)
-    assert top.ids.dtype == np.int32
-    assert top.logits.dtype == np.float32
+    assert (top.ids.dtype.name, top.logits.dtype.name) == ("int32", "float32")
     assert ((top.ids >= 0) & (top.ids < softmax.vocab_size)).all()
     assert (np.diff(np.sort(top.ids, axis=1), axis=1) > 0).all(), "an id twice in a row"
     chosen = np.take_along_axis(true, top.ids.astype(np.int64), 1)
@@ -196,10 +195,11 @@ def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
     alone = [head.topk(row, 5) for row in hidden]
     for size in (2, 3, 4, 5, 33, 70):
         batches = [head.topk(hidden[i : i + size], 5) for i in range(0, len(hidden), size)]
-        for field in ("ids", "logits", "exact", "scanned"):
-            together = np.concatenate([getattr(top, field) for top in batches])
-            separately = np.concatenate([getattr(top, field) for top in alone])
-            np.testing.assert_array_equal(together, separately, err_msg=f"{field} at {size}")
+        together, separately = (
+            [np.concatenate(field) for field in zip(*tops, strict=True)]
+            for tops in (batches, alone)
+        )
+        np.testing.assert_equal(together, separately, err_msg=f"batches of {size}")
 
 
 @every_kind("callers,calls", [(8, 40)])
@@ -215,15 +215,15 @@ def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
 
 @every_kind()
 def test_answers_are_fresh_arrays(kind: Kind) -> None:
+    """And `warm` changes none."""
     head, hidden = kind.made(), HIDDEN[:3]
     first = head.topk(hidden, 5)
-    for array in first:
-        assert array.flags.owndata
-        assert array.flags.writeable
+    assert all(array.flags.owndata and array.flags.writeable for array in first)
     kept = [array.copy() for array in first]
     head.topk(-hidden, 5)
-    for array, before in zip(first, kept, strict=True):
-        np.testing.assert_array_equal(array, before)
+    np.testing.assert_equal(list(first), kept)
+    head.warm()
+    np.testing.assert_array_equal(head.topk(hidden, 5).ids, first.ids)
 
 
 @every_kind("k", [(5,), (40,), (70,)])
@@ -249,23 +249,14 @@ def test_every_accepted_form_of_hidden(kind: Kind) -> None:
     head, hidden = kind.made(), HIDDEN[:3]
     bfloat16 = hidden.astype(ml_dtypes.bfloat16)
     rounded = bfloat16.astype(np.float32)
-    forms = [
-        rounded.astype(np.float64),
-        np.asfortranarray(rounded),
-        np.repeat(rounded, 2, axis=0)[::2],
-        rounded.tolist(),
-        bfloat16,
-        bfloat16.view(np.uint16),
-        torch.from_numpy(rounded),
-        torch.from_numpy(rounded).bfloat16(),
-        torch.from_numpy(rounded).requires_grad_(),
-    ]
-    readonly = rounded.copy()
-    readonly.setflags(write=False)
+    arrays = [rounded.astype(np.float64), np.asfortranarray(rounded), bfloat16.view(np.uint16)]
+    arrays += [np.repeat(rounded, 2, axis=0)[::2], np.broadcast_to(rounded, rounded.shape)]
+    tensor = torch.from_numpy(rounded)
+    tensors = [tensor, tensor.bfloat16(), tensor.clone().requires_grad_()]
     expected = head.topk(rounded, 5).ids
-    for form in [*forms, readonly]:
+    for form in (*arrays, *tensors, bfloat16, rounded.tolist()):
         np.testing.assert_array_equal(head.topk(form, 5).ids, expected)
-    np.testing.assert_array_equal(head.topk(rounded[0], 5).ids, expected[:1])
+    np.testing.assert_array_equal(head.topk(rounded[0], np.int64(5)).ids, expected[:1])
     half = hidden.astype(np.float16)
     np.testing.assert_array_equal(head.topk(half, 5).ids, head.topk(half.astype(np.float32), 5).ids)
 
@@ -278,28 +269,11 @@ def with_value(value: float) -> np.ndarray:
 
 
 BAD: list[tuple[Any, Any, str]] = [
-    (HIDDEN[:, :5], 1, "hidden"),
-    (HIDDEN[:0], 1, "hidden"),
-    (HIDDEN[None], 1, "hidden"),
-    (np.float32(1.0), 1, "hidden"),
-    (HIDDEN.astype(np.int64), 1, "hidden"),
-    (HIDDEN.astype(object), 1, "hidden"),
-    (HIDDEN.astype(">f4"), 1, "hidden"),
-    (HIDDEN.astype(np.complex64), 1, "hidden"),
-    ("text", 1, "hidden"),
-    ([[1.0], [1.0, 2.0]], 1, "hidden"),
-    (None, 1, "hidden"),
-    (with_value(np.nan), 1, "hidden[4]"),
-    (with_value(np.inf), 1, "hidden[4]"),
-    (with_value(-np.inf), 1, "hidden[4]"),
-    (with_value(3e38), 1, "hidden[4]"),
-    (HIDDEN, 0, "k"),
-    (HIDDEN, -1, "k"),
-    (HIDDEN, 301, "k"),
-    (HIDDEN, 2.0, "k"),
-    (HIDDEN, True, "k"),
-    (HIDDEN, "5", "k"),
-    (HIDDEN, None, "k"),
+    *[(shape, 1, "hidden") for shape in (HIDDEN[:, :5], HIDDEN[:0], HIDDEN[None], np.float32(1))],
+    *[(HIDDEN.astype(dtype), 1, "hidden") for dtype in (np.int64, object, ">f4", np.complex64)],
+    *[(other, 1, "hidden") for other in ("text", [[1.0], [1.0, 2.0]], None)],
+    *[(with_value(value), 1, "hidden[4]") for value in (np.nan, np.inf, -np.inf, 3e38)],
+    *[(HIDDEN, k, "k") for k in (0, -1, 301, 2.0, True, "5", None)],
 ]
 
 
@@ -312,19 +286,12 @@ def test_bad_input_names_the_field(kind: Kind) -> None:
 
 
 @every_kind()
-def test_k_may_be_an_integer_of_numpy(kind: Kind) -> None:
-    assert kind.made().topk(HIDDEN[:1], np.int64(3)).ids.shape == (1, 3)
-
-
-@every_kind()
 def test_unknown_knobs_are_refused(kind: Kind) -> None:
     head = kind.made()
     with pytest.raises(InvalidKnob, match="colour"):
         head.with_knobs(colour=1)
     for knob, entry in head.knob_table.items():
-        wrong: list[Any] = [
-            *(entry.low - 1, entry.high + 1, 1.5, float("nan"), float("inf"), True, "3")
-        ]
+        wrong: tuple[Any, ...] = (entry.low - 1, entry.high + 1, 1.5, np.nan, np.inf, True, "3")
         for value in wrong:
             with pytest.raises(InvalidKnob, match=knob):
                 head.with_knobs(**{knob: value})
@@ -356,9 +323,32 @@ def test_more_of_a_knob_finds_no_less(
     assert not ends_exact or hits[-1] == true.size
 
 
-@every_kind()
-def test_warm_changes_nothing(kind: Kind) -> None:
-    head, hidden = kind.make(SOFTMAX), HIDDEN
-    before = head.topk(hidden, 5)
-    head.warm()
-    np.testing.assert_array_equal(head.topk(hidden, 5).ids, before.ids)
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("frequency", {"n": 300}),
+        ("ivf", {"nprobe": 10}),
+        ("svd", {"width": 8, "candidates": 300}),
+        ("graph", {"ef": 300}),
+        ("screen", {"probes": 6}),
+        ("lsh", {"tables": 6, "probes": 8}),
+    ],
+)
+def test_no_knob_goes_further_than_all(name: str, most: dict[str, float]) -> None:
+    beyond = {knob: min(999, HEADS[name].knob_table[knob].high) for knob in most}
+    head, exact = make_head(name, SOFTMAX, **beyond), make_head("exact", SOFTMAX)
+    assert head.knobs.items() >= most.items()
+    if name in ("frequency", "ivf", "svd"):
+        top = head.topk(HIDDEN, 40)
+        np.testing.assert_equal(top[:2], exact.topk(HIDDEN, 40)[:2])
+        assert not top.exact.any()
+        assert (top.scanned == 300).all()
+
+
+@pytest.mark.parametrize(("name", "knob"), [("frequency", "n"), ("svd", "candidates")])
+def test_fewer_rows_than_k_are_left_to_the_fallback(name: str, knob: str) -> None:
+    enough, few = (make_head(name, SOFTMAX, **{knob: 7}).topk(HIDDEN, k) for k in (7, 8))
+    assert not enough.exact.any()
+    assert (enough.scanned == 7).all()
+    assert (few.exact & few.fallback).all()
+    np.testing.assert_array_equal(few.ids, make_head("exact", SOFTMAX).topk(HIDDEN, 8).ids)

@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import ExactHead, Head
+from logitsieve.heads import Head
 from tests.oracle import best, logits64
 from tests.synthetic import frequency_arrays, make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
-EXACT = ExactHead(SOFTMAX)
 IDS = frequency_arrays(SOFTMAX)["ids"]
 
 
@@ -24,15 +23,6 @@ def test_the_answer_is_the_best_of_the_first_n(n: int) -> None:
     np.testing.assert_array_equal(top.ids, listed[best(true, 5)])
     assert (top.scanned == n).all()
     assert not top.exact.any()
-
-
-def test_all_ids_are_the_exact_answer_and_too_few_the_fallbacks() -> None:
-    head = make_frequency(999)
-    assert head.knobs == {"n": 300}
-    np.testing.assert_array_equal(head.topk(HIDDEN, 300).ids, EXACT.topk(HIDDEN, 300).ids)
-    top = make_frequency(7).topk(HIDDEN, 8)
-    assert top.exact.all()
-    assert make_frequency(7).with_knobs(n=8).topk(HIDDEN, 8).exact.sum() == 0
 
 
 def test_an_id_twice_is_refused() -> None:

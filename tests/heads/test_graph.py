@@ -13,11 +13,11 @@ from logitsieve.heads.graph import one_thread, queries, width
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.graph import REDUCTIONS, graph_arrays
 from tests.refusals import refused
+from tests.synthetic import graph_arrays as few_links
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
-EXACT = ExactHead(SOFTMAX)
 COUNTS = np.arange(300)[::-1]
 ARRAYS = [graph_arrays(SOFTMAX, rows, BuildConfig(), COUNTS) for rows in REDUCTIONS]
 
@@ -29,9 +29,8 @@ def make_graph(arrays: dict[str, np.ndarray], ef: int) -> Any:
 @pytest.mark.parametrize("arrays", ARRAYS)
 def test_no_more_than_ef_rows_are_looked_at(arrays: dict[str, np.ndarray]) -> None:
     assert (make_graph(arrays, 20).topk(HIDDEN, 5).scanned == 20).all()
-    every = make_graph(arrays, 999)
-    assert every.knobs == {"ef": 300}
-    np.testing.assert_array_equal(every.topk(HIDDEN, 5).ids, EXACT.topk(HIDDEN, 5).ids)
+    every, exact = make_graph(arrays, 300).topk(HIDDEN, 5), ExactHead(SOFTMAX).topk(HIDDEN, 5)
+    np.testing.assert_array_equal(every.ids, exact.ids)
     assert make_graph(arrays, 4).topk(HIDDEN, 5).exact.all(), "fewer than k: the fallback"
 
 
@@ -57,20 +56,14 @@ def test_queries_are_unit_vectors_at_every_scale() -> None:
         assert (wide[:, 25:] == 0).all()
 
 
-def of_faiss(index: faiss.Index) -> np.ndarray:
-    return faiss.serialize_index(index)
-
-
 @pytest.mark.parametrize(
     "graph",
     [
         np.zeros(100, np.uint8),
-        of_faiss(faiss.IndexFlatL2(32)),
-        of_faiss(faiss.IndexHNSWFlat(32, 4)),
-        graph_arrays(make_softmax(vocab_size=200), REDUCTIONS[0], BuildConfig(), COUNTS[:200])[
-            "graph"
-        ],
-        graph_arrays(make_softmax(dim=40), REDUCTIONS[0], BuildConfig(), COUNTS)["graph"],
+        faiss.serialize_index(faiss.IndexFlatL2(32)),
+        faiss.serialize_index(faiss.IndexHNSWFlat(32, 4)),
+        few_links(make_softmax(vocab_size=200))["graph"],
+        few_links(make_softmax(dim=40))["graph"],
     ],
 )
 def test_other_bytes_are_refused(graph: np.ndarray) -> None:

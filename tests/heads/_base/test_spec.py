@@ -16,7 +16,8 @@ from logitsieve.heads._base.spec import (
     check_values,
 )
 from logitsieve.index.reader import PARTS
-from tests.index.samples import Arrays, tiny_screen, tiny_softmax
+from tests.index.samples import tiny_screen, tiny_softmax
+from tests.synthetic import Arrays
 
 V, D = 7, 3
 
