@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -6,14 +5,12 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from tests.decoding.drawn import write_whole
+from tests.decoding.drawn import Whole, write_whole
 from tests.server import running
 
 
 @pytest.fixture(scope="session")
-def whole(
-    tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path
-) -> Callable[[int, bool], LocalDecoder]:
+def whole(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Whole:
     """(V, tied) -> a decoder over `softmax_of`, with exact, certified and screen."""
     folder: Path = tmp_path_factory.mktemp("whole")
 

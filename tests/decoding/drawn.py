@@ -1,5 +1,6 @@
 """Softmaxes, heads and constraints to be drawn from, and what constraints must make of a row."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
+from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Head, Softmax
 from tests.oracle import edited, logits64
 from tests.synthetic import make_head, make_softmax, write_heads
 
 SIZES = (1, 2, 17, 300)
+Whole = Callable[[int, bool], LocalDecoder]  # the fixture `whole`
 
 
 @cache
@@ -42,37 +45,26 @@ def constraints_of(draw: st.DrawFn, size: int, rows: int) -> Constraints:
         biased = [list(dict.fromkeys(row)) for row in biased]
         amounts = st.floats(-30, 30, width=32) | st.sampled_from([0.0, 3e38, -3e38])
         bias = [draw(st.lists(amounts, min_size=len(r), max_size=len(r))) for r in biased]
-    allowed = draw(lists)
-    if draw(st.booleans()):
-        allowed = None
     return Constraints(
-        banned=draw(lists),
-        allowed=allowed,
-        biased=biased,
-        bias=bias,
-        repeated=draw(lists),
-        repetition_penalty=draw(st.sampled_from([1.0, 1.3, 0.5, 1e6])),
-    )
+        banned=draw(lists), allowed=draw(st.none() | lists), biased=biased, bias=bias,
+        repeated=draw(lists), repetition_penalty=draw(st.sampled_from([1.0, 1.3, 0.5, 1e6])),
+    )  # fmt: skip
 
 
 def edited_logits(softmax: Softmax, hidden: np.ndarray, constraints: Constraints) -> np.ndarray:
     """[B, V] by brute force."""
     lists: Any = constraints
-    return np.stack(
-        [
-            edited(
-                logits,
-                banned=() if lists.banned is None else lists.banned[row],
-                allowed=None if lists.allowed is None else lists.allowed[row],
-                biased=None
-                if lists.biased is None
-                else dict(zip(lists.biased[row], lists.bias[row], strict=True)),
-                repeated=() if lists.repeated is None else lists.repeated[row],
-                penalty=lists.repetition_penalty,
-            )
-            for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden))
-        ]
-    )
+    rows = logits64(softmax.weight, softmax.bias, hidden)
+    for row, logits in enumerate(rows):
+        rows[row] = edited(
+            logits,
+            banned=() if lists.banned is None else lists.banned[row],
+            allowed=None if lists.allowed is None else lists.allowed[row],
+            biased=lists.biased and dict(zip(lists.biased[row], lists.bias[row], strict=True)),
+            repeated=() if lists.repeated is None else lists.repeated[row],
+            penalty=lists.repetition_penalty,
+        )
+    return rows
 
 
 def write_whole(folder: Path, size: int, tied: bool) -> Path:

@@ -1,8 +1,7 @@
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -14,13 +13,12 @@ from logitsieve.api.results import BeamStepReply
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
-from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
+from tests.decoding.drawn import SIZES, Whole, constraints_of, edited_logits, softmax_of
 from tests.log_z import interval_of, log_z_in
 from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, log_z_of, logits64
 from tests.refusals import refused
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
-Whole = Callable[[int, bool], LocalDecoder]
 PROVING = "exact", "certified"
 
 
@@ -38,15 +36,10 @@ class Asked(NamedTuple):
 
     def expected(self, most: int | None = None) -> list[list[Pair]]:
         options, beams = self.options, self.options["beams_in"]
+        of_rows = [options[name] for name in ("scores", "lengths", "finished")] + [self.edited]
+        numbers = (each.tolist() for each in of_rows)
         hypotheses = [
-            Hypothesis(
-                float(options["scores"][row]),
-                int(options["lengths"][row]),
-                bool(options["finished"][row]),
-                self.edited[row].tolist(),
-                log_z_of(self.plain[row]),
-            )
-            for row in range(len(self.hidden))
+            Hypothesis(*each) for each in zip(*numbers, map(log_z_of, self.plain), strict=True)
         ]
         groups = [hypotheses[i : i + beams] for i in range(0, len(hypotheses), beams)]
         eos, alpha = options["eos_ids"], options["length_alpha"]
@@ -111,13 +104,8 @@ def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]], width: float 
                 np.testing.assert_allclose(score, float32(wanted.score), rtol=3e-7, atol=off)
             off = 1e-7 + 3 * width  # ranks of 10 tokens are scores times 15 / 6
             np.testing.assert_allclose(rank, float32(wanted.rank), rtol=1e-6, atol=off)
-    assert [array.dtype for array in reply[:5]] == [
-        np.int32,
-        np.int32,
-        np.float32,
-        np.float32,
-        np.bool_,
-    ]
+    types = [array.dtype.name for array in reply[:5]]
+    assert types == ["int32", "int32", "float32", "float32", "bool"]
 
 
 @given(
@@ -149,19 +137,11 @@ def test_the_pairs_are_the_full_softmaxs(
 
 def test_only_groups_that_are_in_doubt_are_settled(whole: Whole) -> None:
     """Near twins in the first group, one far behind in the second, one alone in the third."""
-    hidden = make_hidden(6, 8)
+    hidden, scores = make_hidden(6, 8), [-1.0, -1.0, -1.0, -90.0, -5.0, -5.0]
     hidden[1] = np.nextafter(hidden[0], np.float32(0))
-    reply = whole(300, False).beam_step(
-        hidden,
-        [-1.0, -1.0, -1.0, -90.0, -5.0, -5.0],
-        beams_in=2,
-        beams_out=3,
-        finished=[False, False, False, False, True, False],
-        eos_ids=[0],
-        head="certified",
-        normalizer="certified",
-    )
-    answer = reply.answer
+    asked: Any = {"finished": np.arange(6) == 4, "eos_ids": [0], "head": "certified"}
+    asked |= {"beams_in": 2, "beams_out": 3, "normalizer": "certified"}
+    answer = whole(300, False).beam_step(hidden, scores, **asked).answer
     _, low, high = log_z_in(answer)
     assert (high - low < 1e-5).tolist() == [True, True] + [False] * 4
     assert answer.exact.all()
@@ -200,15 +180,9 @@ def test_a_group_is_answered_as_alone(whole: Whole, data: st.DataObject, head: s
 
 
 def test_groups_with_little_to_choose_from(whole: Whole) -> None:
+    asked: Any = {"lengths": [1, 6, 7, 7], "finished": [True] * 4, "eos_ids": [9, 4]}
     reply = whole(300, False).beam_step(
-        make_hidden(4, 8),
-        [-1.0, -2.0, -4.0, -3.0],
-        beams_in=2,
-        beams_out=3,
-        lengths=[1, 6, 7, 7],
-        finished=[True] * 4,
-        eos_ids=[9, 4],
-        length_alpha=1.0,
+        make_hidden(4, 8), [-1, -2, -4, -3], beams_in=2, beams_out=3, length_alpha=1.0, **asked
     )
     assert reply.parents.tolist() == [[0, 1, -1], [1, 0, -1]]
     assert reply.tokens.tolist() == [[9, 9, -1]] * 2
@@ -250,15 +224,9 @@ def test_refusals(whole: Whole, options: Any, field: str) -> None:
 def test_a_row_of_hidden_is_named_as_the_caller_counts(whole: Whole) -> None:
     hidden = make_hidden(3, 8)
     hidden[2, 0] = np.nan
+    asked: Any = {"finished": [True, False, False], "eos_ids": [1]}
     with refused("hidden[2]"):
-        whole(17, False).beam_step(
-            hidden, beams_in=3, beams_out=2, finished=[True, False, False], eos_ids=[1]
-        )
-
-
-def assert_same(one: BeamStepReply, other: BeamStepReply) -> None:
-    np.testing.assert_equal(one[:5], other[:5])
-    np.testing.assert_array_equal(one.answer.exact, other.answer.exact)
+        whole(17, False).beam_step(hidden, beams_in=3, beams_out=2, **asked)
 
 
 def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> None:
@@ -267,11 +235,11 @@ def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> No
     asked: Any = {"beams_in": 2, "beams_out": 3, "eos_ids": [1]}
     asked["finished"] = [False, True, False, False]
     exact, certified = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
-    assert_same(exact, certified)
+    np.testing.assert_equal(exact[:5], certified[:5])
+    np.testing.assert_array_equal(exact.answer.exact, certified.answer.exact)
     assert certified.answer.scanned.tolist() == [300, 0, 300, 300]
-    banned = decoder.beam_step(
-        hidden, head="certified", constraints=Constraints(banned=[299]), **asked
-    )
+    rule = Constraints(banned=[299])
+    banned = decoder.beam_step(hidden, head="certified", constraints=rule, **asked)
     np.testing.assert_array_equal(banned.scores, certified.scores)
 
 
@@ -281,8 +249,7 @@ def test_ranks_as_close_as_log_z_is_known(whole: Whole, normalizer: Any, first: 
     """The second hypothesis' best token ranks at the ends of the first's interval, and near."""
     decoder, hidden = whole(300, False), make_hidden(2, 8)
     softmax = decoder.index.softmax
-    exact: Any = decoder.index.head("exact")
-    certified: Any = decoder.index.head("certified")
+    exact, certified = (cast(Any, decoder.index.head(name)) for name in PROVING)
     logits = logits64(softmax.weight, softmax.bias, hidden)
     log_z = [log_z_of(row) for row in logits]
     fields = {

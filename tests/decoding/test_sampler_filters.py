@@ -1,19 +1,13 @@
 """Filters in Hugging Face's order, against plain numpy and its own warpers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import sampling
@@ -22,12 +16,11 @@ from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import Query
 from logitsieve.decoding.sampler import Shortlist, shortlist
 from logitsieve.index import open_index
-from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
+from tests.decoding.drawn import SIZES, Whole, constraints_of, edited_logits, softmax_of
 from tests.oracle import filtered, logits64
 from tests.server.running import write_model
 from tests.synthetic import make_hidden
 
-Whole = Callable[[int, bool], LocalDecoder]
 Filters = tuple[float, int, float, float]  # temperature, top-k, top-p, min-p
 FILTERS: list[Filters] = [
     (1.0, 7, 1.0, 0.0),
@@ -55,12 +48,9 @@ def listed(
     constraints: Constraints | None = None,
 ) -> Shortlist:
     index, edits = decoder.index, None
-    temperature, top_k, top_p, min_p = filters
-    how = sampling(
-        len(hidden),
-        1,
-        {"seeds": 0, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
-    )
+    names = "seeds", "temperature", "top_k", "top_p", "min_p"
+    options: Any = dict(zip(names, (0, *filters), strict=True))
+    how = sampling(len(hidden), 1, options)
     if constraints is not None:
         edits = edits_of(index.softmax, constraints, hidden)
     return shortlist(Query(index, index.head(head), hidden, edits), how)
@@ -73,10 +63,10 @@ def rows_of(lists: Shortlist) -> list[list[int]]:
 def warped(logits: np.ndarray, filters: Filters) -> set[int]:
     """What Hugging Face's warpers leave, in float64."""
     temperature, top_k, top_p, min_p = filters
-    warpers: list[Any] = [TemperatureLogitsWarper(temperature)]
-    warpers += [TopKLogitsWarper(top_k)] if top_k else []
-    warpers += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-    warpers += [MinPLogitsWarper(min_p)] if min_p else []
+    warpers: list[Any] = [transformers.TemperatureLogitsWarper(temperature)]
+    warpers += [transformers.TopKLogitsWarper(top_k)] if top_k else []
+    warpers += [transformers.TopPLogitsWarper(top_p)] if top_p < 1 else []
+    warpers += [transformers.MinPLogitsWarper(min_p)] if min_p else []
     scores = torch.tensor(logits[None])
     for warper in warpers:
         scores = warper(torch.zeros((1, 1), dtype=torch.long), scores)
