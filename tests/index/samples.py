@@ -16,9 +16,8 @@ from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES, pieces
 from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, square
-from tests.synthetic import write_heads
+from tests.synthetic import Arrays, write_heads
 
-Arrays = dict[str, np.ndarray]
 WORDS = ["the", "of", "and", "", "naïve", "日本", "a b"]
 
 
@@ -49,13 +48,11 @@ def write_levels(out: Path) -> Path:
 
 def arguments() -> dict[str, Any]:
     """What `write_index` takes to write the tiny index."""
+    screen = HeadEntry("screen", {"probes": 1}, {"clusters": 2})
     return {
         "softmax": tiny_softmax(),
         "parts": {"screen": tiny_screen()},
-        "heads": {
-            "exact": HeadEntry(),
-            "screen": HeadEntry("screen", {"probes": 1}, {"clusters": 2}),
-        },
+        "heads": {"exact": HeadEntry(), "screen": screen},
         "default_head": "screen",
         "vocabulary": WORDS,
         "config": {"target_precision": {"p1": 0.998}},
@@ -109,11 +106,7 @@ def spoil_tensor(index: Path, part: str, name: str, change: Callable[[np.ndarray
     length = struct.unpack("<Q", data[:8])[0]
     entry = json.loads(data[8 : 8 + length])[name]
     start, stop = (8 + length + offset for offset in entry["data_offsets"])
-    array = (
-        np.frombuffer(bytes(data[start:stop]), DTYPES[entry["dtype"]])
-        .reshape(entry["shape"])
-        .copy()
-    )
+    array = np.frombuffer(data[start:stop], DTYPES[entry["dtype"]]).reshape(entry["shape"]).copy()
     change(array)
     data[start:stop] = array.tobytes()
     replace_file(file, bytes(data))

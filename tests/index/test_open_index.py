@@ -15,7 +15,7 @@ from logitsieve.index.index import assemble
 from logitsieve.index.reader import read_contents
 from logitsieve.kernels import compile as compile_module
 from tests.index.samples import forge, read_manifest, replace_file, spoil_tensor, write_tiny
-from tests.refusals import refused
+from tests.refusals import refused, unreadable
 from tests.synthetic import decaying, write_heads
 
 CALIBRATION = {"us": {"exact": [1.5, 8.0]}}
@@ -68,29 +68,18 @@ def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
 def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) -> None:
     forge(tiny, heads={"exact": HeadEntry(), "screen": entry})
     for as_unreadable in (verify_index, open_index):
-        with pytest.raises(IndexUnreadable) as refused:
+        with unreadable(tiny / "manifest.json", reason):
             as_unreadable(tiny)
-        assert refused.value.file == tiny / "manifest.json"
-        assert reason in refused.value.reason
-        assert refused.value.reason.isprintable()
 
 
 def test_verify_index_names_what_it_checked(tmp_path: Path) -> None:
     index = write_tiny(tmp_path / "demo" / "1", calibration=CALIBRATION)
     calls: list[tuple[str, int, int]] = []
     assert verify_index(index, lambda *call: calls.append(call)) == [
-        "manifest.json",
-        "screen.safetensors",
-        "softmax.safetensors",
-        "vocabulary.txt",
+        *("manifest.json", "screen.safetensors", "softmax.safetensors", "vocabulary.txt"),
         "calibration.json",
     ]
     assert calls[-1][1] == calls[-1][2]
-    flipped = bytearray((index / "softmax.safetensors").read_bytes())
-    flipped[-1] ^= 1
-    replace_file(index / "softmax.safetensors", bytes(flipped))
-    with pytest.raises(IndexUnreadable, match=r"softmax\.safetensors: damaged"):
-        verify_index(index)
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
@@ -129,14 +118,9 @@ def test_a_device_needs_an_entry_point(
 
 
 def test_a_verified_index_is_not_verified_again(tiny: Path, kernel_cache: Path) -> None:
-    calls: list[str] = []
-
-    def progress(stage: str, done: int, total: int) -> None:
-        calls.append(stage)
-
     def opening() -> int:
-        calls.clear()
-        open_index(tiny, kernel_cache=kernel_cache, progress=progress).close()
+        calls = list[tuple[str, int, int]]()
+        open_index(tiny, kernel_cache=kernel_cache, progress=lambda *c: calls.append(c)).close()
         return len(calls)
 
     assert opening()
@@ -170,9 +154,7 @@ def test_sizes_alone_trusts_numbers_but_no_address(tiny: Path, kernel_cache: Pat
         open_index(tiny, verify="sizes", kernel_cache=kernel_cache)
 
 
-def test_an_unwritable_memory_only_costs_time(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_memory(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_module, "_cache", {})  # where kernels are kept, afterwards again
     (tmp_path / "file").write_bytes(b"")
     folder = tmp_path / "file" / "cache"

@@ -3,9 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logitsieve.heads import ExactHead
 from logitsieve.heads.certified import GRADES
-from logitsieve.index import open_index, split_index, verify_index
+from logitsieve.index import split_index, verify_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import places_of
@@ -47,18 +46,3 @@ def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: 
             np.testing.assert_array_equal(own["order"] + first, kept)
         first += size
     assert first == V
-
-
-@pytest.mark.parametrize("head", ["certified", "assured", "estimated"])
-def test_shards_answer_as_their_rows_of_the_whole(whole: Path, tmp_path: Path, head: str) -> None:
-    hidden, first = make_hidden(3, D), 0
-    every = ExactHead(SOFTMAX).topk(hidden, V)
-    for path in shard_folders(split_index(whole, tmp_path / "lm" / "2", SHARDS)):
-        index = open_index(path, verify="sizes")
-        top = index.head(head).topk(hidden, 5)
-        for row in range(len(hidden)):
-            own = (every.ids[row] >= first) & (every.ids[row] < first + index.vocab_size)
-            np.testing.assert_array_equal(top.ids[row] + first, every.ids[row][own][:5])
-            np.testing.assert_array_equal(top.logits[row], every.logits[row][own][:5])
-        first += index.vocab_size
-        index.close()

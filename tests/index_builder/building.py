@@ -6,6 +6,7 @@ from typing import Any
 
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
+from tests.index.samples import snapshot
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax
 
@@ -20,23 +21,15 @@ def build_small(out: Path, executor: Executor | None = None, **options: Any) -> 
     softmax = make_softmax(vocab_size=V, dim=D)
     weight, contexts = softmax.weight.copy(), make_contexts(ROWS + 1000)
     weight[300:340] = weight[:40]  # ties
-    return build(
-        weight,
-        softmax.bias,
-        contexts[:ROWS],
-        out,
-        **{"config": CONFIG, "heldout": contexts[ROWS:], "progress": None, **options},
-        executor=executor,
-    )
+    given = {"config": CONFIG, "heldout": contexts[ROWS:], "progress": None, **options}
+    return build(weight, softmax.bias, contexts[:ROWS], out, **given, executor=executor)
 
 
 def files(index: Index) -> dict[str, bytes]:
     """The bytes of all files but measurements of time."""
-    return {
-        file.name: file.read_bytes()
-        for file in sorted(index.path.iterdir())
-        if file.name != "calibration.json"
-    }
+    found = snapshot(index.path)
+    del found["calibration.json"]
+    return found
 
 
 def judged(index: Index) -> list[Any]:

@@ -27,8 +27,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Pat
 
 
 def assert_same(index: Index, alone: Index) -> None:
-    assert files(index) == files(alone)
-    assert judged(index) == judged(alone)
+    assert (files(index), judged(index)) == (files(alone), judged(alone))
     assert [path.name for path in index.path.parent.iterdir()] == ["1"]
     assert [path.name for path in index.path.parents[1].iterdir()] == ["lm"]
 

@@ -76,9 +76,8 @@ def test_every_form_gives_the_same_rows(form: str, values: np.ndarray, tmp_path:
     np.testing.assert_array_equal(np.concatenate(blocks), expected)
     rows = np.array([49, 0, 13, 13, 48, 5])
     np.testing.assert_array_equal(contexts.take(rows), expected[rows])
-    np.testing.assert_array_equal(
-        np.concatenate(list(contexts.between(3, 41).blocks())), expected[3:41]
-    )
+    some = np.concatenate(list(contexts.between(3, 41).blocks()))
+    np.testing.assert_array_equal(some, expected[3:41])
 
 
 def test_bfloat16_of_safetensors(values: np.ndarray, tmp_path: Path) -> None:
@@ -99,6 +98,10 @@ def test_the_last_tenth_is_held_out(values: np.ndarray, tmp_path: Path) -> None:
         Contexts([np.zeros((1, 3), np.float32)]).split()
 
 
+def in_shards(values: np.ndarray) -> Contexts:
+    return Contexts([values[:17], values[17:26], values[26:]])
+
+
 @pytest.mark.parametrize(
     ("rows", "blocks", "expected"),
     [
@@ -109,23 +112,16 @@ def test_the_last_tenth_is_held_out(values: np.ndarray, tmp_path: Path) -> None:
         (80, 4, list(range(50))),
     ],
 )
-def test_blocks_spread_over_the_rows(
-    rows: int, blocks: int, expected: list[int], values: np.ndarray
-) -> None:
-    shards = [values[:17], values[17:26], values[26:]]
-    found = Contexts(shards).spread(rows, blocks)
+def test_spread_blocks(rows: int, blocks: int, expected: list[int], values: np.ndarray) -> None:
+    found = in_shards(values).spread(rows, blocks)
     assert found.rows == len(expected)
-    np.testing.assert_array_equal(
-        found.take(np.arange(found.rows)), values[expected].astype(np.float32)
-    )
+    np.testing.assert_array_equal(np.concatenate([*found.blocks()]), np.float32(values[expected]))
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(4, [0, 12, 25, 37]), (99, list(range(50)))])
 def test_a_sample_is_spread(rows: int, expected: list[int], values: np.ndarray) -> None:
-    shards = [values[:17], values[17:26], values[26:]]
-    np.testing.assert_array_equal(
-        Contexts(shards).sample(rows), values[expected].astype(np.float32)
-    )
+    found = in_shards(values).sample(rows)
+    np.testing.assert_array_equal(found, np.float32(values[expected]))
 
 
 @pytest.mark.parametrize(

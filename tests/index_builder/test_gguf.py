@@ -18,8 +18,7 @@ def test_an_index_has_the_files_matrix(make_gguf: Make, kind: str, tmp_path: Pat
     config = BuildConfig(clusters=2, rounds=0)
     index = build(str(path), None, hidden, tmp_path / "m" / "1", heads=["certified"], config=config)
     gguf = GgufModel(path)
-    assert index.manifest.dtype == kind
-    assert index.manifest.softmax_sha256 == gguf.sha256(kind)
+    assert (index.manifest.dtype, index.manifest.softmax_sha256) == (kind, gguf.sha256(kind))
     np.testing.assert_array_equal(index.softmax.stored, gguf.matrix.blocks)
     logits = hidden[:8] @ gguf.matrix.rows(slice(None)).T + index.softmax.bias
     reply = index.head("certified").topk(hidden[:8], 3)

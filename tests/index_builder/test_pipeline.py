@@ -1,5 +1,6 @@
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -21,26 +22,17 @@ CONFIG = BuildConfig(clusters=8, rounds=1, steps=10, batch_rows=64, clusters_tri
 ROWS, DIM = 300_000, 64
 
 
-def test_with_a_target_every_other_head_is_fitted_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_heads_are_fitted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fit_other(inputs: FitInputs) -> FitResult:
         return FitResult({}, {"clusters": inputs.config.clusters}, {})
 
     monkeypatch.setitem(pipeline.FITS, "other", fit_other)
     train, heldout = Contexts([make_contexts(1500)]).split()
-    inputs = BuildInputs(
-        softmax=make_softmax(vocab_size=120, dim=16),
-        train=train,
-        heldout=heldout,
-        target={"p1": 0.5},
-        best_effort=True,
-        config=CONFIG,
-    )
-    fitted, fallback, note = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
+    given: Any = {"target": {"p1": 0.5}, "best_effort": True, "config": CONFIG}
+    inputs = BuildInputs(softmax=make_softmax(120, 16), train=train, heldout=heldout, **given)
+    fitted, *rest = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
     assert list(fitted) == ["screen", "other"]
-    assert fallback == "exact"  # no other head proves its answers
-    assert note == ""
+    assert rest == ["exact", ""]  # no other head proves its answers
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 
@@ -70,18 +62,16 @@ def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row
     hidden = make_contexts(2700)
     hidden[row] = 1e38
     train, heldout = Contexts([hidden[:1000], hidden[1000:]]).split()
+    inputs = BuildInputs(softmax=softmax, train=train, heldout=heldout.spread(200, 20))
     with refused(f"contexts[{row}]"):
-        prepare(
-            BuildInputs(softmax=softmax, train=train, heldout=heldout.spread(200, 20)), 5, tmp_path
-        )
+        prepare(inputs, 5, tmp_path)
 
 
 def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:
     train, heldout = Contexts([make_contexts(40)]).split()
     softmax = make_softmax(vocab_size=3, dim=16)
     inputs = prepare(BuildInputs(softmax=softmax, train=train, heldout=heldout), 5, tmp_path)
-    assert inputs.labels.shape == (36, 3)
-    assert inputs.heldout_labels.shape == (4, 3)
+    assert (inputs.labels.shape, inputs.heldout_labels.shape) == ((36, 3), (4, 3))
 
 
 def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
@@ -98,17 +88,9 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     before, resident = resident_anonymous(), []
     tracemalloc.start()
     train, heldout = open_contexts(tmp_path, DIM).split()
-    inputs = prepare(
-        BuildInputs(
-            softmax=softmax,
-            train=train,
-            heldout=heldout,
-            config=config,
-            progress=lambda *step: resident.append(resident_anonymous()),
-        ),
-        5,
-        tmp_path,
-    )
+    given: Any = {"config": config, "progress": lambda *_: resident.append(resident_anonymous())}
+    unprepared = BuildInputs(softmax=softmax, train=train, heldout=heldout, **given)
+    inputs = prepare(unprepared, 5, tmp_path)
     centroids = spherical_kmeans(inputs.sample, 16, ScreenConfig(), seed=1)
     partition = Partition(inputs, centroids, 5)
     _, peak = tracemalloc.get_traced_memory()

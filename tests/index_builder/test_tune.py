@@ -32,11 +32,8 @@ def tuned(index: Path, **options: Any) -> tuple[Index, dict[str, Any]]:
 
 
 def settings(calibration: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    return [
-        (point["head"]["name"], point["head"]["knobs"])
-        for point in calibration["points"]
-        if point["rows"] == 1
-    ]
+    heads = [point["head"] for point in calibration["points"] if point["rows"] == 1]
+    return [(head["name"], head["knobs"]) for head in heads]
 
 
 def test_knobs_are_swept_and_what_is_stored_stays(index: Path) -> None:
@@ -69,17 +66,10 @@ def test_the_new_version_answers_as_the_old_one_and_shares_its_files(index: Path
 
 
 def test_without_time_only_stored_settings_are_measured(index: Path) -> None:
-    stages: list[tuple[str, int, int]] = []
-    found = tune(
-        index,
-        HIDDEN,
-        index.parent / "2",
-        TuneConfig(minutes=0, rows=100),
-        lambda stage, done, total: stages.append((stage, done, total)),
-    )
+    stages, config = list[tuple[str, int, int]](), TuneConfig(minutes=0, rows=100)
+    found = tune(index, HIDDEN, index.parent / "2", config, lambda *step: stages.append(step))
     calibration = json.loads((found.path / "calibration.json").read_bytes())
-    assert len(settings(calibration)) == 2
-    assert calibration["heldout_rows"] == 100
+    assert (len(settings(calibration)), calibration["heldout_rows"]) == (2, 100)
     measured, left_out = (calibration["settings"][name] for name in ("measured", "left_out"))
     assert measured == 2
     assert left_out > 0
@@ -98,9 +88,7 @@ def test_without_time_only_stored_settings_are_measured(index: Path) -> None:
         ("missing.npy", "2", "contexts"),
     ],
 )
-def test_wrong_arguments_are_named_and_write_nothing(
-    index: Path, contexts: Any, out: str, field: str
-) -> None:
+def test_bad_arguments_write_nothing(index: Path, contexts: Any, out: str, field: str) -> None:
     with refused(field):
         tune(index, contexts, index.parent / out)
     assert list(index.parent.iterdir()) == [index]

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +32,9 @@ def judged(index: Index, head: Head, hidden: np.ndarray) -> Evaluation:
 
 @pytest.mark.parametrize(("one", "other"), [(1, 2), (2, 1)])
 def test_what_one_domain_promised_is_kept_on_another(tmp_path: Path, one: int, other: int) -> None:
-    index = build(
-        SOFTMAX.weight,
-        SOFTMAX.bias,
-        domain(one, 8000),
-        tmp_path / "lm" / "1",
-        target_precision=TARGET,
-        config=CONFIG,
-    )
+    given: Any = {"target_precision": TARGET, "config": CONFIG}
+    out = tmp_path / "lm" / "1"
+    index = build(SOFTMAX.weight, SOFTMAX.bias, domain(one, 8000), out, **given)
     screen, elsewhere = index.head("screen"), domain(other, 3000)
     at_home = judged(index, screen, domain(one, 9000)[8000:])
     abroad = judged(index, screen, elsewhere)

@@ -66,10 +66,8 @@ def test_the_text_is_read_once_in_windows(
     length = 20 - len(begin)
     rows = [begin + ids[start : start + length] for start in range(0, len(ids), length)]
     with torch.no_grad():
-        expected = [
-            gpt2().transformer(torch.tensor([row])).last_hidden_state[0].numpy() for row in rows
-        ]
-    got = np.load(tmp_path / "out" / "00000.npy")
+        states = [gpt2().transformer(torch.tensor([row])).last_hidden_state for row in rows]
+    expected, got = [each[0].numpy() for each in states], np.load(tmp_path / "out" / "00000.npy")
     np.testing.assert_allclose(got, np.concatenate(expected), rtol=1e-4, atol=1e-5)
     assert (summary["output_layer"], summary["window"]) == ("lm_head", 20)
     assert summary["rows_seen"] == sum(map(len, rows))

@@ -5,11 +5,11 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import generate
 from logitsieve.index_builder.capture.llamacpp import capture_gguf, read_primer
 from logitsieve.index_builder.config import CaptureConfig
@@ -33,14 +33,8 @@ def text(tmp_path: Path) -> Path:
 
 def test_contexts_are_those_of_windows(make_gguf: Make, text: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    summary = capture_gguf(
-        make_gguf(),
-        text,
-        tmp_path / "out",
-        window=16,
-        config=FLOATS,
-        progress=lambda stage, done, total: seen.append((done, total)),
-    )
+    options: Any = {"config": FLOATS, "progress": lambda _, *counts: seen.append(counts)}
+    summary = capture_gguf(make_gguf(), text, tmp_path / "out", window=16, **options)
     with LlamaContext(make_gguf(), positions=16) as context:
         context.headless = True
         ids, rows = context.tokenize(LINE * 40, begin=False, special=False), []
@@ -58,14 +52,13 @@ def test_contexts_are_those_of_windows(make_gguf: Make, text: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     "make", [partial(ThreadPoolExecutor, 2), partial(ProcessPoolExecutor, 1, get_context("spawn"))]
 )
-def test_workers_give_the_contexts_of_one_thread(
+def test_workers_give_the_same_contexts(
     make: Callable[[], Executor], make_gguf: Make, text: Path, tmp_path: Path
 ) -> None:
+    options: Any = {"window": 16, "config": FLOATS}
     with make() as executor:
-        capture_gguf(
-            make_gguf(), text, tmp_path / "many", window=16, config=FLOATS, executor=executor
-        )
-    capture_gguf(make_gguf(), text, tmp_path / "one", window=16, config=FLOATS)
+        capture_gguf(make_gguf(), text, tmp_path / "many", executor=executor, **options)
+    capture_gguf(make_gguf(), text, tmp_path / "one", **options)
     assert snapshot(tmp_path / "many") == snapshot(tmp_path / "one")
 
 
@@ -94,19 +87,14 @@ def test_contexts_of_chats_are_of_the_models_own_answers(
 
 def test_without_a_text_contexts_are_of_the_primer(make_gguf: Make, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    summary = capture_gguf(
-        make_gguf(),
-        None,
-        tmp_path / "out",
-        config=FLOATS,
-        progress=lambda *report: seen.append(report),
-    )
+    options: Any = {"config": FLOATS, "progress": lambda *report: seen.append(report)}
+    summary = capture_gguf(make_gguf(), None, tmp_path / "out", **options)
     with LlamaContext(make_gguf(), positions=256) as context:
         expected = read_primer(context)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "00000.npy"), expected)
     assert summary["primer"] is True
     assert seen[-2:] == [("read the primer", 43, 43), ("capture", len(expected), 0)]
-    with pytest.raises(InvalidRequest, match="text: got nothing, allowed: a text of messages"):
+    with refused("text", "got nothing, allowed: a text of messages"):
         capture_gguf(make_gguf(), None, tmp_path / "chat", chat=True)
 
 
@@ -114,9 +102,9 @@ def test_a_text_without_messages_is_refused(make_gguf: Make, text: Path, tmp_pat
     empty = tmp_path / "empty.txt"
     empty.write_text(" \n\n")
     model = make_gguf(chat_template=CHAT)
-    with pytest.raises(InvalidRequest, match=r"text: got .*, of no message that fits"):
+    with refused("text", "of no message that fits"):
         capture_gguf(model, empty, tmp_path / "out", chat=True)
-    with pytest.raises(InvalidRequest, match=r"chat: got .*, without a chat template"):
+    with refused("chat", "without a chat template"):
         capture_gguf(make_gguf(), text, tmp_path / "out", chat=True)
     assert not (tmp_path / "out").exists()
 
@@ -135,9 +123,7 @@ def test_windows_and_scales_are_those_of_the_model(
     np.testing.assert_array_equal(scaled, plain / 4)
 
 
-def test_bad_input_is_named_and_nothing_is_written(
-    make_gguf: Make, text: Path, tmp_path: Path
-) -> None:
+def test_bad_input_is_named_before_writing(make_gguf: Make, text: Path, tmp_path: Path) -> None:
     (empty := tmp_path / "empty.txt").write_text("")
     (tmp_path / "there").mkdir()
     wrong = {
@@ -149,7 +135,7 @@ def test_bad_input_is_named_and_nothing_is_written(
     for field, (gguf, read, out, window) in wrong.items():
         with refused(field):
             capture_gguf(gguf, read, out, window=window)
-    with pytest.raises(InvalidRequest, match="of no tokens"):
+    with refused("text", "of no tokens"):
         capture_gguf(make_gguf(), empty, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".tmp*"))

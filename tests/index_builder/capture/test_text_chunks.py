@@ -38,16 +38,18 @@ def test_tokens_of_the_whole_text_are_estimated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "raw"),
+    ("name", "raw", "reason"),
     [
-        ("a.txt", b"good\n\xff\xfe"),
-        ("b.gz", b"\x1f\x8bno gzip"),
-        ("c.gz", gzip.compress(b"cut short" * 99, mtime=0)[:-12]),
+        ("a.txt", b"good\n\xff\xfe", "UTF-8"),
+        ("b.gz", b"\x1f\x8bno gzip", "that gzipped"),
+        ("c.gz", gzip.compress(b"cut short" * 99, mtime=0)[:-12], "that gzipped"),
+        ("none.txt", None, ""),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path: Path, name: str, raw: bytes) -> None:
-    (tmp_path / name).write_bytes(raw)
-    with refused("text", name):
+def test_other_files_are_named(tmp_path: Path, name: str, raw: bytes | None, reason: str) -> None:
+    if raw is not None:
+        (tmp_path / name).write_bytes(raw)
+    with refused("text", f"{name}.*{reason}"):
         list(text_chunks(tmp_path / name))
 
 

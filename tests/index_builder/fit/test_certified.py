@@ -1,4 +1,4 @@
-"""The sketch's numbers are what docs/certified.md says of them, recomputed here in float64."""
+"""The coordinates and widths of a sketch; tests/index/test_sketch_rows.py judges its numbers."""
 
 from dataclasses import replace
 
@@ -11,51 +11,7 @@ from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.certified import Widths, fastest, fit_certified
 from logitsieve.index_builder.fit.rotated_rows import factored
 from tests.index_builder.clustered import make_inputs
-from tests.synthetic import basis_of, encode, make_head, make_hidden, make_softmax, narrow_rotation
-
-
-def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray, ...]:
-    """Codes [places, F] and scales, rests, biases [places] of `coarse`."""
-    groups, codes = len(arrays["coarse"]), 16 * widths.coarse
-    quads = arrays["coarse"][:, :codes].reshape(groups, widths.coarse // 4, 16, 4)
-    extras = arrays["coarse"][:, codes:].copy().view(np.float32).reshape(groups, 3, 16)
-    whole = quads.transpose(0, 2, 1, 3).reshape(-1, widths.coarse).astype(np.int64) - 128
-    return whole, *extras.transpose(1, 0, 2).reshape(3, -1)
-
-
-@pytest.mark.parametrize("vocab_size", [1, 16, 37, 5000])
-@pytest.mark.parametrize("widths", [Widths(16, 64), Widths(32, 128)])
-@pytest.mark.parametrize("count", [40, 90])
-def test_every_stored_number_is_a_bound(vocab_size: int, widths: Widths, count: int) -> None:
-    softmax = make_softmax(vocab_size, 90)
-    order = np.random.default_rng(0).permutation(vocab_size).astype(np.int32)
-    turning, stretch = narrow_rotation(softmax, make_hidden(50, 90), count)
-    arrays = encode(softmax, turning, widths, order, stretch)
-    kappa, most, fine_kappa, fine_most, left = arrays["limits"]
-    basis, weight = basis_of(arrays), softmax.weight / arrays["stretch"].astype(np.float64)
-    turned = weight @ np.linalg.pinv(basis)
-    outside = np.linalg.norm(weight - turned @ basis, axis=1)
-
-    fine = arrays["fine"]
-    coded = min(count, widths.fine - 8)
-    scales, rests = fine[:, -8:].copy().view(np.float32).astype(np.float64).T
-    whole = fine[:, :coded].astype(np.int64) - 128
-    off = np.linalg.norm(turned[:, :coded] - whole * scales[:, None], axis=1)
-    slack = 1e-6 * np.linalg.norm(turned, axis=1)  # the coordinates are kept in float32
-    assert (off <= fine_kappa * scales + slack).all()
-    assert (np.linalg.norm(turned[:, :coded], axis=1) <= fine_most * scales + slack).all()
-    assert (np.hypot(np.linalg.norm(turned[:, coded:], axis=1), outside) <= rests + slack).all()
-
-    codes, scales, rests, biases = unpacked(arrays, widths)
-    np.testing.assert_array_equal(biases[:vocab_size], softmax.bias[order])
-    assert (biases[vocab_size:] == -np.inf).all()
-    mine, scales = turned[order, : widths.coarse], scales[:vocab_size].astype(np.float64)
-    off = np.linalg.norm(mine - codes[:vocab_size] * scales[:, None], axis=1)
-    assert (off <= kappa * scales + slack[order]).all()
-    assert (np.linalg.norm(mine, axis=1) <= most * scales + slack[order]).all()
-    others = np.hypot(np.linalg.norm(turned[order, widths.coarse :], axis=1), outside[order])
-    assert (others <= rests[:vocab_size] + slack[order]).all()
-    assert 0 < left < 1e-5 * np.linalg.norm(weight, axis=1).max()
+from tests.synthetic import encode, make_head, make_hidden, make_softmax, narrow_rotation
 
 
 def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:

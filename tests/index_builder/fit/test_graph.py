@@ -53,16 +53,14 @@ def test_words_keep_their_ids_and_the_most_counted_are_linked_first() -> None:
     graph = graph_arrays(softmax, by_angle, CONFIG, counts)["graph"]
     in_order = graph_arrays(turned, by_angle, CONFIG, np.arange(500)[::-1])["graph"]
     hidden = queries(make_hidden(50))
-    ids, places = (
-        faiss.deserialize_index(each).search(hidden, 20)[1] for each in (graph, in_order)
-    )
+    found = (faiss.deserialize_index(each).search(hidden, 20) for each in (graph, in_order))
+    ids, places = (each[1] for each in found)
     np.testing.assert_array_equal(ids, order[places])
 
 
 def test_rows_take_a_byte_a_dimension() -> None:
-    graph = graph_arrays(make_softmax(2000, 100), by_angle, CONFIG, np.ones(2000, np.int64))[
-        "graph"
-    ]
+    counts = np.ones(2000, np.int64)
+    graph = graph_arrays(make_softmax(2000, 100), by_angle, CONFIG, counts)["graph"]
     assert graph.nbytes < 2000 * (112 + 8 * CONFIG.graph_links + 60)
 
 

@@ -18,8 +18,7 @@ def test_the_bias_routes_and_equal_rows_share_a_list() -> None:
     arrays = cluster_arrays(softmax, 12, BuildConfig().kmeans_iterations, seed=0)
     head = make_head("ivf", softmax, arrays=arrays, nprobe=1)
     top = head.topk(np.zeros((1, 4), np.float32), 3)
-    assert top.ids.tolist() == [[60, 61, 62]]
-    assert top.scanned.tolist() == [30]
+    assert (top.ids.tolist(), top.scanned.tolist()) == ([[60, 61, 62]], [30])
     few = make_softmax(vocab_size=5)
     softmax = Softmax(np.repeat(few.weight, 20, axis=0), np.repeat(few.bias, 20))
     arrays = cluster_arrays(softmax, 40, BuildConfig().kmeans_iterations, seed=0)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from logitsieve.index_builder.fit.levels import (
     turned_at_random,
 )
 from logitsieve.index_builder.fit.rotated_rows import Turned, square
-from logitsieve.index_builder.fitting import BuildInputs
+from logitsieve.index_builder.fitting import BuildInputs, FitResult
 from logitsieve.kernels.sketch.levels import APART
 
 V, T = 50, 130
@@ -129,29 +130,19 @@ def inputs_of(spectrum: np.ndarray, dim: int = 256, vocab_size: int = 600) -> Bu
     random = np.random.default_rng(5)
     weight = random.standard_normal((vocab_size, dim)) * spectrum
     best = np.argsort(random.random((400, vocab_size)))[:, :5]  # five words stand out
-    hidden = (weight[best].sum(axis=1) + random.standard_normal((400, dim)) * spectrum).astype(
-        np.float32
-    )
-    return BuildInputs(
-        softmax=Softmax(weight.astype(np.float32), np.zeros(vocab_size, np.float32)),
-        train=Contexts([hidden[:300]]),
-        heldout=Contexts([hidden[300:]]),
-        config=BuildConfig(seed=3),
-    )
+    wide = weight[best].sum(axis=1) + random.standard_normal((400, dim)) * spectrum
+    train, heldout = (Contexts([part]) for part in np.split(wide.astype(np.float32), [300]))
+    softmax = Softmax(weight.astype(np.float32), np.zeros(vocab_size, np.float32))
+    return BuildInputs(softmax=softmax, train=train, heldout=heldout, config=BuildConfig(seed=3))
 
 
 def test_levels_are_built_for_a_flat_softmax_alone_and_alike() -> None:
     flat, steep = np.ones(256), 0.8 ** np.arange(256)
-    made = fit_levels(inputs_of(flat))
-    assert made
+    made, again = (cast(FitResult, fit_levels(inputs_of(flat))) for _ in range(2))
     assert made.summary == {"coarse": FIRST[0], "coordinates": 256}
     assert made.arrays["middle"].shape == (38, 16 * (256 // 8 + 4))
-    bent = fit_levels(inputs_of(np.concatenate([np.full(40, 3.0), np.ones(216)])))
-    assert bent
+    np.testing.assert_equal(made.arrays, again.arrays)
+    bent = cast(FitResult, fit_levels(inputs_of(np.repeat([3.0, 1.0], [40, 216]))))
     assert bent.summary == {"coarse": 32, "coordinates": 256}  # which leave far fewer rows
     assert fit_levels(inputs_of(steep)) is None
     assert fit_levels(inputs_of(np.ones(LEAST_DIM - 1), dim=LEAST_DIM - 1)) is None
-    one, two = (fit_levels(inputs_of(np.ones(256))) for _ in range(2))
-    assert one
-    assert two
-    np.testing.assert_equal(one.arrays, two.arrays)

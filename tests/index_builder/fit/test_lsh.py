@@ -33,9 +33,7 @@ def memory(made: FitResult, softmax: Softmax) -> float:
 def test_the_setting_reaches_the_recall(made: tuple[Softmax, FitInputs, FitResult]) -> None:
     softmax, inputs, lsh = made
     assert lsh.summary["reaches"]
-    hidden = inputs.heldout.between(0, inputs.heldout.rows).sample(inputs.heldout.rows)
-    head = serve(softmax, lsh)
-    top = head.topk(hidden, 1)
+    top = serve(softmax, lsh).topk(inputs.heldout.sample(inputs.heldout.rows), 1)
     recall = (top.ids[:, 0] == inputs.heldout_labels[:, 0]).mean()
     assert recall >= CONFIG.lsh_recall
     assert recall == pytest.approx(lsh.summary["recall"], abs=0.05)

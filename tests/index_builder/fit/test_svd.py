@@ -19,16 +19,13 @@ def low_rank(vocab_size: int = 200, dim: int = 16, rank: int = 4) -> Softmax:
     return Softmax(weight.astype(np.float32), np.zeros(vocab_size, np.float32))
 
 
-def test_the_rotation_is_that_of_the_singular_vectors_each_time() -> None:
+def test_the_rotation_is_that_of_the_singular_vectors() -> None:
     weight = make_softmax(dim=12).weight
     turned = rotation(weight)
     np.testing.assert_allclose(turned @ turned.T, np.eye(12), atol=1e-12)
     _, singular, vectors = np.linalg.svd(weight.astype(np.float64), full_matrices=False)
     np.testing.assert_allclose(np.linalg.norm(weight @ turned.T, axis=0), singular, rtol=1e-9)
     np.testing.assert_allclose(np.abs((turned * vectors).sum(axis=1)), 1, rtol=1e-9)
-    first, again = (fit_svd(make_inputs()[1]) for _ in range(2))
-    np.testing.assert_equal(first.arrays, again.arrays)
-    assert first.knobs == again.knobs
 
 
 @pytest.mark.parametrize("vocab_size", [1, 15, 16, 17, 9000])
@@ -69,14 +66,11 @@ def test_widths_are_as_asked_or_as_low_as_the_rank() -> None:
     hidden = inputs.sample[:500]
     labels = make_head("exact", softmax).topk(hidden, 5).ids.astype(np.int64)
     arrays = preview_arrays(softmax, 16)
-    needed = {
-        width: preview_ranks(softmax, arrays, width, hidden, labels)[:, 0].max()
-        for width in (2, 4, 16)
-    }
-    assert needed[16] == 1
-    assert needed[4] <= 5 < needed[2]
-    ranks = {
-        width: fit_svd(replace(inputs, config=BuildConfig(svd_width=width))).summary["rank"]
-        for width in (None, 3, 999)
-    }
-    assert ranks == {None: 4, 3: 3, 999: 16}
+    two, four, all_ = (
+        preview_ranks(softmax, arrays, width, hidden, labels)[:, 0].max() for width in (2, 4, 16)
+    )
+    assert all_ == 1
+    assert four <= 5 < two
+    configs = [BuildConfig(svd_width=width) for width in (None, 3, 999)]
+    ranks = [fit_svd(replace(inputs, config=config)).summary["rank"] for config in configs]
+    assert ranks == [4, 3, 16]

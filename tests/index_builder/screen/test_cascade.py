@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,41 +39,45 @@ def random_hits(rows: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     return random.random((rows, 10)) < 0.9 + 0.1 * cosines[:, None], cosines
 
 
+def needed(*asked: Any, **more: Any) -> float:
+    """A threshold that there is."""
+    found = least_escalation(*asked, **more)
+    assert found is not None
+    return found
+
+
 def test_the_threshold_is_the_least_that_meets_all_precisions() -> None:
     hits, cosines = random_hits()
-    escalate = least_escalation(hits, cosines, {"p5": 0.98})
-    assert escalate is not None
+    escalate = needed(hits, cosines, {"p5": 0.98})
     shares = hits[:, :5].mean(axis=1)
     assert lower_bound(np.where(cosines < escalate, 1.0, shares)) >= 0.98
     one_less = np.sort(cosines)[(cosines < escalate).sum() - 1]
     assert lower_bound(np.where(cosines < one_less, 1.0, shares)) < 0.98
     assert least_escalation(hits, cosines, {"p5": 0.8}) == -1.0
-    both = least_escalation(hits, cosines, {"p1": 0.97, "p5": 0.98})
-    alone = [least_escalation(hits, cosines, {name: p}) for name, p in (("p1", 0.97), ("p5", 0.98))]
-    assert both == max(one for one in alone if one is not None)
+    both, one, other = (
+        needed(hits, cosines, target)
+        for target in ({"p1": 0.97, "p5": 0.98}, {"p1": 0.97}, {"p5": 0.98})
+    )
+    assert both == max(one, other)
     assert least_escalation(hits, cosines, {"p1": 1.0}) is None
     assert least_escalation(np.zeros((9, 1), bool), np.ones(9), {"p1": 0.5}) is None
     coarse = np.round(cosines, 1)
-    escalate = least_escalation(hits, coarse, {"p5": 0.98})
-    assert escalate is not None
+    escalate = needed(hits, coarse, {"p5": 0.98})
     assert lower_bound(np.where(coarse < escalate, 1.0, hits[:, :5].mean(axis=1))) >= 0.98
 
 
 def test_a_threshold_counts_misses_of_the_fallback_and_the_rows_that_may_be_escalated() -> None:
     """Right for all rows it is none; wrong for all, no threshold helps."""
     hits, cosines = random_hits()
-    escalate = least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=np.ones_like(hits))
-    assert escalate == least_escalation(hits, cosines, {"p5": 0.98})
+    escalate = needed(hits, cosines, {"p5": 0.98})
+    assert escalate == needed(hits, cosines, {"p5": 0.98}, rest_HK=np.ones_like(hits))
     some = np.random.default_rng(1).random(hits.shape) < 0.99
-    higher = least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=some)
-    assert higher is not None
-    assert escalate is not None
+    higher = needed(hits, cosines, {"p5": 0.98}, rest_HK=some)
     assert higher > escalate
     shares = np.where(cosines < higher, some[:, :5].mean(axis=1), hits[:, :5].mean(axis=1))
     assert lower_bound(shares) >= 0.98
     assert least_escalation(hits, cosines, {"p5": 0.98}, rest_HK=np.zeros_like(hits)) is None
-    escalate = least_escalation(hits, cosines, {"p5": 0.98})
-    below = int((cosines < (escalate or 0)).sum())
+    below = int((cosines < escalate).sum())
     assert below > 1
     assert least_escalation(hits, cosines, {"p5": 0.98}, most=below) == escalate
     assert least_escalation(hits, cosines, {"p5": 0.98}, most=below - 1) is None

@@ -70,9 +70,8 @@ def test_straight_through_is_one_hot_with_the_gradient_of_the_softmax() -> None:
     weights = torch.randn((B, C), generator=torch.Generator().manual_seed(5))
     noise = torch.zeros((B, C))
     pbar = straight_through(scores, noise)
-    torch.testing.assert_close(
-        pbar.detach(), torch.nn.functional.one_hot(scores.argmax(dim=1), C).float()
-    )
+    one_hot = torch.nn.functional.one_hot(scores.argmax(dim=1), C).float()
+    torch.testing.assert_close(pbar.detach(), one_hot)
     found = torch.autograd.grad((pbar * weights).sum(), scores)[0]
     soft = (torch.softmax(scores, dim=1) * weights).sum()
     torch.testing.assert_close(found, torch.autograd.grad(soft, scores)[0])

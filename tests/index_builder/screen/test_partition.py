@@ -30,6 +30,14 @@ def make_partition(inputs: FitInputs, clusters: int = 8, depth: int = 5) -> Part
     return Partition(inputs, centroids, depth)
 
 
+def of_one_context(hidden: np.ndarray, labels: np.ndarray) -> FitInputs:
+    contexts, softmax = Contexts([hidden]), make_softmax(vocab_size=9, dim=hidden.shape[1])
+    return FitInputs(
+        softmax=softmax, train=contexts, labels=labels, heldout=contexts, heldout_labels=labels,
+        sample=hidden, sample_rows=np.array([0]),
+    )  # fmt: skip
+
+
 def test_pairs_count_every_label_of_every_context(inputs: FitInputs) -> None:
     partition = make_partition(inputs)
     pairs = partition.pairs
@@ -55,14 +63,10 @@ def test_counting_in_parts_is_the_same(inputs: FitInputs, monkeypatch: pytest.Mo
 
 def test_a_context_takes_two_bytes() -> None:
     rows = 3_000_000
-    inputs = FitInputs(
-        softmax=make_softmax(vocab_size=4, dim=1),
+    inputs = replace(
+        of_one_context(np.ones((1, 1), np.float32), np.zeros((1, 1), np.uint8)),
         train=Contexts([np.ones((rows, 1), np.float16)]),
         labels=np.zeros((rows, 1), np.uint8),
-        heldout=Contexts([np.ones((1, 1), np.float32)]),
-        heldout_labels=np.zeros((1, 1), np.uint8),
-        sample=np.ones((1, 1), np.float32),
-        sample_rows=np.array([0]),
     )
     tracemalloc.start()
     Partition(inputs, np.ones((1, 1), np.float32), 1)
@@ -76,13 +80,8 @@ def test_lists_hold_the_most_frequent_labels_first_and_enough_of_them(inputs: Fi
     partition = make_partition(inputs)
     arrays = partition.arrays(partition.knapsack.select(30))
     pairs = partition.pairs
-    hits = {
-        (cluster, label): count
-        for cluster, label, count in zip(pairs.cluster, pairs.label, pairs.hits, strict=True)
-    }
-    offsets = arrays["offsets"]
-    for cluster in range(partition.clusters):
-        ids = arrays["ids"][offsets[cluster] : offsets[cluster + 1]]
+    hits = dict(zip(zip(pairs.cluster, pairs.label, strict=True), pairs.hits, strict=True))
+    for cluster, ids in enumerate(np.split(arrays["ids"], arrays["offsets"][1:-1])):
         counts = [hits[cluster, label] for label in ids]
         assert counts == sorted(counts, reverse=True)
         assert len(set(ids)) == len(ids)
@@ -115,12 +114,8 @@ def test_hits_and_candidates_are_those_of_the_served_screen() -> None:
     head = make_head("screen", softmax, arrays=partition.arrays(keep))
     hidden = inputs.heldout.take(np.arange(inputs.heldout.rows))
     top = head.topk(hidden, 5)
-    right = np.array(
-        [
-            len(np.intersect1d(*pair))
-            for pair in zip(top.ids, inputs.heldout_labels[:, :5], strict=True)
-        ]
-    )
+    pairs = zip(top.ids, inputs.heldout_labels[:, :5], strict=True)
+    right = np.array([len(np.intersect1d(*pair)) for pair in pairs])
     np.testing.assert_array_equal(partition.heldout_hits(keep)[:, :5].sum(axis=1), right)
     trained = head.topk(inputs.sample, 5)
     assert partition.candidates(keep) == pytest.approx(trained.scanned.mean())
@@ -130,20 +125,10 @@ def test_hits_and_candidates_are_those_of_the_served_screen() -> None:
 
 
 def test_one_context_is_enough() -> None:
-    one = np.ones((1, 4), np.float32)
-    inputs = FitInputs(
-        softmax=make_softmax(vocab_size=9, dim=4),
-        train=Contexts([one]),
-        labels=np.array([[3, 1]], np.uint16),
-        heldout=Contexts([one]),
-        heldout_labels=np.array([[3, 1]], np.uint16),
-        sample=one,
-        sample_rows=np.array([0]),
-    )
+    inputs = of_one_context(np.ones((1, 4), np.float32), np.array([[3, 1]], np.uint16))
     partition = make_partition(inputs, depth=2)
     arrays = partition.arrays(partition.knapsack.select(9))
-    assert arrays["ids"].tolist() == [1, 3]
-    assert arrays["offsets"].tolist() == [0, 2]
+    assert (arrays["ids"].tolist(), arrays["offsets"].tolist()) == ([1, 3], [0, 2])
 
 
 @pytest.mark.parametrize("guard", [0.1, 0.5])

@@ -50,6 +50,5 @@ def test_blocks_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = make_contexts(2000)
     whole = spherical_kmeans(hidden, 10, ScreenConfig(), seed=3)
     monkeypatch.setattr(module, "BLOCK_ROWS", 300)
-    np.testing.assert_allclose(
-        spherical_kmeans(hidden, 10, ScreenConfig(), seed=3), whole, atol=1e-5
-    )
+    found = spherical_kmeans(hidden, 10, ScreenConfig(), seed=3)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
