@@ -33,6 +33,12 @@ def rewind(criterion: SoftmaxLoss, step: int = 0) -> None:
         random.step = step
 
 
+def gradient(tensor: Tensor) -> Tensor:
+    """The gradient of what has one."""
+    assert tensor.grad is not None
+    return tensor.grad
+
+
 @dataclass(kw_only=True, eq=False)
 class Given(Proposal):
     """A proposal whose candidates were given to it."""
@@ -43,11 +49,9 @@ class Given(Proposal):
         return self.candidates
 
 
-def given(
-    candidates: Candidates, in_features: int, n_classes: int, **common: Any
-) -> SampledSoftmax:
+def given(candidates: Candidates, dim: int, classes: int, **common: Any) -> SampledSoftmax:
     """A sampled softmax over these candidates."""
-    return SampledSoftmax(in_features, n_classes, Given(candidates), **common)
+    return SampledSoftmax(dim, classes, Given(candidates), **common)
 
 
 def proposed(

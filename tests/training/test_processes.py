@@ -1,6 +1,6 @@
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -66,16 +66,9 @@ def followed(rank: int, name: str) -> dict[str, Any]:
     losses.append(criterion.full_loss(model.hidden(seen), seen))
     rebuilt = copy.deepcopy(criterion)
     rebuilt.rebuild()
-    assert criterion.proposal.index is not None
-    assert rebuilt.proposal.index is not None
-    return {
-        "losses": losses,
-        "middle": middle,
-        "end": model.state_dict(),
-        "kept": criterion.proposal.index.state_dict(),
-        "rebuilt": rebuilt.proposal.index.state_dict(),
-        "key": criterion.random.next().key,
-    }
+    kept, again = (cast(Any, each.proposal.index).state_dict() for each in (criterion, rebuilt))
+    found = {"losses": losses, "middle": middle, "end": model.state_dict()}
+    return {**found, "kept": kept, "rebuilt": again, "key": criterion.random.next().key}
 
 
 def one_of_two(rank: int, folder: str) -> None:

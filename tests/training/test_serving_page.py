@@ -69,10 +69,8 @@ def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
             'LocalDecoder(open_index("models/lm/1"))', "DecoderClient(ADDRESS)"
         )
         with running(loop, config_for(Path("models"))) as server:
-            assert (
-                executed(remote.replace("ADDRESS", repr(server.address)), "serving.md")["words"]
-                == found["words"]
-            )
+            remote = remote.replace("ADDRESS", repr(server.address))
+            assert executed(remote, "serving.md")["words"] == found["words"]
     assert len(found["words"]) == 13
     assert len(said.getvalue().splitlines()) >= 2
     executed(own, "serving.md")

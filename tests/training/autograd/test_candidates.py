@@ -13,7 +13,7 @@ from logitsieve.training.autograd.batch import (
     read_batch,
 )
 from logitsieve.training.autograd.candidates import ragged_losses, torch_losses
-from tests.training.loss_kit import doubles, full_cross_entropy, given
+from tests.training.loss_kit import doubles, full_cross_entropy, given, gradient
 
 D, V = 6, 11
 ONE = torch.tensor([3, 0, -100, 10, 3])
@@ -48,8 +48,8 @@ def run(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> list[Tensor]:
     criterion.zero_grad()
     loss = criterion(hidden, target)
     loss.backward()
-    gradients = [hidden.grad, *(p.grad for p in criterion.parameters())]
-    return [loss.detach(), *(g.to_dense() for g in gradients if g is not None)]
+    gradients = [gradient(each).to_dense() for each in (hidden, *criterion.parameters())]
+    return [loss.detach(), *gradients]
 
 
 def assert_same(left: list[Tensor], right: list[Tensor], tolerance: float = 1e-10) -> None:
@@ -70,9 +70,8 @@ def test_all_classes_are_the_softmax(form: dict[str, Any], target: Tensor, ragge
     wanted = hidden.clone().requires_grad_()
     losses = full_cross_entropy(criterion, wanted, target)
     (losses.sum() / rows_of(target)).backward()  # type: ignore[no-untyped-call]
-    assert wanted.grad is not None
-    expected = [losses.detach().sum() / rows_of(target), wanted.grad]
-    expected += [p.grad.to_dense() for p in criterion.parameters() if p.grad is not None]
+    expected = [losses.detach().sum() / rows_of(target), gradient(wanted)]
+    expected += [gradient(each).to_dense() for each in criterion.parameters()]
     assert_same(run(criterion, hidden, target), expected)
 
 
@@ -112,8 +111,7 @@ def test_a_normalised_row_of_zeros_has_torchs_gradient(ragged: bool, dtype: torc
     _, _, found = run(criterion, hidden, ONE)
     criterion.zero_grad()
     torch.autograd.backward(full_cross_entropy(criterion, hidden, ONE).sum() / rows_of(ONE))
-    assert criterion.classes.weight.grad is not None
-    torch.testing.assert_close(found, criterion.classes.weight.grad, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, gradient(criterion.classes.weight), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -153,11 +151,10 @@ def test_a_row_with_masked_candidates_alone_has_no_loss_and_no_gradient(ragged: 
     hidden = doubles(5, D, seed=1).requires_grad_()
     losses = criterion(hidden, ONE)
     losses.sum().backward()
-    assert hidden.grad is not None
-    assert bool(hidden.grad.isfinite().all())
+    assert bool(gradient(hidden).isfinite().all())
     for row in (0, 4):
         assert float(losses[row].detach()) == 0
-        assert float(hidden.grad[row].abs().max()) < 1e-12
+        assert float(gradient(hidden)[row].abs().max()) < 1e-12
 
 
 def test_rows_of_unequal_sets() -> None:
@@ -185,12 +182,11 @@ def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: 
     criterion = loss_over(candidates, {})
     criterion(doubles(5, D, seed=1), ONE).backward()
     for parameter in criterion.parameters():
-        gradient = parameter.grad
-        assert gradient is not None
-        assert gradient.is_sparse
-        assert gradient.is_coalesced()
-        assert gradient.indices()[0].tolist() == [0, 2, 3, 7, 10]
-        assert gradient.shape == parameter.shape
+        found = gradient(parameter)
+        assert found.is_sparse
+        assert found.is_coalesced()
+        assert found.indices()[0].tolist() == [0, 2, 3, 7, 10]
+        assert found.shape == parameter.shape
 
 
 @pytest.mark.parametrize("ragged", [False, True])

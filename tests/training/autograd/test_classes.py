@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, clip_grad_norm_
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm, gather, place
-from tests.training.loss_kit import doubles
+from tests.training.loss_kit import doubles, gradient
 
 IDS = torch.tensor([4, 0, 2])
 
@@ -26,8 +26,7 @@ def test_sparse_gradients_are_coalesced_unless_a_tied_embedding_decides_otherwis
     classes = ClassWeights(6, 3, bias=True, sparse=True)
     for each in (classes, copy.deepcopy(classes)):
         gather(each.weight, IDS, each.sparse).sum().backward()  # type: ignore[no-untyped-call]
-        assert each.weight.grad is not None
-        assert each.weight.grad.is_coalesced()
+        assert gradient(each.weight).is_coalesced()
     classes = ClassWeights(6, 3, bias=True, sparse=True)
     with pytest.raises(InvalidRequest, match="embedding: got"):
         classes.tie(nn.Embedding(6, 4))
@@ -43,15 +42,14 @@ def gradients(sparse: bool, times: int = 1) -> list[nn.Parameter]:
     torch.manual_seed(1)
     layer = nn.Linear(4, 4)
     criterion = LOSSES["uniform"](4, 20, n_sampled=5, sparse=sparse)
+    target = torch.tensor([1, 2, 3, 1, 1, 9])
     for step in range(times):
-        criterion(
-            layer(doubles(6, 4, seed=step).float()), torch.tensor([1, 2, 3, 1, 1, 9])
-        ).backward()
+        criterion(layer(doubles(6, 4, seed=step).float()), target).backward()
     return [*layer.parameters(), *criterion.parameters()]
 
 
 def dense(parameters: list[nn.Parameter]) -> list[Tensor]:
-    return [p.grad.to_dense() for p in parameters if p.grad is not None]
+    return [gradient(each).to_dense() for each in parameters]
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])

@@ -66,9 +66,8 @@ def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
     total, mean = 0.0, torch.zeros(3).double()
     for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
         log_q_of_pair = torch.from_numpy(np.log(leaf_q[[a, b]]))
-        within = leaf_softmax.probabilities(
-            tree.members(torch.tensor([a, b])), torch.arange(2), log_q_of_pair
-        ).numpy()
+        members = tree.members(torch.tensor([a, b]))
+        within = leaf_softmax.probabilities(members, torch.arange(2), log_q_of_pair).numpy()
         for i, j in product(range(3), repeat=2):
             branches = [middle_of(leaf_q, a), middle_of(leaf_q, b)]
             places = [middle_of(within[0], i), middle_of(within[1], j)]
@@ -124,12 +123,9 @@ def test_exports_are_softmaxes_and_features_need_unit_vectors() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "field"),
     [
-        ("rf", {"nu": 0.0}, "nu"),
-        ("rf", {"nu": float("nan")}, "nu"),
-        ("rf", {"nu": 351.0}, "nu"),
+        *[("rf", {"nu": nu}, "nu") for nu in (0.0, float("nan"), 351.0)],
         ("rf", {"features": "sine"}, "features"),
-        ("rf", {"n_features": 0}, "n_features"),
-        ("rf", {"n_features": 65_537}, "n_features"),
+        *[("rf", {"n_features": wrong}, "n_features") for wrong in (0, 65_537)],
         ("rf", {"scale": None}, "scale"),
         ("rf", {"leaf": 0}, "leaf"),
         ("quadratic", {"alpha": -1.0}, "alpha"),

@@ -37,11 +37,9 @@ def test_a_row_finds_what_its_lists_hold() -> None:
     criterion = make(n_lists=20, nprobe=20)
     _, ids = kmeans(criterion).search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
     assert ids.tolist() == [i for i in range(V) if i != 4]
-    assert kmeans(make(n_lists=30, k=60)).probes == 6
-    assert kmeans(make(n_lists=30, k=1)).probes == 1
-    offsets, _ = kmeans(make(n_lists=30, k=60)).search_rows(
-        torch.randn(200, D), np.full((200, 1), -1), StepRng(0, 0)
-    )
+    assert (kmeans(make(n_lists=30, k=60)).probes, kmeans(make(n_lists=30, k=1)).probes) == (6, 1)
+    many: Any = torch.randn(200, D), np.full((200, 1), -1), StepRng(0, 0)
+    offsets, _ = kmeans(make(n_lists=30, k=60)).search_rows(*many)
     assert 30 < np.diff(offsets).mean() < 120
 
 

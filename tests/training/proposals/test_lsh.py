@@ -20,10 +20,8 @@ def test_most_of_the_probability_is_found() -> None:
     probabilities = criterion.log_prob(hidden).exp().detach()
     assert isinstance(criterion.proposal, LSH)
     offsets, ids = criterion.proposal.search_rows(hidden, none, StepRng(0, 0))
-    mass = [
-        float(probabilities[row, ids[offsets[row] : offsets[row + 1]].astype(np.int64)].sum())
-        for row in range(32)
-    ]
+    lists = np.split(ids.astype(np.int64), offsets[1:-1])
+    mass = [float(probabilities[row, own].sum()) for row, own in enumerate(lists)]
     best = probabilities.topk(k).values.sum(1).mean()
     assert np.diff(offsets).max() <= k
     assert np.mean(mass) > 0.8 * float(best)
@@ -35,24 +33,3 @@ def test_buckets_get_smaller_as_classes_get_more() -> None:
     bits = [default_bits(v, 128, round(10 * v**0.5)) for v in (10, 1000, 10_000, 250_000, 10**6)]
     assert bits == sorted(bits)
     assert bits[2:] == [8, 11, 12]
-
-
-def test_training_follows_its_rows() -> None:
-    """Rows that moved are found by where they are after a period, and not before."""
-    torch.manual_seed(0)
-    criterion = SampledSoftmax(8, 300, LSH(k=20, tables=20, bits=5, per_row=True))
-    assert isinstance(criterion.proposal, LSH)
-    hashed = criterion.proposal.hashed
-    optimizer = torch.optim.SGD(criterion.parameters(), lr=5.0)
-    criterion.track(optimizer, every=3)
-    first, hidden = hashed.codes.copy(), torch.randn(4, 8)
-    for step in range(3):
-        np.testing.assert_array_equal(hashed.codes, first)
-        optimizer.zero_grad()
-        criterion(hidden, torch.arange(4)).backward()
-        optimizer.step()
-        assert step < 3
-    assert (hashed.codes != first).any()
-    fresh = hashed.codes.copy()
-    criterion.rebuild()
-    np.testing.assert_array_equal(hashed.codes, fresh)

@@ -17,7 +17,7 @@ from logitsieve.training.autograd.batch import (
 )
 from logitsieve.training.proposals.proposal import SearchProposal, sqrt_classes
 from tests.refusals import refused
-from tests.training.loss_kit import doubles, full_cross_entropy, proposed
+from tests.training.loss_kit import doubles, full_cross_entropy, gradient, proposed
 
 D = 8
 KINDS: dict[str, tuple[type[SearchProposal], dict[str, Any]]] = {
@@ -62,8 +62,7 @@ def sets(candidates: Candidates) -> list[tuple[list[int], list[int]]]:
 def gradients(criterion: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
     criterion.zero_grad()
     torch.autograd.backward(loss)
-    found = [hidden.grad, *(p.grad for p in criterion.parameters())]
-    return [g.to_dense() for g in found if g is not None]
+    return [gradient(each).to_dense() for each in (hidden, *criterion.parameters())]
 
 
 @EVERY_KIND
@@ -116,9 +115,8 @@ def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
             break
         ((_, drawn),) = sets(proposed(criterion, hidden, target))
         criterion.random.step = step  # once more, the same
-        estimates[tuple(sorted(drawn))] = float(
-            (criterion(hidden, target)[0] + x[5]).exp().detach()
-        )
+        found = (criterion(hidden, target)[0] + x[5]).exp()
+        estimates[tuple(sorted(drawn))] = float(found.detach())
     assert len(estimates) == comb(rest, 2)
     assert np.mean(list(estimates.values())) == pytest.approx(float(x.exp().sum()), rel=1e-12)
 
@@ -144,9 +142,8 @@ def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
             assert len(best) <= 9 + len(own)
             assert candidates.ids.tolist() == sorted(candidates.ids.tolist())
         weights = candidates.log_weights[candidates.log_weights > 0]
-        assert log((V - len(own | set(best))) / 10) == pytest.approx(
-            float(weights[10 * row]), abs=1e-12
-        )
+        wanted = log((V - len(own | set(best))) / 10)
+        assert float(weights[10 * row]) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_few_rows_have_sets_of_their_own_and_targets_are_padded() -> None:
@@ -163,8 +160,7 @@ def test_defaults_follow_V(kind: str) -> None:
     criterion = make(kind, 400)
     assert isinstance(criterion.proposal, SearchProposal)
     assert criterion.proposal.sizes == (200, {"kmeans": 400, "top-k": 0}.get(kind, 20), 200)
-    assert sqrt_classes(10_000, 10) == 1000
-    assert sqrt_classes(4, 10) == 4
+    assert (sqrt_classes(10_000, 10), sqrt_classes(4, 10)) == (1000, 4)
 
 
 @EVERY_KIND

@@ -2,12 +2,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float32, Float64
-from logitsieve.training.structures.tree import (
-    FEATURES,
-    QuadraticFeatures,
-    RandomFourier,
-    StructuredFourier,
-)
+from logitsieve.training.structures.tree import FEATURES, QuadraticFeatures
 
 NU = 1.0
 
@@ -49,7 +44,7 @@ def test_errors_of_features_fall_with_their_number() -> None:
 
 @pytest.mark.parametrize("directions", [1, 8, 11, 40])
 def test_structured_features_of_any_number(directions: int) -> None:
-    phi = StructuredFourier(5, directions, NU, 0)(unit_vectors(3, 5, 0))
+    phi = FEATURES["structured"](5, directions, NU, 0)(unit_vectors(3, 5, 0))
     assert phi.shape == (3, 2 * directions)
     np.testing.assert_allclose((phi**2).sum(1), 1, rtol=1e-5)
 
@@ -59,8 +54,8 @@ def test_quadratic_features_are_exact_and_the_kernel_has_a_floor() -> None:
     x, y = (generator.standard_normal((n, 9)).astype(np.float32) for n in (4, 6))
     phi = QuadraticFeatures(9, 100.0)
     np.testing.assert_allclose(phi(x) @ phi(y).T, 100 * (x @ y.T) ** 2 + 1, rtol=1e-4)
-    vector = unit_vectors(1, 8, 1)
-    assert gaussian(vector, -vector, NU)[0, 0] == pytest.approx(RandomFourier(8, 4, NU, 0).floor)
+    vector, fourier = unit_vectors(1, 8, 1), FEATURES["fourier"](8, 4, NU, 0)
+    assert gaussian(vector, -vector, NU)[0, 0] == pytest.approx(fourier.floor)
 
 
 @pytest.mark.parametrize("name", FEATURES)

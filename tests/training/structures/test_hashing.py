@@ -1,4 +1,6 @@
+from functools import partial
 from math import acos, pi
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,15 +66,13 @@ def test_structured_hyperplanes_agree_as_often(noise: float) -> None:
     assert abs(np.mean(rates) - expected) < 4 * np.std(rates) / 200**0.5 + 0.01
 
 
-@pytest.mark.parametrize("family", [SimHash, DWTA])
-def test_common_buckets_are_as_likely_as_the_law_says(family: type[Hashing]) -> None:
+@pytest.mark.parametrize(
+    "family", [partial(SimHash, bits=4), partial(DWTA, hashes=2, window=4)], ids=["simhash", "dwta"]
+)
+def test_common_buckets_are_as_likely_as_the_law_says(family: Any) -> None:
     vectors, draws, together = pair(5, 1.0), 3000, 0
-    made: Hashing
     for seed in range(draws):
-        if family is SimHash:
-            made = SimHash(DIM, tables=3, bits=4, seed=seed)
-        else:
-            made = DWTA(DIM, tables=3, hashes=2, window=4, seed=seed)
+        made: Hashing = family(DIM, tables=3, seed=seed)
         codes = made.codes(vectors)
         together += bool((codes[0] == codes[1]).any())
     kept = made.kept(vectors)
@@ -105,16 +105,14 @@ def test_what_was_drawn_is_the_state_and_threads_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "field"),
+    ("family", "options", "field"),
     [
-        (lambda: SimHash(DIM, tables=0, bits=4, seed=0), "tables"),
-        (lambda: SimHash(DIM, tables=1, bits=17, seed=0), "bits"),
-        (lambda: DWTA(DIM, tables=1, hashes=2, window=3, seed=0), "window"),
-        (lambda: DWTA(DIM, tables=1, hashes=2, window=32, seed=0), "window"),
-        (lambda: DWTA(DIM, tables=1, hashes=9, window=4, seed=0), "hashes"),
+        (SimHash, {"tables": 0, "bits": 4}, "tables"),
+        (SimHash, {"tables": 1, "bits": 17}, "bits"),
+        *[(DWTA, {"tables": 1, "hashes": 2, "window": wrong}, "window") for wrong in (3, 32)],
+        (DWTA, {"tables": 1, "hashes": 9, "window": 4}, "hashes"),
     ],
 )
-def test_bad_sizes_are_named(make: object, field: str) -> None:
-    assert callable(make)
+def test_bad_sizes_are_named(family: Any, options: dict[str, int], field: str) -> None:
     with refused(field):
-        make()
+        family(DIM, seed=0, **options)

@@ -17,17 +17,7 @@ def write_ring(file: Path, repeats: int = 12) -> Path:
 
 def ring_config(folder: Path, **options: Any) -> TrainConfig:
     """A run of 38 steps; dropout draws, and streams that begin elsewhere in each epoch."""
-    small: dict[str, Any] = {
-        "text": write_ring(folder / "ring.txt"),
-        "loss": "uniform",
-        "loss_option": ("n_sampled=4",),
-        "vocabulary": 12,
-        "dim": 8,
-        "epochs": 2,
-        "streams": 4,
-        "steps": 10,
-        "lr": 0.03,
-        "valid_every": 7,
-        "checkpoint_every": 3,
-    }
-    return TrainConfig(**{**small, **options})
+    text = write_ring(folder / "ring.txt")
+    small: dict[str, Any] = {"text": text, "loss": "uniform", "loss_option": ("n_sampled=4",)}
+    small |= {"vocabulary": 12, "dim": 8, "epochs": 2, "streams": 4, "steps": 10, "lr": 0.03}
+    return TrainConfig(**{**small, "valid_every": 7, "checkpoint_every": 3, **options})

@@ -1,4 +1,3 @@
-import gzip
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import Corpus, TrainConfig, Vocabulary
 from logitsieve.training.trainer.corpus import WINDOW, TextStreams, encode, read_words, windows
-from tests.refusals import refused
 
 WORDS = ("<unk>", "<eos>", "the", "table", ".")
 
@@ -53,8 +51,7 @@ def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
     made.save(tmp_path)
     corpus = Corpus.open(tmp_path)
     every = np.concatenate([corpus.train, corpus.valid])
-    assert len(every) == 200 * 21
-    assert len(corpus.valid) == 1050
+    assert (len(every), len(corpus.valid)) == (200 * 21, 1050)
     assert every.dtype == np.int32
     expected = corpus.vocabulary.encode("\n".join(lines) + "\n")
     np.testing.assert_array_equal(every, expected)
@@ -107,10 +104,6 @@ def test_streams_and_windows_are_spread_over_the_text() -> None:
     assert torch.cat(list(windows(ids[:30], 5))).tolist() == [list(range(30))]
 
 
-def words(path: Path) -> list[str]:
-    return list(chain(*read_words(path)))
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -123,26 +116,6 @@ def words(path: Path) -> list[str]:
         ("", []),
     ],
 )
-@pytest.mark.parametrize("gzipped", [True, False])
-def test_lines_that_are_not_empty_are_closed(
-    tmp_path: Path, text: str, expected: list[str], gzipped: bool
-) -> None:
-    content = text.encode()
-    (tmp_path / "text").write_bytes(gzip.compress(content, mtime=0) if gzipped else content)
-    assert words(tmp_path / "text") == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"\xff\xfe", "UTF-8"),
-        (gzip.compress(b"a b c " * 99, mtime=0)[:-9], "that gzipped"),
-        (b"\x1f\x8bnothing", "that gzipped"),
-    ],
-)
-def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
-    (tmp_path / "text").write_bytes(content)
-    with refused("text", reason):
-        words(tmp_path / "text")
-    with pytest.raises(InvalidRequest, match="nowhere"):
-        words(tmp_path / "nowhere")
+def test_lines_with_words_are_closed(tmp_path: Path, text: str, expected: list[str]) -> None:
+    (tmp_path / "text").write_bytes(text.encode())
+    assert list(chain(*read_words(tmp_path / "text"))) == expected

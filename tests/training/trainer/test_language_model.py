@@ -41,22 +41,14 @@ def test_two_calls_with_state_equal_one(model: LanguageModel, ids: torch.Tensor)
 
 
 @torch.inference_mode()
-def test_saving_changes_no_more_than_float16_does(
-    tmp_path: Path, model: LanguageModel, ids: torch.Tensor
+def test_saving_changes_no_more_than_float16_does_and_stores_the_tied_weight_once(
+    tmp_path: Path, model: LanguageModel
 ) -> None:
     model.save(tmp_path)
     loaded = LanguageModel.load(tmp_path)
-    assert loaded.output.weight is loaded.embedding.weight
     assert not loaded.training
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(
-            loaded.get_parameter(name), parameter.half().float(), rtol=0, atol=0
-        )
-    torch.testing.assert_close(loaded(ids)[0], model(ids)[0], rtol=1e-2, atol=1e-3)
-
-
-def test_the_tied_weight_is_stored_once(tmp_path: Path, model: LanguageModel) -> None:
-    model.save(tmp_path)
+        assert torch.equal(loaded.get_parameter(name), parameter.half().float())
     numbers = sum(parameter.numel() for parameter in model.parameters())
     size = (tmp_path / "model.safetensors").stat().st_size
     assert 2 * numbers <= size < 2 * numbers + 2048

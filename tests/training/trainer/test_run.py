@@ -2,7 +2,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ def test_a_run_stops_goes_on_and_stays_finished(tmp_path: Path, whole: Path) -> 
         status = train(
             folder,
             show=lambda status: steps.append(status.steps),
-            stop=lambda last=last: steps[-1] >= last,  # type: ignore[misc]  # no type for a default
+            stop=lambda: steps[-1] >= last,  # noqa: B023
         )
         assert status.steps == last
     assert_same_runs(folder, whole)
@@ -112,16 +111,12 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
     for rate in range(3, 12):
         folder, perplexities = tmp_path / f"run-{rate}", list[float]()
         begin(folder, ring_config(tmp_path, valid_every=1, lr=0.5, head_lr=float(rate)))
-        status = train(folder, show=partial(_note, perplexities))
+        status = train(folder, show=lambda now: perplexities.append(now.perplexity))  # noqa: B023
         assert status.best_perplexity == min(perplexities)
         if status.best_perplexity < status.perplexity:
             break
     assert status.best_perplexity < status.perplexity
     assert LanguageModel.load(folder).output.out_features == 10
-
-
-def _note(perplexities: list[float], status: TrainingStatus) -> None:
-    perplexities.append(status.perplexity)
 
 
 @pytest.mark.parametrize(("loss", "options"), [("quadratic", ()), ("lns", ("corrected=false",))])
