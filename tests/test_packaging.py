@@ -30,12 +30,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 def run(*command: str | Path, code: int = 0) -> str:
+    away = REPOSITORY.anchor  # not the checkout, whose files must not be found
     done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        cwd=REPOSITORY.anchor,  # not the checkout, whose files must not be found
+        [*map(str, command)], capture_output=True, text=True, timeout=500, cwd=away
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

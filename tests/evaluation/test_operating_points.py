@@ -24,16 +24,11 @@ def make_point(
     **knobs: float,
 ) -> OperatingPoint:
     """Times at 1, 8 and 64 rows; bounds of P@1, P@5 and P@10."""
+    bounds, times = dict(zip(KS, low, strict=True)), dict(zip((1, 8, 64), us, strict=True))
     return OperatingPoint(
-        head=head,
-        knobs=knobs,
-        proven=proven,
-        mean=dict(zip(KS, low, strict=True)),
-        low=dict(zip(KS, low, strict=True)),
-        us_per_row=dict(zip((1, 8, 64), us, strict=True)),
-        mass_kept=0.9,
-        candidates=10.0,
-    )
+        head=head, knobs=knobs, proven=proven, mean=bounds, low=bounds, us_per_row=times,
+        mass_kept=0.9, candidates=10.0,
+    )  # fmt: skip
 
 
 EXACT = make_point("exact", (100, 100, 40), (1, 1, 1), proven=True)
@@ -45,15 +40,9 @@ POINTS = [EXACT, CERTIFIED, FAST, WIDE, BATCHED]
 
 
 def entry(rows: int, us: float, **changes: Any) -> dict[str, Any]:
-    return {
-        "head": {"name": "screen", "knobs": {"probes": 2.0}},
-        "rows": rows,
-        "us_per_row": us,
-        "precision": {"1": {"mean": 0.98, "low": 0.97}},
-        "mass_kept": 0.9,
-        "candidates": 30.0,
-        **changes,
-    }
+    measured = {"rows": rows, "us_per_row": us, "mass_kept": 0.9, "candidates": 30.0, **changes}
+    precision = {"1": {"mean": 0.98, "low": 0.97}}
+    return {"head": {"name": "screen", "knobs": {"probes": 2.0}}, "precision": precision} | measured
 
 
 def test_entries_of_one_setting_become_one_point() -> None:

@@ -44,8 +44,7 @@ def test_hits_count_ids_in_any_order_ties_with_the_last_and_no_id_twice() -> Non
 def test_the_exact_head_is_always_right_and_its_proof_needs_no_judge() -> None:
     exact = make_head("exact", make_softmax())
     found = evaluate(exact, exact, [make_hidden(50), make_hidden(30, seed=5)])
-    assert found.rows == 80
-    assert found.scanned == {1: 300, 5: 300, 10: 300}
+    assert (found.rows, found.scanned) == (80, {1: 300, 5: 300, 10: 300})
     assert found.mass_kept == pytest.approx(1)
     low = Counting(-1e-6)  # log Z, as rounding may leave it
     assert evaluate(exact, low, [make_hidden(50)]).mass_kept == 1
@@ -78,9 +77,8 @@ def test_mass_is_the_softmax_over_the_candidates() -> None:
     p = np.exp(dense - dense.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     found = screen.candidates(hidden, 1)
-    expected = [
-        p[row, found.ids[found.offsets[row] : found.offsets[row + 1]]].sum() for row in range(5)
-    ]
+    lists = np.split(found.ids, found.offsets[1:-1])
+    expected = [p[row, ids].sum() for row, ids in enumerate(lists)]
     kept = np.exp(log_mass(screen, hidden, 1, 300) - log_mass(exact, hidden, 1, 300))
     np.testing.assert_allclose(kept, expected, rtol=1e-5)
     assert evaluate(screen, exact, [hidden]).mass_kept == pytest.approx(expected[0], rel=1e-5)
@@ -100,8 +98,7 @@ def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
     never = make_head("screen", softmax, escalate=1.0)
     assert evaluate(exact, exact, BLOCKS, (1,)).coverage == {1: 1}
     found = evaluate(never, exact, BLOCKS, (1,))
-    assert found.coverage == {1: 0}
-    assert found.precision[1].mean == 1
+    assert (found.coverage, found.precision[1].mean) == ({1: 0}, 1)
 
 
 def test_memory_does_not_change_the_mass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +140,8 @@ def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
     exact, screen = Counting(), make_head("screen", make_softmax())
     judge = Judge(exact, lambda: BLOCKS, (1, 5))
     assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
-    assert judge.evaluate(screen) == evaluate(
-        screen, make_head("exact", make_softmax()), BLOCKS, (1, 5)
-    )
+    plain = make_head("exact", make_softmax())
+    assert judge.evaluate(screen) == evaluate(screen, plain, BLOCKS, (1, 5))
     assert judge.evaluate(exact).mass_kept == 1
     assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
 

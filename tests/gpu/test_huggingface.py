@@ -39,13 +39,10 @@ def decoder(path: Path) -> LocalDecoder:
         {"do_sample": False, "repetition_penalty": 1.3},
     ],
 )
-def test_generate_chooses_what_it_chose(
-    model: Any, decoder: LocalDecoder, options: dict[str, Any]
-) -> None:
-    def generate() -> list[list[int]]:
+def test_generate_is_as_before(model: Any, decoder: LocalDecoder, options: dict[str, Any]) -> None:
+    def generate() -> Any:
         torch.manual_seed(5)
-        tokens: list[list[int]] = model.generate(**prompts(), max_new_tokens=2, **options).tolist()
-        return tokens
+        return model.generate(**prompts(), max_new_tokens=2, **options).tolist()
 
     plain = generate()
     with attach(model, decoder, k=6) as attachment:
@@ -58,12 +55,10 @@ def test_generate_chooses_what_it_chose(
 def test_generate_draws_what_the_host_draws(
     model: Any, decoder: LocalDecoder, path: Path, options: dict[str, Any]
 ) -> None:
-    def generate(decoder: LocalDecoder) -> list[list[int]]:
+    def generate(decoder: LocalDecoder) -> Any:
         torch.manual_seed(5)
+        sampling = {"max_new_tokens": 2, "do_sample": True, "top_k": 0, **options}
         with attach(model, decoder):
-            tokens: list[list[int]] = model.generate(
-                **prompts(), max_new_tokens=2, do_sample=True, top_k=0, **options
-            ).tolist()
-        return tokens
+            return model.generate(**prompts(), **sampling).tolist()
 
     assert generate(decoder) == generate(LocalDecoder(open_index(path)))

@@ -83,9 +83,7 @@ def test_slices_change_nothing_and_a_model_does_not_differ_from_itself(make_gguf
         assert not one.headless
 
 
-def test_models_of_other_vocabularies_and_texts_of_one_token_are_refused(
-    make_gguf: Make, tmp_path: Path
-) -> None:
+def test_other_vocabularies_and_short_texts_are_refused(make_gguf: Make, tmp_path: Path) -> None:
     other = make_gguf(vocabulary=False)
     with LlamaContext(make_gguf()) as one, LlamaContext(make_gguf(seed=1)) as two:
         with pytest.raises(InvalidRequest, match="text: got less than two tokens"):

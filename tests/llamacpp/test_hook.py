@@ -55,5 +55,4 @@ def test_it_is_off_at_first_and_rows_that_do_not_fit_are_a_fault(values: np.ndar
         hook = HiddenHook(LAYOUT, 8, 4)
         hook.begin(STOP)
         assert not ask(hook, tensor(b"result_norm", wrong), False)
-        assert hook.fault == fault
-        assert len(hook.rows()) == 0
+        assert (hook.fault, len(hook.rows())) == (fault, 0)

@@ -31,21 +31,13 @@ def test_the_wheel_fits_is_named_and_keeps_its_messages(capfd: pytest.CaptureFix
     ("setting", "turns"),
     [({}, "5000"), ({"OMP_WAIT_POLICY": "passive"}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")],
 )
-def test_its_idle_threads_wait_briefly_unless_the_user_says_otherwise(
-    setting: dict[str, str], turns: str
-) -> None:
+def test_idle_threads_wait_briefly_unless_told(setting: dict[str, str], turns: str) -> None:
     code = "import os; from logitsieve.llamacpp.library import library; before = {**os.environ}"
     code += "; library(); assert before == {**os.environ}"
-    left = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))
-    }
+    left = {name: os.environ[name] for name in os.environ if not name.startswith(("OMP", "GOMP"))}
+    environment, command = {**left, "OMP_DISPLAY_ENV": "verbose", **setting}, [sys.executable, "-c"]
     told = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**left, "OMP_DISPLAY_ENV": "verbose", **setting},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [*command, code], env=environment, check=True, capture_output=True, text=True, timeout=120
     )
     assert f"GOMP_SPINCOUNT = '{turns}'" in told.stderr
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from logitsieve.utils.floats import LARGEST, STORED, aligned, finite, narrowed, widened
+from logitsieve.utils.floats import (
+    BY_NAME,
+    ELEMENT_TYPES,
+    LARGEST,
+    STORED,
+    aligned,
+    finite,
+    narrowed,
+    widened,
+)
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)  # every pattern of 16 bits
 PEERS: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -22,8 +31,7 @@ def stored(name: str) -> np.ndarray:
 @HALVES
 def test_every_value_is_widened_exactly_and_known_to_be_finite(name: str) -> None:
     values = widened(stored(name))
-    assert values.dtype == np.float32
-    assert values.ctypes.data % 64 == 0
+    assert (values.dtype.name, values.ctypes.data % 64) == ("float32", 0)
     np.testing.assert_array_equal(values, EVERY.view(PEERS[name]).astype(np.float32))
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(np.signbit(values), EVERY >= 1 << 15)
@@ -73,7 +81,15 @@ def test_beyond_the_largest_is_infinite(name: str) -> None:
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (2, 3, 5)])
 def test_arrays_begin_where_cache_lines_do(shape: tuple[int, ...]) -> None:
     values = aligned(shape)
-    assert values.shape == shape
-    assert values.dtype == np.float32
+    assert (values.shape, values.dtype.name) == (shape, "float32")
     assert values.ctypes.data % 64 == 0
     assert values.flags.c_contiguous
+
+
+def test_no_format_has_a_name_twice_and_numpy_has_each_type_but_bfloat16() -> None:
+    for format in ("name", "safetensors", "kserve"):
+        names = [name for kind in ELEMENT_TYPES if (name := getattr(kind, format))]
+        assert len(set(names)) == len(names)
+    for name, element in BY_NAME.items():
+        assert element.numpy.name == ("uint16" if name == "bfloat16" else name)
+        assert element.numpy.newbyteorder("<") == element.numpy

@@ -53,9 +53,7 @@ class Clock:
         return self.now
 
 
-def test_progress_is_said_of_a_long_run_alone_and_by_its_share(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_long_run_alone_says_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     lines = StageLines("build", clock)
     for clock.now in (0.0, QUIET_S / 2, QUIET_S * 0.99):

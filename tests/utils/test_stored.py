@@ -27,8 +27,7 @@ def test_a_matrix_of_blocks_has_the_shape_of_its_numbers(kind: str) -> None:
     matrix = random_blocks(kind, np.ones((5, 3)))
     assert matrix.shape == (5, 3 * KINDS[kind].values) == (matrix.vocab_size, matrix.dim)
     assert matrix.row_bytes == 3 * KINDS[kind].bytes
-    assert matrix.nbytes == 5 * matrix.row_bytes
-    assert len(matrix) == 5
+    assert (matrix.nbytes, len(matrix)) == (5 * matrix.row_bytes, 5)
     assert matrix[1:3].shape == (2, matrix.dim)
     assert np.shares_memory(matrix[1:3].data, matrix.data)
     ids = np.array([4, 0])
@@ -43,8 +42,7 @@ def test_the_kind_of_floats_is_their_type(name: str) -> None:
     matrix = StoredMatrix.of(array)
     assert KINDS[matrix.kind].dtype == array.dtype
     assert matrix.data is array
-    assert matrix.shape == (3, 7)
-    assert matrix.row_bytes == 7 * array.itemsize
+    assert (matrix.shape, matrix.row_bytes) == ((3, 7), 7 * array.itemsize)
     assert matrix.row_without_scale() is None
 
 
@@ -71,8 +69,6 @@ def test_the_first_row_with_a_scale_that_is_not_finite_is_found(kind: str) -> No
     for place, value in product(KINDS[kind].scales, (np.nan, np.inf, -np.inf)):
         matrix = random_blocks(kind, np.ones((6, 4)))
         assert matrix.row_without_scale() is None
-        blocks = matrix.data.reshape(6, 4, -1)
-        blocks[4, 1, place : place + 2] = blocks[5, 0, place : place + 2] = np.frombuffer(
-            np.float16(value).tobytes(), np.uint8
-        )
+        blocks, scale = matrix.data.reshape(6, 4, -1), np.array([value], np.float16).view(np.uint8)
+        blocks[4, 1, place : place + 2] = blocks[5, 0, place : place + 2] = scale
         assert matrix.row_without_scale() == 4
