@@ -82,19 +82,13 @@ def test_verify_index_names_what_it_checked(tmp_path: Path) -> None:
     assert calls[-1][1] == calls[-1][2]
 
 
-WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("device", {"device": "tpu"}),
-    ("verify", {"verify": "none"}),
-    ("threads", {"threads": 0}),
-    ("threads", {"threads": 1.0}),
-    ("threads", {"threads": True}),
-]
-
-
-@pytest.mark.parametrize(("field", "arguments"), WRONG)
-def test_wrong_arguments_are_named(tiny: Path, field: str, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("device", "tpu"), ("verify", "none"), *[("threads", wrong) for wrong in (0, 1.0, True)]],
+)
+def test_wrong_arguments_are_named(tiny: Path, field: str, value: Any) -> None:
     with refused(field):
-        open_index(tiny, **arguments)
+        open_index(tiny, **{field: value})
 
 
 @pytest.mark.parametrize(

@@ -145,33 +145,20 @@ def test_an_unknown_part_is_verified_and_otherwise_ignored(tiny: Path, part: str
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("name", "data", "reason"),
     [
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"[" * 200_000, "not JSON"),
-        (b"[]", "not a JSON object"),
+        *[("calibration.json", data, "not JSON") for data in (b"{", b"\xff", b"[" * 200_000)],
+        ("calibration.json", b"[]", "not a JSON object"),
+        ("vocabulary.txt", b"a\nb\nc\nd\ne\nf\n\xff\n", "not UTF-8 at byte 12"),
+        ("vocabulary.txt", b"a\nb\nc\nd\ne\nf\n", "6 lines, needed: 7"),
+        ("vocabulary.txt", b"a\nb\nc\nd\ne\nf\ng\nh\n", "8 lines"),
+        ("vocabulary.txt", b"a\nb\nc\nd\ne\nf\ng\nh", "7 lines"),
     ],
 )
-def test_a_broken_calibration(tiny: Path, data: bytes, reason: str) -> None:
-    (tiny / "calibration.json").write_bytes(data)
-    with unreadable(tiny / "calibration.json", reason):
-        read_contents(tiny)
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"a\nb\nc\nd\ne\nf\n\xff\n", "not UTF-8 at byte 12"),
-        (b"a\nb\nc\nd\ne\nf\n", "6 lines, needed: 7"),
-        (b"a\nb\nc\nd\ne\nf\ng\nh\n", "8 lines"),
-        (b"a\nb\nc\nd\ne\nf\ng\nh", "7 lines"),
-    ],
-)
-def test_a_broken_vocabulary(tiny: Path, data: bytes, reason: str) -> None:
-    replace_file(tiny / "vocabulary.txt", data)
+def test_a_broken_text(tiny: Path, name: str, data: bytes, reason: str) -> None:
+    replace_file(tiny / name, data)
     forge(tiny)
-    with unreadable(tiny / "vocabulary.txt", reason):
+    with unreadable(tiny / name, reason):
         verify_contents(read_contents(tiny))
 
 

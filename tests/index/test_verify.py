@@ -208,16 +208,12 @@ def test_a_fingerprint_changes_with_the_file_not_with_the_reading(tiny: Path) ->
     replaced = fingerprint(read_contents(tiny))
     assert len({before, touched, replaced}) == 3
 
-
-def test_a_write_that_sets_the_time_back_changes_the_fingerprint(tiny: Path) -> None:
-    file = tiny / "softmax.safetensors"
-    before, status = fingerprint(read_contents(tiny)), file.stat()
-    data = file.read_bytes()
+    status, data = file.stat(), file.read_bytes()
     while file.stat().st_ctime_ns == status.st_ctime_ns:  # as coarse as the system's clock
         file.write_bytes(data[:-1] + b"\x01")
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert file.stat().st_mtime_ns == status.st_mtime_ns
-    assert fingerprint(read_contents(tiny)) != before
+    assert fingerprint(read_contents(tiny)) not in {before, touched, replaced}
 
 
 def test_what_is_mapped_is_hashed_not_what_bears_its_name_now(tiny: Path) -> None:
