@@ -13,7 +13,6 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation import evaluate
-from logitsieve.heads import Softmax
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index, open_index
 from logitsieve.index.reader import read_contents
@@ -27,15 +26,11 @@ CONFIG = BuildConfig(
     clusters=8, budget=20.0, rounds=1, steps=10, batch_rows=64, clusters_tried=(6, 12)
 )
 V, D = 120, 16
+SOFTMAX = make_softmax(vocab_size=V, dim=D)
 
 
-@pytest.fixture(scope="module")
-def softmax() -> Softmax:
-    return make_softmax(vocab_size=V, dim=D)
-
-
-def arguments(softmax: Softmax, **changes: Any) -> dict[str, Any]:
-    given = {"weight": softmax.weight, "bias": softmax.bias, "contexts": make_contexts(1500)}
+def arguments(**changes: Any) -> dict[str, Any]:
+    given = {"weight": SOFTMAX.weight, "bias": SOFTMAX.bias, "contexts": make_contexts(1500)}
     return {**given, "config": CONFIG, **changes}
 
 
@@ -43,11 +38,11 @@ def measured(index: Index) -> dict[str, Any]:
     return dict(index.calibration or {})
 
 
-def test_a_built_index_opens_and_answers(softmax: Softmax, tmp_path: Path) -> None:
+def test_a_built_index_opens_and_answers(tmp_path: Path) -> None:
     words = [f"word{number}" for number in range(V)]
     stages = []
     index = build(
-        **arguments(softmax, out=tmp_path / "models" / "lm" / "1", vocabulary=words),
+        **arguments(out=tmp_path / "models" / "lm" / "1", vocabulary=words),
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert (index.vocab_size, index.dim, index.default_head) == (V, D, "screen")
@@ -63,8 +58,8 @@ def test_a_built_index_opens_and_answers(softmax: Softmax, tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "models" / "lm").iterdir()] == ["1"]
 
 
-def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path) -> None:
-    index = build(**arguments(softmax, out=tmp_path / "lm" / "1"))
+def test_calibration_holds_every_head_and_batch(tmp_path: Path) -> None:
+    index = build(**arguments(out=tmp_path / "lm" / "1"))
     points = measured(index)["points"]
     assert [(point["head"]["name"], point["rows"]) for point in points] == [
         (name, rows) for name in ("exact", "certified", "screen") for rows in (1, 8, 64)
@@ -82,9 +77,9 @@ def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path
     assert measured(index)["machine"].keys() >= {"cpu", "date", "threads", "numpy", "torch"}
 
 
-def test_from_files_without_a_bias(softmax: Softmax, tmp_path: Path) -> None:
+def test_from_files_without_a_bias(tmp_path: Path) -> None:
     hidden = make_contexts(900)
-    np.savez(tmp_path / "W.npz", W=softmax.weight)
+    np.savez(tmp_path / "W.npz", W=SOFTMAX.weight)
     np.savez(tmp_path / "H.npz", H=hidden, held=hidden[800:])
     weight, contexts, heldout = (
         f"{tmp_path}/{name}" for name in ("W.npz:W", "H.npz:H", "H.npz:held")
@@ -96,12 +91,12 @@ def test_from_files_without_a_bias(softmax: Softmax, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["given", "bfloat16"])
-def test_everything_is_fitted_to_the_values_that_are_stored(
-    softmax: Softmax, tmp_path: Path, asked: Literal["given", "bfloat16"]
+def test_all_is_fitted_to_stored_values(
+    tmp_path: Path, asked: Literal["given", "bfloat16"]
 ) -> None:
-    half = narrowed(softmax.weight, "bfloat16")
-    weight, config = half if asked == "given" else softmax.weight, replace(CONFIG, dtype=asked)
-    given = arguments(softmax, weight=weight, heads=("exact", "screen"), config=config)
+    half = narrowed(SOFTMAX.weight, "bfloat16")
+    weight, config = half if asked == "given" else SOFTMAX.weight, replace(CONFIG, dtype=asked)
+    given = arguments(weight=weight, heads=("exact", "screen"), config=config)
     index = build(**given, out=tmp_path / "lm" / "1")
     wide = {**given, "weight": widened(half), "config": CONFIG}
     plain = build(**wide, out=tmp_path / "lm" / "2")
@@ -117,17 +112,17 @@ def test_everything_is_fitted_to_the_values_that_are_stored(
     assert judged == same
 
 
-def test_exact_needs_no_fit_and_judges_are_limited(softmax: Softmax, tmp_path: Path) -> None:
-    index = build(**arguments(softmax, out=tmp_path / "lm" / "1", heads=("exact",)))
+def test_exact_needs_no_fit_and_judges_are_limited(tmp_path: Path) -> None:
+    index = build(**arguments(out=tmp_path / "lm" / "1", heads=("exact",)))
     assert (index.heads, index.default_head) == (("exact",), "exact")
     config = BuildConfig(**{**vars(CONFIG), "heldout_rows": 100})
-    asked = arguments(softmax, out=tmp_path / "lm" / "2", config=config)
+    asked = arguments(out=tmp_path / "lm" / "2", config=config)
     assert measured(build(**asked, heldout=make_contexts(700)))["heldout_rows"] == 100
 
 
-def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
+def test_a_target_is_met(tmp_path: Path) -> None:
     target = {"p1": 0.95, "p5": 0.9}
-    asked = arguments(softmax, out=tmp_path / "lm" / "1", contexts=make_contexts(4000))
+    asked = arguments(out=tmp_path / "lm" / "1", contexts=make_contexts(4000))
     index = build(**asked, target_precision=target)
     screen = measured(index)["points"][6]
     assert screen["precision"]["1"]["low"] >= target["p1"]
@@ -139,22 +134,20 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
     assert judged.coverage[5] == pytest.approx(1 - escalated)
 
 
-def test_misses_of_a_head_without_a_target_are_warned_of(
-    softmax: Softmax, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_misses_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     poor = replace(CONFIG, budget=1.0, clusters=2)
-    index = build(**arguments(softmax, out=tmp_path / "lm" / "1", config=poor))
+    index = build(**arguments(out=tmp_path / "lm" / "1", config=poor))
     point = next(p for p in measured(index)["points"] if p["head"]["name"] == "screen")
     assert point["precision"]["1"]["mean"] < 0.95
     assert "the head screen, which answers by default, finds the best id of " in caplog.text
     caplog.clear()
-    build(**arguments(softmax, out=tmp_path / "lm" / "2", heads=("exact", "certified")))
+    build(**arguments(out=tmp_path / "lm" / "2", heads=("exact", "certified")))
     assert not caplog.text
 
 
-def test_a_target_beyond_proof_is_refused_before_labels(softmax: Softmax, tmp_path: Path) -> None:
+def test_a_target_beyond_proof_is_refused_before_labels(tmp_path: Path) -> None:
     target, stages = {"p1": 0.998, "p5": 0.5}, list[str]()
-    wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", target_precision=target)
+    wanted = arguments(out=tmp_path / "models" / "lm" / "1", target_precision=target)
     wanted["progress"] = lambda stage, done, total: stages.append(stage)
     with pytest.raises(InvalidRequest, match=r"p1=0.998 with 150 held-out .* allowed: 2,703"):
         build(**wanted)
@@ -197,12 +190,10 @@ SHARED: dict[str, Callable[[Path, np.ndarray], tuple[Any, Any]]] = {  # what is 
 
 
 @pytest.mark.parametrize(("form", "stage"), list(zip(SHARED, cycle(["sketch", "write"]))))
-def test_a_matrix_that_changes_during_the_build_is_refused(
-    softmax: Softmax, tmp_path: Path, form: str, stage: str
-) -> None:
+def test_a_matrix_that_changes_is_refused(tmp_path: Path, form: str, stage: str) -> None:
     (folder := tmp_path / "input").mkdir()
-    weight, written = SHARED[form](folder, softmax.weight.copy())
-    wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", weight=weight)
+    weight, written = SHARED[form](folder, SOFTMAX.weight.copy())
+    wanted = arguments(out=tmp_path / "models" / "lm" / "1", weight=weight)
     wanted["heads"] = ("exact", "certified")
     with refused("weight", "changed while the index was built"):
         build(**wanted, progress=changing(written, stage))
@@ -211,11 +202,11 @@ def test_a_matrix_that_changes_during_the_build_is_refused(
     np.testing.assert_array_equal(index.softmax.weight, written)
 
 
-def test_a_change_that_is_undone_is_refused(softmax: Softmax, tmp_path: Path) -> None:
+def test_a_change_that_is_undone_is_refused(tmp_path: Path) -> None:
     """A sketch of numbers that are in no file would prove what is not so."""
-    weight = softmax.weight.copy()
+    weight = SOFTMAX.weight.copy()
     progress = changing(weight, "label held-out", back="sketch")
-    wanted = arguments(softmax, out=tmp_path / "lm" / "1", weight=weight, heads=("certified",))
+    wanted = arguments(out=tmp_path / "lm" / "1", weight=weight, heads=("certified",))
     with refused("weight", "numbers that changed while"):
         build(**wanted, progress=progress)
     assert not list(tmp_path.iterdir())
@@ -244,16 +235,14 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("field", "changes"), WRONG)
-def test_wrong_arguments_are_named_and_nothing_is_written(
-    softmax: Softmax, tmp_path: Path, field: str, changes: dict[str, Any]
-) -> None:
+def test_wrong_arguments_write_nothing(tmp_path: Path, field: str, changes: dict[str, Any]) -> None:
     out = tmp_path / changes.get("out", "lm/1")
     with refused(field):
-        build(**arguments(softmax, **{**changes, "out": out}))
+        build(**arguments(**{**changes, "out": out}))
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_build_left_is_swept_after_a_day(softmax: Softmax, tmp_path: Path) -> None:
+def test_what_a_killed_build_left_is_swept_after_a_day(tmp_path: Path) -> None:
     """Also beside folders that the build has yet to make."""
     stale, young = tmp_path / ".tmp-build-stale", tmp_path / ".tmp-build-young"
     for folder in (stale, young):
@@ -262,29 +251,29 @@ def test_what_a_killed_build_left_is_swept_after_a_day(softmax: Softmax, tmp_pat
     old = time.time() - 25 * 3600
     os.utime(stale, (old, old))
     with pytest.raises(InvalidRequest):
-        build(**arguments(softmax, out=tmp_path / "lm" / "1", contexts="nothing.npy"))
+        build(**arguments(out=tmp_path / "lm" / "1", contexts="nothing.npy"))
     assert [path.name for path in tmp_path.iterdir()] == [young.name]
 
 
-def test_an_existing_out_stays_and_the_bias_is_read_once(softmax: Softmax, tmp_path: Path) -> None:
+def test_an_existing_out_stays_and_the_bias_is_read_once(tmp_path: Path) -> None:
     out = tmp_path / "lm" / "1"
     out.mkdir(parents=True)
     with pytest.raises(InvalidRequest, match="exists"):
-        build(**arguments(softmax, out=out))
+        build(**arguments(out=out))
     assert not list(out.iterdir())
-    bias = softmax.bias.copy()
-    wanted = arguments(softmax, out=tmp_path / "lm" / "2", bias=bias, heads=("certified",))
+    bias = SOFTMAX.bias.copy()
+    wanted = arguments(out=tmp_path / "lm" / "2", bias=bias, heads=("certified",))
     index = build(**wanted, progress=changing(bias, "sketch"))
-    np.testing.assert_array_equal(index.softmax.bias, softmax.bias)
+    np.testing.assert_array_equal(index.softmax.bias, SOFTMAX.bias)
 
 
 @pytest.mark.parametrize("unseen", [False, True])
 def test_a_promise_without_unseen_text_is_warned_of(
-    softmax: Softmax, tmp_path: Path, caplog: pytest.LogCaptureFixture, unseen: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, unseen: bool
 ) -> None:
     heldout = make_contexts(400, seed=3) if unseen else None
     wanted = {"target_precision": {"p1": 0.8}, "heads": ("exact", "screen"), "best_effort": True}
-    build(**arguments(softmax, out=tmp_path / "lm" / "1", heldout=heldout, **wanted))
+    build(**arguments(out=tmp_path / "lm" / "1", heldout=heldout, **wanted))
     said = "no `heldout` contexts of unseen text are given. The last 150 contexts judge"
     assert (said in caplog.text) != unseen
 
@@ -313,9 +302,7 @@ def test_a_build_without_contexts(tmp_path: Path, dim: int, heads: int) -> None:
         ({"target_precision": {"p1": 0.9}}, "target_precision: got no head to search"),
     ],
 )
-def test_what_needs_contexts(
-    softmax: Softmax, tmp_path: Path, given: dict[str, Any], reason: str
-) -> None:
+def test_what_needs_contexts(tmp_path: Path, given: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        build(softmax.weight, softmax.bias, None, tmp_path / "lm" / "1", **given)
+        build(SOFTMAX.weight, SOFTMAX.bias, None, tmp_path / "lm" / "1", **given)
     assert not (tmp_path / "lm").exists()
