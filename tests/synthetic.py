@@ -133,9 +133,7 @@ def frequency_arrays(softmax: Softmax) -> Arrays:
     return {"ids": order.astype(np.int32)}
 
 
-def narrow_rotation(
-    softmax: Softmax, hidden: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
+def rotated(softmax: Softmax, hidden: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The builder's change to so many coordinates, and its stretch, for contexts like `hidden`."""
     moments = row_moments(softmax), second_moments(hidden)
     return certified.narrow_rotation(*moments, count)
@@ -207,7 +205,7 @@ def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> CertifiedHe
 
 def certified_arrays(softmax: Softmax, widths: Widths | int = STEEP) -> Arrays:
     finite = _finite(softmax)
-    rotation, _ = narrow_rotation(finite, make_hidden(64, softmax.dim), softmax.dim)
+    rotation, _ = rotated(finite, make_hidden(64, softmax.dim), softmax.dim)
     return sketch_arrays(finite, rotation, widths)
 
 

@@ -16,7 +16,7 @@ from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
-from tests.synthetic import coded_rows, narrow_rotation, sketch_head
+from tests.synthetic import coded_rows, rotated, sketch_head
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
@@ -81,7 +81,7 @@ def with_levels(softmax: Softmax, random: Generator) -> Sketched:
     match random.integers(3):
         case 0:
             spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
-            basis = narrow_rotation(softmax, spread, D)[0]
+            basis = rotated(softmax, spread, D)[0]
         case 1:
             basis = np.linalg.qr(basis)[0] * 10.0 ** random.uniform(-1, 1)
     turned = turn(softmax, square(basis))
@@ -107,7 +107,7 @@ def turning_of(softmax: Softmax, random: Generator) -> Turning:
     match random.integers(6):
         case 0:
             spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
-            return factored(*narrow_rotation(softmax, spread, P))
+            return factored(*rotated(softmax, spread, P))
         case 1:
             return factored(np.eye(D)[:P])
         case 2:

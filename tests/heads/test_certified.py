@@ -21,7 +21,7 @@ from tests.synthetic import (
     encode,
     make_hidden,
     make_softmax,
-    narrow_rotation,
+    rotated,
     sketch_arrays,
     sketch_head,
 )
@@ -35,7 +35,7 @@ def certified(
         seen = make_hidden(64, softmax.dim, seed=9)
     order = np.random.default_rng(8).permutation(softmax.vocab_size).astype(np.int32)
     count = max(1, int(share * softmax.dim))
-    turning, stretch = narrow_rotation(softmax, seen, count)
+    turning, stretch = rotated(softmax, seen, count)
     return sketch_head(softmax, sketch_arrays(softmax, turning, widths, order, stretch))
 
 
@@ -224,7 +224,7 @@ def test_levels_of_earlier_versions_are_refused_by_name(other: str) -> None:
 
 def test_many_contexts_take_the_dense_product_with_levels() -> None:
     softmax, hidden = decaying(2000, 128)
-    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, softmax.dim)[0], 32)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
     head, exact = CertifiedHead(softmax, arrays), ExactHead(softmax)
     assert head.topk(hidden[:MAX_LEVEL_ROWS], 5).scanned.max() < 2000
     for rows in (MAX_LEVEL_ROWS, MAX_LEVEL_ROWS + 1):

@@ -22,14 +22,7 @@ from logitsieve.kernels.sketch.levels import (
     MIDDLE_SCALE,
 )
 from logitsieve.utils.floats import narrowed
-from tests.synthetic import (
-    coded_rows,
-    make_hidden,
-    make_softmax,
-    matrix_of,
-    narrow_rotation,
-    sketch_arrays,
-)
+from tests.synthetic import coded_rows, make_hidden, make_softmax, matrix_of, rotated, sketch_arrays
 
 Sketch = dict[str, np.ndarray]
 V, D = 300, 90
@@ -42,7 +35,7 @@ def sketch_of(
     random = np.random.default_rng(seed)
     hidden = make_hidden(64, softmax.dim) * np.geomspace(1, 0.01, softmax.dim, dtype=np.float32)
     order = random.permutation(softmax.vocab_size).astype(np.int32)
-    turning, stretch = narrow_rotation(softmax, hidden, count or softmax.dim)
+    turning, stretch = rotated(softmax, hidden, count or softmax.dim)
     return sketch_arrays(softmax, turning, widths, order, stretch)
 
 

@@ -10,7 +10,7 @@ from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import places_of
 from logitsieve.index.split import shard_folders
 from logitsieve.index_builder.fit.certified import Widths
-from tests.synthetic import make_hidden, make_softmax, narrow_rotation, sketch_arrays, write_heads
+from tests.synthetic import make_hidden, make_softmax, rotated, sketch_arrays, write_heads
 
 V, D, SHARDS = 700, 96, 2
 SOFTMAX = make_softmax(V, D)
@@ -20,7 +20,7 @@ SOFTMAX = make_softmax(V, D)
 def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """An index whose sketch has an order of its own, so that a group's rows come apart."""
     order = np.random.default_rng(0).permutation(V).astype(np.int32)
-    rotation, stretch = narrow_rotation(SOFTMAX, make_hidden(64, D), D)
+    rotation, stretch = rotated(SOFTMAX, make_hidden(64, D), D)
     sketch = sketch_arrays(SOFTMAX, rotation, request.param, order, stretch)
     out = tmp_path / "lm" / "1"
     return write_heads(out, SOFTMAX, "certified", *GRADES, parts={"sketch": sketch})

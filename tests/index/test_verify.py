@@ -26,7 +26,7 @@ from logitsieve.index.verify import (
 from logitsieve.index_builder.fit.certified import Widths
 from tests.index.samples import forge, replace_file, rewrite, spoil_tensor, write_tiny
 from tests.refusals import unreadable
-from tests.synthetic import encode, make_hidden, make_softmax, narrow_rotation, write_heads
+from tests.synthetic import encode, make_hidden, make_softmax, rotated, write_heads
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
 
@@ -93,7 +93,7 @@ def test_a_matrix_named_wrongly_everywhere_is_refused(tiny: Path) -> None:
 
 def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     """An index of one matrix, all digests of which fit, with the sketch of another."""
-    directions, _ = narrow_rotation(sketched, make_hidden(64), sketched.dim)
+    directions, _ = rotated(sketched, make_hidden(64), sketched.dim)
     sketch = encode(sketched, directions, Widths(16, 64))
     rewrite(write_heads(out, softmax, "certified"), "sketch", sketch)
     return out

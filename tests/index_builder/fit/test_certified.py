@@ -11,13 +11,13 @@ from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.certified import Widths, fastest, fit_certified
 from logitsieve.index_builder.fit.rotated_rows import factored
 from tests.index_builder.clustered import make_inputs
-from tests.synthetic import encode, make_head, make_hidden, make_softmax, narrow_rotation
+from tests.synthetic import encode, make_head, make_hidden, make_softmax, rotated
 
 
 def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
     softmax = make_softmax(400, 24)
     hidden = (make_hidden(600, 24) * np.linspace(3, 0.1, 24)).astype(np.float32)
-    turning, _ = narrow_rotation(softmax, hidden, softmax.dim)
+    turning, _ = rotated(softmax, hidden, softmax.dim)
     rows, contexts = softmax.weight @ np.linalg.inv(turning), hidden @ turning.T
     np.testing.assert_allclose(rows @ contexts.T, softmax.weight @ hidden.T, rtol=1e-3, atol=1e-3)
     of_rows, of_contexts = (np.square(each).mean(axis=0) for each in (rows, contexts))
@@ -31,7 +31,7 @@ def test_a_narrow_rotation_leaves_little_outside(count: int) -> None:
     softmax = make_softmax(400, 24)
     scales = np.linspace(3, 0.1, 24)
     hidden = (make_hidden(600, 24) * scales).astype(np.float32)
-    turning, stretch = narrow_rotation(softmax, hidden, count)
+    turning, stretch = rotated(softmax, hidden, count)
     made = factored(turning, stretch)
     assert made.directions.shape == (count, 24)
     directions = made.directions / made.stretch.astype(np.float64)
@@ -79,7 +79,7 @@ def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None
 
 def test_rows_of_zeros_can_be_coded() -> None:
     softmax = Softmax(np.zeros((40, 8), np.float32), np.arange(40, dtype=np.float32))
-    directions, _ = narrow_rotation(softmax, make_hidden(9, 8), 8)
+    directions, _ = rotated(softmax, make_hidden(9, 8), 8)
     arrays = encode(softmax, directions, Widths(16, 64))
     assert np.isfinite(arrays["limits"]).all()
     assert CertifiedHead(softmax, arrays).topk(make_hidden(2, 8), 2).ids.tolist() == [[39, 38]] * 2

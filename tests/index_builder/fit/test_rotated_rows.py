@@ -8,12 +8,12 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit import rotated_rows
 from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turning, factored, turn
 from logitsieve.index_builder.workers import Workers
-from tests.synthetic import make_hidden, make_softmax, narrow_rotation
+from tests.synthetic import make_hidden, make_softmax, rotated
 
 
 def softmax_and_turning() -> tuple[Softmax, Turning]:
     softmax = make_softmax(vocab_size=2 * BLOCK_ROWS + 90, dim=24)
-    return softmax, factored(*narrow_rotation(softmax, make_hidden(300), 9))
+    return softmax, factored(*rotated(softmax, make_hidden(300), 9))
 
 
 def test_workers_give_the_same_bits() -> None:

@@ -22,7 +22,7 @@ from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import logits64
-from tests.synthetic import encode, make_hidden, narrow_rotation
+from tests.synthetic import encode, make_hidden, rotated
 
 
 @kernel(
@@ -107,7 +107,7 @@ def sums_by(
 
 def sketch_with(softmax: Softmax, widths: Widths, share: float) -> dict[str, np.ndarray]:
     V, D = softmax.weight.shape
-    turning, stretch = narrow_rotation(softmax, make_hidden(64, D), max(1, int(share * D)))
+    turning, stretch = rotated(softmax, make_hidden(64, D), max(1, int(share * D)))
     order = np.random.default_rng(1).permutation(V).astype(np.int32)
     return encode(softmax, turning, widths, order, stretch)
 

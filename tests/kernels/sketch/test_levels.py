@@ -12,14 +12,7 @@ from logitsieve.index.sketch_rows import solve
 from logitsieve.index_builder.fit.levels import ERRORS
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sketch.encode_query import reach_of
-from tests.synthetic import (
-    basis_of,
-    make_hidden,
-    make_softmax,
-    narrow_rotation,
-    sketch_arrays,
-    sketch_head,
-)
+from tests.synthetic import basis_of, make_hidden, make_softmax, rotated, sketch_arrays, sketch_head
 
 V, D, F = 2000, 144, 16
 
@@ -59,7 +52,7 @@ def flat(seed: int = 0, rows: int = V) -> tuple[Softmax, np.ndarray]:
 def tail_errors(seed: int) -> Float64:
     """[3, 200, B] errors of tails over the norms of both, for the rotation of that seed."""
     softmax, hidden = flat(rows=200)
-    basis, _ = narrow_rotation(softmax, hidden, D)
+    basis, _ = rotated(softmax, hidden, D)
     turned = sketch_arrays(softmax, basis, F, seed=seed)
     solver = solve(turned)
     rows = softmax.weight.astype(np.float64) @ solver.inverse
@@ -87,7 +80,7 @@ def test_errors_of_tails_have_the_law_of_a_coordinate_of_a_direction() -> None:
 
 def test_norms_of_errors_are_those_that_the_choice_of_levels_counts_on() -> None:
     softmax, hidden = flat()
-    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, D)[0], F)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden, D)[0], F)
     rows = softmax.weight.astype(np.float64) @ solve(arrays).inverse
     _, *levels = codings_of(arrays, np.arange(V), np.arange(V))
     lengths = np.linalg.norm(rows[:, F:], axis=1)
@@ -97,7 +90,7 @@ def test_norms_of_errors_are_those_that_the_choice_of_levels_counts_on() -> None
 
 def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
     softmax, hidden = flat()
-    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, D)[0], F)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden, D)[0], F)
     exact, certified = ExactHead(softmax), sketch_head(softmax, arrays)
     grades = [kind(softmax, arrays, fallback=exact) for kind in (AssuredHead, EstimatedHead)]
     tops = [head.topk(hidden, 5) for head in (certified, *grades)]
@@ -112,7 +105,7 @@ def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
 def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
     """Up to 256 rows may wait to be computed together: few of them need to be."""
     softmax, hidden = flat(rows=20_000)
-    arrays = sketch_arrays(softmax, narrow_rotation(softmax, hidden, D)[0], F)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden, D)[0], F)
     for kind, most in ((EstimatedHead, 20), (AssuredHead, 35)):
         top = kind(softmax, arrays, fallback=ExactHead(softmax)).topk(hidden, 1)
         assert top.scanned.max() <= most

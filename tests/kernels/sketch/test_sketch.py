@@ -14,7 +14,7 @@ from logitsieve.kernels.sketch.encode_query import ALL, FACTORS, FINE_ALL, MARGI
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import widen_hidden
 from tests.oracle import logits64
-from tests.synthetic import basis_of, coded_rows, encode, make_hidden, matrix_of, narrow_rotation
+from tests.synthetic import basis_of, coded_rows, encode, make_hidden, matrix_of, rotated
 
 
 @kernel("(int64, float32[::1], int32[::1], float32[:,::1], float64[::1])")
@@ -124,7 +124,7 @@ def test_no_errors_are_longer_than_the_norm_of_all(kind: str, size: tuple[int, i
     order = random.permutation(size[0]).astype(np.int32)
     tried = 0
     for count, widths in ((size[1], Widths(16, 128)), (-(-size[1] // 2), Widths(32, 64))):
-        turning, stretch = narrow_rotation(softmax, seen, count)
+        turning, stretch = rotated(softmax, seen, count)
         errors = Errors(softmax, encode(softmax, turning, widths, order, stretch))
         for attack in errors.attacks(random):
             for scale in (1e-30, 1e-3, 1.0, 30.0, 1e18):
@@ -145,7 +145,7 @@ def test_the_norm_of_all_errors_is_not_far_above_them() -> None:
     weight = (random.standard_normal((3000, 64)) * scales).astype(np.float32)
     softmax = Softmax(weight, random.standard_normal(3000).astype(np.float32))
     hidden = (random.standard_normal((40, 64)) * scales * 5).astype(np.float32)
-    turning, stretch = narrow_rotation(softmax, hidden, 64)
+    turning, stretch = rotated(softmax, hidden, 64)
     order = np.arange(3000, dtype=np.int32)
     errors = Errors(softmax, encode(softmax, turning, Widths(32, 128), order, stretch))
     numbers = [errors.of(context) for context in hidden]
