@@ -31,7 +31,6 @@ def options(**given: Any) -> GenerationOptions:
 def test_an_index_takes_over_between_two_requests(make_gguf: Make, tmp_path: Path) -> None:
     index = write_gguf_index(GgufModel(make_gguf()), tmp_path / "small" / "1")
     told: list[Any] = []
-
     names = ["dense"]
     with LlamaContext(make_gguf(), separate=True) as context, attach(context, None) as attached:
         engine = Engine(attached, waiting=2, head_name=lambda: names[0])

@@ -103,4 +103,5 @@ def test_cells_of_other_sequences_change_no_bit(make_gguf: Make, kind: str) -> N
         context.read(prompt[5:30], 2)
         assert np.array_equal(read(), alone)
         assert context.room(0) == context.positions // 3 - 300
-        assert all(1 <= count <= 3 for count in steady_sequences(context).values())
+        dense, headless = steady_sequences(context).values()
+        assert 1 <= dense <= headless <= 3  # logits may hide bits of hidden, in some steps
