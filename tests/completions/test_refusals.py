@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,7 +106,10 @@ def test_templates_that_loop_or_reach_out(make_gguf: Make, template: str) -> Non
 
 def test_a_full_queue_an_end_and_too_long_a_wait(loop: Loop, attached: LlamaAttachment) -> None:
     with serving(loop, attached, waiting=2, started=False) as (client, engine):
-        error = client.refused("/v1/completions", {"prompt": ["the"] * 3})
+        error = client.refused("/v1/completions", {"prompt": ["the"] * 1024, "n": 128})
+        assert (error["status"], error["param"]) == (400, "n")
+        engine.submit([Mock(), Mock()])
+        error = client.refused("/v1/completions", {"prompt": "the"})
         assert (error["status"], error["type"]) == (429, "rate_limit_error")
         engine.drain()
         error = client.refused("/v1/completions", {"prompt": "the"})
@@ -124,14 +128,12 @@ def ended(engine: Engine) -> bool:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_closed_client_ends_its_task(loop: Loop, attached: LlamaAttachment, stream: bool) -> None:
     with serving(loop, attached, started=False) as (client, engine):
-        body = json.dumps(
-            {"prompt": "the", "max_tokens": 200, "temperature": 0, "stream": stream}
-        ).encode()
+        asked = {"prompt": "the", "max_tokens": 200, "temperature": 0, "stream": stream}
+        body = json.dumps(asked).encode()
         host, port = client.address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
-            head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall(head.encode() + body)
+            head = "POST /v1/completions HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json"
+            connection.sendall(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             wait_until(lambda: bool(engine.waiting))
             [task] = engine.waiting
             engine.turn()

@@ -92,6 +92,7 @@ class Endpoint:
         began = monotonic()
         body = await read_json(request, MOST_JSON)
         asked = await asyncio.to_thread(read, body, self._context, self.facts.name)
+        self.engine.check(len(asked.prompts) * asked.n)  # before all of them are made
         call = Call(self, asked, began)
         self.engine.submit(call.tasks)
         if asked.stream:
@@ -150,15 +151,14 @@ class Endpoint:
 
     async def _tokenizer_info(self, request: Request) -> Response:
         gguf = self._context.gguf
-        return JSONResponse(
-            {
-                "tokenizer_class": "GGUF",
-                "bos_token": gguf.special("bos") or None,
-                "eos_token": gguf.special("eos") or None,
-                "add_bos_token": bool(self._context.begin),
-                "chat_template": gguf.chat_template,
-            }
-        )
+        facts = {
+            "tokenizer_class": "GGUF",
+            "bos_token": gguf.special("bos") or None,
+            "eos_token": gguf.special("eos") or None,
+            "add_bos_token": bool(self._context.begin),
+            "chat_template": gguf.chat_template,
+        }
+        return JSONResponse(facts)
 
     async def _scrape(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -192,14 +192,8 @@ class Call:
             text = speller.text(task.prompt) if text is None else text
             choices.append(Choice(index, task, speller, text if asked.echo else "", scores))
         facts, kind = endpoint.facts, "chatcmpl" if asked.chat else "cmpl"
-        self._answer = Answer(
-            asked,
-            f"{kind}-{secrets.token_hex(12)}",
-            facts.name,
-            int(time()),
-            facts.index_hash(),
-            choices,
-        )
+        name = f"{kind}-{secrets.token_hex(12)}"
+        self._answer = Answer(asked, name, facts.name, int(time()), facts.index_hash(), choices)
 
     def _task(self, asked: Asked, place: int, choice: int) -> Task:
         drawing = asked.options.drawing(asked.n)  # so equal seeds draw equal texts
@@ -225,7 +219,7 @@ class Call:
     async def whole(self) -> dict[str, Any]:
         async for _ in self._texts():
             pass
-        return self._answer.whole(self._timings())
+        return self._answer.whole({"seconds": monotonic() - self._began})
 
     async def events(self) -> AsyncIterator[str]:
         """Yield server-sent events, perhaps an error as the last."""
@@ -238,7 +232,7 @@ class Call:
                 if text or choice.finish or choice.logprobs:
                     yield _event(answer.chunk(choice, text))
             if answer.asked.include_usage:
-                yield _event(answer.last(self._timings()))
+                yield _event(answer.last({"seconds": monotonic() - self._began}))
         except Exception as error:
             yield _event(error_object(error)[1])
         else:
@@ -256,9 +250,6 @@ class Call:
             yield choice, choice.add(news)
             left -= bool(news.finish)
         self._endpoint.metrics.seconds.observe(monotonic() - self._began)
-
-    def _timings(self) -> dict[str, float]:
-        return {"seconds": monotonic() - self._began}
 
 
 def _event(value: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InternalError,
+    InvalidRequest,
     LogitsieveError,
     Overloaded,
     Unavailable,
@@ -118,15 +119,22 @@ class Engine:
         self._thread.start()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue all tasks; Overloaded if too many wait, Unavailable while draining."""
+        """Queue all tasks; raises like `check`."""
         with self._news:
-            if self._draining or self._closing:
-                raise Unavailable("the server is stopping")
-            if len(self.waiting) + len(tasks) > self._most_waiting:
-                waiting = f"{len(self.waiting)} of {self._most_waiting} prompts are waiting"
-                raise Overloaded(waiting, RETRY_S)
+            self.check(len(tasks))
             self.waiting.extend(tasks)
             self._news.notify()
+
+    def check(self, count: int) -> None:
+        """Unavailable while draining; refuse `count` tasks that cannot wait, now or ever."""
+        if self._draining or self._closing:
+            raise Unavailable("the server is stopping")
+        if count > self._most_waiting:
+            allowed = f"at most {self._most_waiting}, as many as may wait"
+            raise InvalidRequest("n", f"{count} prompts times n", allowed)
+        if len(self.waiting) + count > self._most_waiting:
+            waiting = f"{len(self.waiting)} of {self._most_waiting} prompts are waiting"
+            raise Overloaded(waiting, RETRY_S)
 
     def cancel(self, tasks: Sequence[Task]) -> None:
         with self._news:
