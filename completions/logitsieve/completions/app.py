@@ -145,9 +145,9 @@ class Endpoint:
         ids, vocab_size = given.get("tokens"), self._context.gguf.vocab_size
         if not isinstance(ids, list):
             raise InvalidRequest("tokens", f"{ids!r:.80}", "a list of token ids")
-        for token in ids:
-            fields.integer(0, vocab_size - 1)("tokens", token)
-        return JSONResponse({"prompt": self.speller.text(ids)})
+        checked = partial(fields.integer(0, vocab_size - 1), "tokens")
+        text = await asyncio.to_thread(lambda: self.speller.text(list(map(checked, ids))))
+        return JSONResponse({"prompt": text})
 
     async def _tokenizer_info(self, request: Request) -> Response:
         gguf = self._context.gguf
