@@ -64,9 +64,8 @@ def test_biases_and_penalties(client: Client, attached: LlamaAttachment) -> None
     [going] = attached.context.tokenize(" go", begin=False)[-1:]
     forced = client.completion(logit_bias={str(going): 100}, **options)["choices"][0]
     assert len(set(forced["logprobs"]["tokens"])) == 1
-    ended = client.completion(logit_bias={str(END): 1000}, **options)
-    assert ended["choices"][0]["finish_reason"] == "stop"
-    assert ended["choices"][0]["text"] == ""
+    [ended] = client.completion(logit_bias={str(END): 1000}, **options)["choices"]
+    assert (ended["finish_reason"], ended["text"]) == ("stop", "")
     fresh = client.completion(logit_bias={str(going): 30}, frequency_penalty=60, **options)
     assert fresh["choices"][0]["logprobs"]["tokens"].count(" go") <= 2
     same = client.completion(repetition_penalty=1.0, **options)["choices"][0]
@@ -138,14 +137,10 @@ def test_models_health_and_metrics(client: Client) -> None:
 def test_the_official_client(client: Client) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed: pip install '.[dev]'")
     with openai.OpenAI(base_url=f"{client.address}/v1", api_key="none", max_retries=0) as official:
-        made = official.completions.create(
-            model=NAME, prompt=PROMPT, echo=True, logprobs=2, max_tokens=2, temperature=0
-        )
-        same = client.completion(prompt=PROMPT, echo=True, logprobs=2, max_tokens=2, temperature=0)
-        assert (
-            made.choices[0].logprobs.token_logprobs
-            == same["choices"][0]["logprobs"]["token_logprobs"]
-        )
+        asked: Any = {"prompt": PROMPT, "echo": True, "logprobs": 2, "max_tokens": 2}
+        [made] = official.completions.create(model=NAME, temperature=0, **asked).choices
+        [same] = client.completion(temperature=0, **asked)["choices"]
+        assert made.logprobs.token_logprobs == same["logprobs"]["token_logprobs"]
         chat = {"model": NAME, "messages": CHAT, "max_tokens": 5, "temperature": 0}
         whole = official.chat.completions.create(**chat).choices[0].message.content
         stream = official.chat.completions.create(stream=True, **chat)

@@ -147,9 +147,7 @@ class Answer:
 
     def whole(self, timings: dict[str, float]) -> dict[str, Any]:
         kind = "chat.completion" if self.asked.chat else "text_completion"
-        choices = [self._whole(choice) for choice in self.choices]
-        extra = {"usage": self.usage(), "logitsieve": self.truth(timings)}
-        return self._around(kind, choices) | extra
+        return self._around(kind, list(map(self._whole, self.choices))) | self.facts(timings)
 
     def chunk(self, choice: Choice, text: str, *, first: bool = False) -> dict[str, Any]:
         """Return a choice's news as an event of a stream."""
@@ -165,17 +163,17 @@ class Answer:
 
     def last(self, timings: dict[str, float]) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
-        extra = {"usage": self.usage(), "logitsieve": self.truth(timings)}
-        return self._around(kind, []) | extra
+        return self._around(kind, []) | self.facts(timings)
 
     def usage(self) -> dict[str, int]:
         prompt = sum(map(len, self.asked.prompts))
         made = sum(choice.made for choice in self.choices)
         return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
-    def truth(self, timings: dict[str, float]) -> dict[str, Any]:
+    def facts(self, timings: dict[str, float]) -> dict[str, Any]:
         choices = [choice.truth() for choice in self.choices]
-        return {"index": self.index_hash, "choices": choices, "timings": timings}
+        truth = {"index": self.index_hash, "choices": choices, "timings": timings}
+        return {"usage": self.usage(), "logitsieve": truth}
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
         one: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish}

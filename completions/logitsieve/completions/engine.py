@@ -30,7 +30,7 @@ from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.client.llamacpp_ahead import Ahead, Drafter
-from logitsieve.client.llamacpp_heads import OutputHead, Scores
+from logitsieve.client.llamacpp_heads import Chosen, OutputHead, Scores
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
 from logitsieve.llamacpp import LlamaContext
 
@@ -273,9 +273,7 @@ class Engine:
             answers = self._scored(of, rows[asked], [ids[place] for place in asked])
             for place, one in zip(asked, answers, strict=True):
                 scored[place] = one
-        costs = zip(chosen.scanned.tolist(), chosen.exact.tolist(), strict=True)
-        for task, (scanned, exact) in zip(tasks, costs, strict=True):
-            self._count(task, scanned, exact)
+        self._count(tasks, chosen)
         self.tokens += len(tasks)
         for task, token, one in zip(tasks, ids, scored, strict=True):
             self._tell(task, token, one)
@@ -298,17 +296,17 @@ class Engine:
     def _scored(self, tasks: list[Task], rows: Float32, ids: Sequence[int]) -> list[Scored]:
         most = min(tasks[0].logprobs or 0, self.context.gguf.vocab_size)
         scores = self._head.scores(rows, ids, most)
-        costs = zip(scores.scanned.tolist(), scores.exact.tolist(), strict=True)
-        for task, (scanned, exact) in zip(tasks, costs, strict=True):
-            self._count(task, scanned, exact)
+        self._count(tasks, scores)
         return list(_each(scores, ids))
 
-    def _count(self, task: Task, scanned: int, exact: bool) -> None:
-        task.scanned += scanned
-        task.chosen += 1
-        task.proven += exact
-        task.heads.add(self._head_name())
-        self.scanned += scanned
+    def _count(self, tasks: list[Task], found: Chosen | Scores) -> None:
+        costs = zip(tasks, found.scanned.tolist(), found.exact.tolist(), strict=True)
+        for task, scanned, exact in costs:
+            task.scanned += scanned
+            task.chosen += 1
+            task.proven += exact
+            task.heads.add(self._head_name())
+            self.scanned += scanned
 
 
 def _made(task: Task) -> Continuation:
