@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from inspect import isawaitable
 from threading import Barrier, Event
+from time import sleep
 from typing import Any, Self
 
 import grpc
@@ -35,17 +36,12 @@ Script = Callable[[Iterator[pb.DecodeRequest], Any], Iterator[pb.DecodeResponse]
 
 def answered(request: pb.DecodeRequest) -> pb.DecodeResponse:
     """A reply whose only id is the k that was asked for."""
-    flag = put(pb.Tensor(), np.zeros(1, np.bool_))
-    return pb.DecodeResponse(
-        id=request.id,
-        top_k=pb.TopKResponse(
-            ids=put(pb.Tensor(), np.array([[request.top_k.k]], np.int32)),
-            logits=put(pb.Tensor(), np.zeros((1, 1), np.float32)),
-            answer=pb.Answer(
-                exact=flag, fallback=flag, scanned=put(pb.Tensor(), np.zeros(1, np.int32))
-            ),
-        ),
-    )
+    flag, scanned = (put(pb.Tensor(), np.zeros(1, kind)) for kind in (np.bool_, np.int32))
+    answer = pb.Answer(exact=flag, fallback=flag, scanned=scanned)
+    ids = put(pb.Tensor(), np.array([[request.top_k.k]], np.int32))
+    logits = put(pb.Tensor(), np.zeros((1, 1), np.float32))
+    top_k = pb.TopKResponse(ids=ids, logits=logits, answer=answer)
+    return pb.DecodeResponse(id=request.id, top_k=top_k)
 
 
 def serving(script: Script | None) -> AbstractContextManager[str]:
@@ -207,16 +203,24 @@ def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later(scripted: Scri
             stream.topk(ROW, 1)
 
 
-def test_a_server_that_ends_the_stream_without_a_word(scripted: Scripted) -> None:
-    def ending(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
-        next(requests)
-        return
-        yield
+def test_a_server_that_ends_the_stream_without_a_word(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers that still wait for room hear of it, too."""
+    monkeypatch.setattr("logitsieve.client.stream.OUTBOX", 1)
+    wide, go = np.zeros((1, 1 << 20), np.float32), Event()  # more than a server takes unread
 
-    with scripted(ending) as client, client.stream() as stream:
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="the server closed it"):
-                stream.topk(ROW, 1)
+    def ending(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        go.wait(WAIT_S)
+        return iter(())
+
+    with scripted(ending) as client, client.stream() as stream, ThreadPoolExecutor(9) as pool:
+        calls = [pool.submit(stream.topk, wide, 1) for _ in range(9)]
+        while len(vars(stream).get("of", stream)._pending._waiting) < len(calls):
+            sleep(0.01)
+        go.set()
+        calls.append(pool.submit(stream.topk, ROW, 1))
+        assert all(isinstance(call.exception(WAIT_S / 4), Unavailable) for call in calls)
 
 
 def test_no_server_and_one_without_streams(scripted: Scripted) -> None:

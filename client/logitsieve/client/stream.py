@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
 from itertools import count
 from math import ceil
 from queue import Empty, Full, Queue, SimpleQueue
@@ -149,8 +148,10 @@ class DecodeStream(Closing, RemoteDecoder):
         self._send_no_more()
 
     def _send_no_more(self) -> None:
-        with suppress(Full):  # then another message tells gRPC that the call is over
-            self._outbox.put_nowait(None)
+        with self._outbox.not_full:  # who waits for room hears of the end
+            self._outbox.maxsize = 1 << 31
+            self._outbox.not_full.notify_all()
+        self._outbox.put(None)
 
 
 class AsyncDecodeStream(AsyncRemoteDecoder):
@@ -198,6 +199,9 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
             self._pending.end("the server closed it")
         finally:
             self._pending.end("closed")  # unless a reason is known
+            while self._outbox.full():  # who waits for room hears of the end
+                self._outbox.get_nowait()
+                await asyncio.sleep(0)
 
 
 def _settle(mailbox: asyncio.Future[Any], reply: Any) -> None:
