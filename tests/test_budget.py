@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 296,
     "lines of source": 41_847,
     "lines of core/": 18_146,
-    "lines of tests/": 41_998,
+    "lines of tests/": 41_991,
     "lines of benchmarks/": 7_739,
 }
 LONGEST = 70  # lines of a function of the source

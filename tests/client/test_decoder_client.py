@@ -13,7 +13,7 @@ from logitsieve.server import create_server
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.refusals import refused
 from tests.server.running import WAIT_S, config_for, write_model
-from tests.server.test_congruence import assert_same
+from tests.server.test_congruence import ASKS, assert_same
 from tests.synthetic import make_hidden
 
 
@@ -35,27 +35,21 @@ def test_a_keepalive_that_servers_would_not_take(keepalive_s: float) -> None:
 
 
 HIDDEN = make_hidden(4)
-ASKS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    ("topk", (HIDDEN, 3), {"head": "screen", "knobs": {"probes": 2}, "normalizer": "exact"}),
-    ("score", (HIDDEN, [1, 2, 3, 4]), {}),
-    ("sample", (HIDDEN, 2), {"seeds": 5, "temperature": 0.5}),
-    ("beam_step", (HIDDEN,), {"beams_in": 2, "beams_out": 3}),
-]
+OPTIONS = {"head": "screen", "knobs": {"probes": 2}, "normalizer": "exact"}
 
 
 async def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path)
     local = LocalDecoder(open_index(tmp_path / "demo" / "1", kernel_cache=kernel_cache))
 
+    asks: list[Any] = list(ASKS.values())
     server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
     await server.start()
     address = f"127.0.0.1:{server.port}"
     async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:
-        asked = [getattr(client, name)(*args, **more) for name, args, more in ASKS]
-        replies = await asyncio.gather(*asked)
+        replies = await asyncio.gather(*(ask(client, HIDDEN, **OPTIONS) for ask in asks))
         async with client.stream() as stream:
-            on_stream = [getattr(stream, name)(*args, **more) for name, args, more in ASKS]
-            replies += await asyncio.gather(*on_stream)
+            replies += await asyncio.gather(*(ask(stream, HIDDEN, **OPTIONS) for ask in asks))
         assert [model.name for model in await client.models()] == ["demo"]
         assert (await client.model("demo")).vocab_size == 300
         with pytest.raises(ModelNotFound):
@@ -63,5 +57,5 @@ async def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> N
         with refused("k"):
             await client.topk(HIDDEN, 301)
     await server.stop()
-    for (name, args, more), reply in zip(ASKS * 2, replies, strict=True):
-        assert_same(reply, getattr(local, name)(*args, **more))
+    for ask, reply in zip(2 * asks, replies, strict=True):
+        assert_same(reply, ask(local, HIDDEN, **OPTIONS))
