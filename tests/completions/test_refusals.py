@@ -50,12 +50,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
 CHATS: dict[str, dict[str, Any]] = {
     "messages": {},
     "messages ": {"messages": "hello"},
+    "messages  ": {"messages": [{"role": "user", "content": "\ud800"}]},
     "messages[0]": {"messages": ["hello"]},
     "messages[0].role": {"messages": [{"content": "hello"}]},
     "messages[0].content": {"messages": [{"role": "user", "content": 5}]},
-    "messages[0].content[0]": {
-        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]
-    },
+    "messages[0].content[0]": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
     "top_logprobs": {"messages": [{"role": "user", "content": "go"}], "top_logprobs": 2},
     "tools": {"messages": [{"role": "user", "content": "go"}], "tools": []},
 }

@@ -212,7 +212,7 @@ def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
         given["max_tokens"] = given["max_completion_tokens"]
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise InvalidRequest("top_logprobs", given["top_logprobs"], "nothing without logprobs")
-    prompt = context.tokenize(render_chat(context, given["messages"]))
+    prompt = _tokens(context, render_chat(context, given["messages"]), "messages")
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     return _asked(given, context, [prompt], [None], None, logprobs, None)
 
@@ -290,10 +290,10 @@ def _prompts(value: Any) -> Sequence[str | list[int]]:
     raise InvalidRequest("prompt", f"{value!r:.80}", allowed)
 
 
-def _tokens(context: LlamaContext, prompt: str | list[int]) -> list[int]:
+def _tokens(context: LlamaContext, prompt: str | list[int], field: str = "prompt") -> list[int]:
     if isinstance(prompt, list):
         return [whole("prompt", token, 0, context.gguf.vocab_size - 1) for token in prompt]
     try:
         return context.tokenize(prompt)
     except InvalidRequest as error:
-        raise InvalidRequest("prompt", error.got, error.allowed) from error
+        raise InvalidRequest(field, error.got, error.allowed) from error
