@@ -39,7 +39,7 @@ class DenseDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_hidden(hidden, self.weight.shape[1])
 
-    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Any:
+    def engine_for(self, target: Target, rows: int, k: int, **_: bool) -> Any:
         asked = {name: value for name, value in target.items() if name in Target.__annotations__}
         return DenseEngine(self, cast("Target", asked))
 

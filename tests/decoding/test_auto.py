@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.keywords import Target
 from logitsieve.api.results import Answer
@@ -210,6 +211,24 @@ def test_draws_are_proven_unless_a_head_or_a_precision_is_named(
     answer = decoder.sample(make_hidden(3), seeds=1, **options).answer
     assert answer.head == head
     assert answer.exact.all() == (head in ("certified", "exact"))
+
+
+@pytest.mark.parametrize(
+    ("options", "head"),
+    [
+        ({}, "exact"),
+        ({"head": "AUTO", "normalizer": "exact"}, "exact"),
+        ({"min_precision": 0.5}, "exact"),
+        ({"normalizer": "candidates"}, "screen"),
+        ({"head": "screen"}, "screen"),
+        ({"constraints": Constraints(banned=[0])}, "screen"),
+    ],
+)
+def test_steps_over_all_ids_by_an_exact_log_z_take_its_pass_over_w(
+    tmp_path: Path, kernel_cache: Path, options: dict[str, Any], head: str
+) -> None:
+    decoder, hidden = opened(tmp_path, kernel_cache), make_hidden(1)
+    assert decoder.beam_step(hidden, beams_in=1, beams_out=1, **options).answer.head == head
 
 
 @pytest.mark.parametrize("rows", [1, 64])

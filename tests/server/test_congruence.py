@@ -167,6 +167,14 @@ def test_draws_are_proven_without_a_head(remote: Decoder, whole: LocalDecoder) -
         assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
 
 
+def test_steps_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    for sets, heads in ((None, ["exact"]), (Constraints(banned=[1]), [*whole.index.heads])):
+        reply = remote.beam_step(hidden, beams_in=5, beams_out=3, model="other", constraints=sets)
+        assert reply.answer.head in heads
+        assert_same(reply, whole.beam_step(hidden, beams_in=5, beams_out=3, constraints=sets))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_dtypes(remote: Decoder, local: LocalDecoder, ask: Ask, dtype: Any) -> None:

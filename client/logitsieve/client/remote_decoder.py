@@ -162,7 +162,7 @@ class RemoteDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_wire(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, **_: bool) -> Answering:
         """See `Decoder`."""
         return _RemoteEngine(self._reply, target)
 

@@ -65,8 +65,10 @@ class Decoder(ABC):
         """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
 
     @abstractmethod
-    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
-        """Return the engine for `k` ids, or for draws, of each of `rows` rows."""
+    def engine_for(
+        self, target: Target, rows: int, k: int, *, draws: bool = False, steps: bool = False
+    ) -> Answering:
+        """Return the engine for `k` ids a row, for draws, or for beam steps over all V."""
 
     @shows_keywords(Target)
     def topk(
@@ -156,4 +158,5 @@ class Decoder(ABC):
         hidden = self._rows(hidden)
         ready = beams(len(hidden), scores, beams_in, beams_out, options)
         k = min(ready.beams_out, self._most_ids)
-        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
+        engine = self.engine_for(options, len(hidden), k, steps=constraints is None)
+        return engine.beam_step(hidden, ready, constraints)

@@ -11,6 +11,7 @@ from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.api.keywords import KnobValues, PointRequest
+from logitsieve.decoding.normalizers import EXACT
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads import HEADS
@@ -146,6 +147,16 @@ def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> 
         return request
     head = auto.drawing_head or ("certified" if "certified" in heads else "exact")
     return request._replace(automatic=False, head=head)
+
+
+def proving_steps(request: PointRequest) -> PointRequest:
+    """Name `exact` in a request for beam steps that leaves the choice to AUTO.
+
+    Its pass over W for log Z finds the best ids of all V too.
+    """
+    if not request.automatic or request.normalizer not in ("", EXACT.name):
+        return request
+    return request._replace(automatic=False, head="exact")
 
 
 def answers_on(index: Index) -> str:

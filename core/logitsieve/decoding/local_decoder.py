@@ -11,7 +11,7 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
 from logitsieve.api.keywords import KnobValues, Target, point_request
 from logitsieve.api.results import ArrayLike, Float32
-from logitsieve.decoding.auto import Auto, proving_draws, read_auto
+from logitsieve.decoding.auto import Auto, proving_draws, proving_steps, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
@@ -57,10 +57,12 @@ class LocalDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return self._engine.rows(self.index, hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:
+    def engine_for(
+        self, target: Target, rows: int, k: int, *, draws: bool = False, steps: bool = False
+    ) -> Engine:
         """See `Decoder`."""
         auto = self.auto
-        if not target and not draws:  # a faster way to the same
+        if not (target or draws or steps):  # a faster way to the same
             engine = self._chosen(auto.batch(rows), 0, None, "", inf)
             if rows <= MANY_ROWS:
                 self._usual[rows] = engine
@@ -70,6 +72,8 @@ class LocalDecoder(Decoder):
         request = point_request(target)
         if draws:
             request = proving_draws(request, self.index.heads, auto)
+        elif steps:
+            request = proving_steps(request)
         if not request.automatic:
             engine = self.engine(request.head, request.knobs, request.normalizer, request.width)
             if not draws and [*target] == ["head"]:

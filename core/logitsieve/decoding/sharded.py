@@ -82,7 +82,7 @@ class ShardedDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return as_hidden(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, **_: bool) -> Answering:
         """See `Decoder`."""
         return ShardedEngine(self, target)
 

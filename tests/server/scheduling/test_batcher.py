@@ -45,7 +45,7 @@ def waiting(
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
     asked = PreparedRequest(
         len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k),
-        hidden if independent else None, **{"together": together} if together > 1 else {},
+        hidden if independent else None, together,
     )  # fmt: skip
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.auto import proving_draws
+from logitsieve.decoding.auto import proving_draws, proving_steps
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
@@ -61,6 +61,8 @@ class DecoderService:
             expect(call.size + prepared.reply_bytes)
             if prepared.draws:
                 asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)
+            elif prepared.steps:
+                asked = proving_steps(asked)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,

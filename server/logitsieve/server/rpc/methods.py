@@ -120,7 +120,8 @@ def read_beam_step(
         return point.beam_step(ready, all_._replace(**some), sets)
 
     k, together = min(beams_out, index.vocab_size), max(1, min(request.beams_in, len(hidden)))
-    return PreparedRequest(len(hidden), k, edited, 0, compute, together=together)
+    steps = constraints is None
+    return PreparedRequest(len(hidden), k, edited, 0, compute, together=together, steps=steps)
 
 
 METHODS: dict[str, Method] = {

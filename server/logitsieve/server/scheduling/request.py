@@ -79,6 +79,7 @@ class PreparedRequest(NamedTuple):
     compute: Callable[[Point, slice], Reply]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
     together: int = 1  # rows that are not parted: a group of beams
+    steps: bool = False  # beam steps over all V
 
     @property
     def reply_bytes(self) -> int:
