@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 296,
-    "lines of source": 41_847,
-    "lines of core/": 18_146,
-    "lines of tests/": 41_991,
+    "lines of source": 41_865,
+    "lines of core/": 18_157,
+    "lines of tests/": 42_019,
     "lines of benchmarks/": 7_739,
 }
 LONGEST = 70  # lines of a function of the source

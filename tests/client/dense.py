@@ -8,7 +8,7 @@ import torch
 from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import OverAll, Target
 from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
@@ -39,7 +39,7 @@ class DenseDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_hidden(hidden, self.weight.shape[1])
 
-    def engine_for(self, target: Target, rows: int, k: int, **_: bool) -> Any:
+    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Any:
         asked = {name: value for name, value in target.items() if name in Target.__annotations__}
         return DenseEngine(self, cast("Target", asked))
 

@@ -83,6 +83,7 @@ def test_bodies_that_are_no_json_objects(client: Client) -> None:
     assert client.get("/other")[0] == 404
     assert client.refused("/detokenize", {"tokens": [560]})["param"] == "tokens"
     assert client.refused("/tokenize", {})["param"] == "prompt"
+    assert client.refused("/tokenize", {"prompt": "\ud800"})["param"] == "prompt"
     assert client.get("/v1/models", Host="evil.example")[0] == 403
     assert client.completion(prompt=P, max_tokens=1, stop=None, logprobs=None)["choices"]
 

@@ -41,6 +41,7 @@ from tests.server.running import write_whole
 told(lambda: write_whole(folder, "demo"))
 """
 BUILD = """
+import torch
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.kernels.compile import use_cache
 from tests.synthetic import make_hidden, make_softmax

@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Answering, Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import NORMALIZER_CODES, Target, point_request
+from logitsieve.api.keywords import NORMALIZER_CODES, OverAll, Target, point_request
 from logitsieve.api.requests import Beams, Sampling, whole
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike, RowRange
 from logitsieve.client.connection import AsyncClosing
@@ -162,7 +162,7 @@ class RemoteDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_wire(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, **_: bool) -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Answering:
         """See `Decoder`."""
         return _RemoteEngine(self._reply, target)
 

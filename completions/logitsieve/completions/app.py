@@ -126,15 +126,15 @@ class Endpoint:
         given = fields.checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
         if ("prompt" in given) == ("messages" in given):
             raise InvalidRequest("prompt", "nothing or both", "one of prompt and messages")
-        begin = given.get("add_special_tokens", True)
+        begin = bool(given.get("add_special_tokens", True))
 
         def work() -> list[int]:
-            text = given.get("prompt")
-            if text is None:
-                text = render_chat(self._context, given["messages"])
-            return (
-                self._context.tokenize(text, begin=begin) if text else self._context.begin * begin
-            )
+            [field] = given.keys() & {"prompt", "messages"}
+            chat = field == "messages"
+            text = render_chat(self._context, given[field]) if chat else given[field]
+            if not text:
+                return self._context.begin * begin
+            return fields.tokens(self._context, text, field, begin=begin)
 
         tokens = await asyncio.to_thread(work)
         longest = self._described()["max_model_len"]

@@ -197,7 +197,7 @@ def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Ask
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
         raise InvalidRequest("best_of", given["best_of"], "n: it is not supported")
     asked = _prompts(given["prompt"])
-    prompts = [_tokens(context, one) for one in asked]
+    prompts = [tokens(context, one) for one in asked]
     texts = [one if isinstance(one, str) else None for one in asked]
     echo, logprobs = given.get("echo", False), given.get("logprobs")
     return _asked(given, context, prompts, texts, echo, logprobs, DEFAULT_TOKENS)
@@ -212,7 +212,7 @@ def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
         given["max_tokens"] = given["max_completion_tokens"]
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise InvalidRequest("top_logprobs", given["top_logprobs"], "nothing without logprobs")
-    prompt = _tokens(context, render_chat(context, given["messages"]), "messages")
+    prompt = tokens(context, render_chat(context, given["messages"]), "messages")
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     return _asked(given, context, [prompt], [None], None, logprobs, None)
 
@@ -290,10 +290,13 @@ def _prompts(value: Any) -> Sequence[str | list[int]]:
     raise InvalidRequest("prompt", f"{value!r:.80}", allowed)
 
 
-def _tokens(context: LlamaContext, prompt: str | list[int], field: str = "prompt") -> list[int]:
+def tokens(
+    context: LlamaContext, prompt: str | list[int], field: str = "prompt", *, begin: bool = True
+) -> list[int]:
+    """Return the ids of a prompt; InvalidRequest names `field`."""
     if isinstance(prompt, list):
         return [whole("prompt", token, 0, context.gguf.vocab_size - 1) for token in prompt]
     try:
-        return context.tokenize(prompt)
+        return context.tokenize(prompt, begin=begin)
     except InvalidRequest as error:
         raise InvalidRequest(field, error.got, error.allowed) from error

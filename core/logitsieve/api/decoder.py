@@ -12,6 +12,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.keywords import (
     BeamOptions,
+    OverAll,
     SampleOptions,
     Target,
     check_keywords,
@@ -65,10 +66,8 @@ class Decoder(ABC):
         """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
 
     @abstractmethod
-    def engine_for(
-        self, target: Target, rows: int, k: int, *, draws: bool = False, steps: bool = False
-    ) -> Answering:
-        """Return the engine for `k` ids a row, for draws, or for beam steps over all V."""
+    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Answering:
+        """Return the engine for `k` ids of each of `rows` rows."""
 
     @shows_keywords(Target)
     def topk(
@@ -132,7 +131,7 @@ class Decoder(ABC):
         """
         hidden = self._rows(hidden)
         ready = sampling(len(hidden), samples, options)
-        engine = self.engine_for(options, len(hidden), 1, draws=True)
+        engine = self.engine_for(options, len(hidden), 1, "draws")
         return engine.sample(hidden, ready, constraints)
 
     @shows_keywords(BeamOptions)
@@ -158,5 +157,5 @@ class Decoder(ABC):
         hidden = self._rows(hidden)
         ready = beams(len(hidden), scores, beams_in, beams_out, options)
         k = min(ready.beams_out, self._most_ids)
-        engine = self.engine_for(options, len(hidden), k, steps=constraints is None)
+        engine = self.engine_for(options, len(hidden), k, "steps" if constraints is None else "")
         return engine.beam_step(hidden, ready, constraints)

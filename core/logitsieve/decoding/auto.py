@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.api.keywords import KnobValues, PointRequest
+from logitsieve.api.keywords import KnobValues, OverAll, PointRequest
 from logitsieve.decoding.normalizers import EXACT
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
@@ -141,22 +141,21 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     )
 
 
-def proving_draws(request: PointRequest, heads: Collection[str], auto: Auto) -> PointRequest:
-    """Name a proving head in a request for draws that leaves the choice to AUTO."""
-    if not request.automatic or request.precision is not None:
-        return request
-    head = auto.drawing_head or ("certified" if "certified" in heads else "exact")
-    return request._replace(automatic=False, head=head)
+def proving(
+    request: PointRequest, over: OverAll, heads: Collection[str], auto: Auto
+) -> PointRequest:
+    """Name a proving head in a request over all V that leaves the choice to AUTO.
 
-
-def proving_steps(request: PointRequest) -> PointRequest:
-    """Name `exact` in a request for beam steps that leaves the choice to AUTO.
-
-    Its pass over W for log Z finds the best ids of all V too.
+    The pass over W for the exact log Z of beam steps finds the best ids too.
     """
-    if not request.automatic or request.normalizer not in ("", EXACT.name):
+    head = ""
+    if over == "steps" and request.normalizer in ("", EXACT.name):
+        head = EXACT.name
+    elif over == "draws" and request.precision is None:
+        head = auto.drawing_head or ("certified" if "certified" in heads else EXACT.name)
+    if not head or not request.automatic:
         return request
-    return request._replace(automatic=False, head="exact")
+    return request._replace(automatic=False, head=head)
 
 
 def answers_on(index: Index) -> str:

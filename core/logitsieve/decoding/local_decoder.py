@@ -9,9 +9,9 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
-from logitsieve.api.keywords import KnobValues, Target, point_request
+from logitsieve.api.keywords import KnobValues, OverAll, Target, point_request
 from logitsieve.api.results import ArrayLike, Float32
-from logitsieve.decoding.auto import Auto, proving_draws, proving_steps, read_auto
+from logitsieve.decoding.auto import Auto, proving, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
@@ -57,26 +57,20 @@ class LocalDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return self._engine.rows(self.index, hidden)
 
-    def engine_for(
-        self, target: Target, rows: int, k: int, *, draws: bool = False, steps: bool = False
-    ) -> Engine:
+    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Engine:
         """See `Decoder`."""
         auto = self.auto
-        if not (target or draws or steps):  # a faster way to the same
+        if not target and not over:  # a faster way to the same
             engine = self._chosen(auto.batch(rows), 0, None, "", inf)
             if rows <= MANY_ROWS:
                 self._usual[rows] = engine
             return engine
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        request = point_request(target)
-        if draws:
-            request = proving_draws(request, self.index.heads, auto)
-        elif steps:
-            request = proving_steps(request)
+        request = proving(point_request(target), over, self.index.heads, auto)
         if not request.automatic:
             engine = self.engine(request.head, request.knobs, request.normalizer, request.width)
-            if not draws and [*target] == ["head"]:
+            if not over and [*target] == ["head"]:
                 self._usual[request.head] = engine
             return engine
         k_class = auto.k_class(k, request.precision)

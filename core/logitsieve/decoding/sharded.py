@@ -18,7 +18,7 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import OverAll, Target
 from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
@@ -82,7 +82,7 @@ class ShardedDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return as_hidden(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, **_: bool) -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Answering:
         """See `Decoder`."""
         return ShardedEngine(self, target)
 

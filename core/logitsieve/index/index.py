@@ -147,7 +147,7 @@ def open_index(
     if verify not in ("full", "sizes"):
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
     if type(threads) is not int or threads < 1:
-        raise InvalidRequest("threads", threads, "an integer >= 1")
+        raise InvalidRequest("threads", repr(threads), "an integer >= 1")
     use_cache(kernel_cache)
     contents = read_contents(path)
     if verify == "full":

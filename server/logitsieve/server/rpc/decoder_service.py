@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.auto import proving_draws, proving_steps
+from logitsieve.decoding.auto import proving
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
@@ -59,10 +59,8 @@ class DecoderService:
             asked = to_point_request(target, method.normalizer)
             del request, target  # their bytes have been copied
             expect(call.size + prepared.reply_bytes)
-            if prepared.draws:
-                asked = proving_draws(asked, served.decoder.index.heads, served.decoder.auto)
-            elif prepared.steps:
-                asked = proving_steps(asked)
+            decoder = served.decoder
+            asked = proving(asked, prepared.over, decoder.index.heads, decoder.auto)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,

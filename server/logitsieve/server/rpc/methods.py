@@ -11,7 +11,7 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import BeamOptions, SampleOptions
+from logitsieve.api.keywords import BeamOptions, OverAll, SampleOptions
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import Float32
 from logitsieve.decoding.normalizers import STEPPING
@@ -91,7 +91,8 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
         return point.sample(ready, how._replace(seeds=how.seeds[rows]), sets)
 
     filtered = len(hidden) * min(request.top_k, index.vocab_size)
-    return PreparedRequest(len(hidden), 1, edited + filtered, len(hidden) * samples, compute)
+    drawn = len(hidden) * samples
+    return PreparedRequest(len(hidden), 1, edited + filtered, drawn, compute, over="draws")
 
 
 def read_beam_step(
@@ -120,8 +121,8 @@ def read_beam_step(
         return point.beam_step(ready, all_._replace(**some), sets)
 
     k, together = min(beams_out, index.vocab_size), max(1, min(request.beams_in, len(hidden)))
-    steps = constraints is None
-    return PreparedRequest(len(hidden), k, edited, 0, compute, together=together, steps=steps)
+    over: OverAll = "steps" if constraints is None else ""
+    return PreparedRequest(len(hidden), k, edited, 0, compute, together=together, over=over)
 
 
 METHODS: dict[str, Method] = {

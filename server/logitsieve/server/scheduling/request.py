@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from logitsieve.api.decoder import Answering
+from logitsieve.api.keywords import OverAll
 from logitsieve.server.config import ANSWER_BYTES
 from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
@@ -79,7 +80,7 @@ class PreparedRequest(NamedTuple):
     compute: Callable[[Point, slice], Reply]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
     together: int = 1  # rows that are not parted: a group of beams
-    steps: bool = False  # beam steps over all V
+    over: OverAll = ""
 
     @property
     def reply_bytes(self) -> int:
