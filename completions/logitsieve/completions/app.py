@@ -28,7 +28,7 @@ from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.server.http.application import LocalNames, read_json
 from logitsieve.server.security import HEADER, READ, Tokens
 
-MOST_JSON = 32 << 20  # bytes of a request
+MOST_JSON = 16 << 20  # bytes of a request: reading them holds up all others
 
 News = tuple[int, Piece | Exception]
 Responding = Callable[[Request], Awaitable[Response]]
