@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 41_865,
     "lines of core/": 18_157,
     "lines of tests/": 42_019,
-    "lines of benchmarks/": 7_739,
+    "lines of benchmarks/": 7_743,
 }
 LONGEST = 70  # lines of a function of the source
 

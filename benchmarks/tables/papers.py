@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from benchmarks import raw
 from benchmarks.papers.__main__ import PAPERS
 from benchmarks.race.points import LOW, Race
 from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
-from benchmarks.tables.results import load, race
+from benchmarks.tables.results import load
 
 # Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
 # for each method here, the first that took part.
@@ -29,8 +29,13 @@ TABLE_2: dict[tuple[str, ...], tuple[str, str, str]] = {
     ("logitsieve frequency",): ("", "", ""),
     ("logitsieve certified",): ("", "", ""),
 }
-FAIR = "papers/001-table-2"  # a race of lm-docs with FGD and LSH-MIPS as published
-SHAPES = ("lm-docs", "lstm-1500", "nmt-captions")
+FAIR = "papers/001-table-2"  # races with FGD and LSH-MIPS as published
+RACES: dict[str, tuple[str, ...]] = {
+    "PTB-Small": (FAIR, "race/lm-docs"),
+    "PTB-Large": (f"{FAIR}-lstm-1500",),
+    "DE-EN": ("race/nmt-captions",),
+    "": (f"{FAIR}-transformer-30k",),  # of no shape in the paper
+}
 COLUMNS = {
     "data": "on",
     "rule": "rule",
@@ -76,16 +81,15 @@ SETTINGS = {
 
 def table_2() -> str:
     """Render Table 2 of Chen et al. with our races of similar shapes."""
-    races = [[Race(load(FAIR)), race(SHAPES[0])], *([race(name)] for name in SHAPES[1:])]
+    races = [[Race(load(name)) for name in names] for names in RACES.values()]
+    head = [""]
+    for paper, (first, *_) in zip(RACES, races, strict=True):
+        ours = f"here, V = {first.vocab_size:,}, D = {first.dim:,}"
+        head += [f"paper, {paper}", ours] if paper else [ours]
     rows = []
     for methods, theirs in TABLE_2.items():
-        cells = [methods[0].removeprefix("logitsieve ")]
-        for paper, found in zip(theirs, races, strict=True):
-            cells += [paper, fastest(found, methods)]
-        rows.append(cells)
-    head = [""]
-    for paper, found in zip(("PTB-Small", "PTB-Large", "DE-EN"), races, strict=True):
-        head += [f"paper, {paper}", f"here, V = {found[0].vocab_size:,}, D = {found[0].dim:,}"]
+        *pairs, last = zip((*theirs, ""), (fastest(each, methods) for each in races), strict=True)
+        rows.append([methods[0].removeprefix("logitsieve "), *chain(*pairs), last[1]])
     return markdown(head, rows)
 
 
