@@ -1,4 +1,4 @@
-"""What a wrong argument, and a damaged index, have to lead to."""
+"""Checks of the errors for wrong arguments and damaged indexes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

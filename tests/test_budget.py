@@ -8,7 +8,7 @@ NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 296,
     "lines of source": 41_865,
-    "lines of core/": 18_157,
+    "lines of core/": 18_159,
     "lines of tests/": 42_019,
     "lines of benchmarks/": 7_743,
 }

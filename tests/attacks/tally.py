@@ -21,7 +21,7 @@ class Tally:
     example: str = ""  # of a wrong answer
 
     def add(self, wrong: Bool, describe: Callable[[int], str] = str) -> "Tally":
-        """Count rows [N], and return itself; `describe` says what is wrong with one's place."""
+        """Count rows [N], and return self; `describe` explains the wrong row at a place."""
         self.rows += len(wrong)
         self.wrong += int(wrong.sum())
         if wrong.any() and not self.example:

@@ -16,7 +16,7 @@ from tests.synthetic import make_hidden
 
 
 class Received:
-    """Stands for a client, and keeps what it is made of."""
+    """A client that only keeps its arguments."""
 
     def __init__(self, address: str, **options: Any) -> None:
         self.address, self.options = address, options

@@ -24,7 +24,7 @@ inf = np.float32(np.inf)
 @pytest.mark.parametrize("normalizer", ["lowrank", "candidates"])
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
 def test_all_ids_sum_to_one(decoder: LocalDecoder, constraints: str, normalizer: Any) -> None:
-    """As those of the others do, by test_engine.py."""
+    """test_engine.py has the other normalizers."""
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300), (5, 1))
     reply = decoder.score(HIDDEN, every, constraints=asked, normalizer=normalizer)
     total = np.exp(reply.log_probs.astype(np.float64)).sum(axis=1)

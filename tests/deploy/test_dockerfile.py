@@ -1,4 +1,4 @@
-"""What the Dockerfile says; test_built_image.py builds and runs it."""
+"""The lines of the Dockerfile; test_built_image.py builds and runs it."""
 
 import re
 import subprocess

@@ -23,6 +23,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
+UINT32_MAX = (1 << 32) - 1
 
 R = TypeVar("R", bound=Reply)
 P = ParamSpec("P")
@@ -98,9 +99,6 @@ def _answer(message: pb.Answer) -> Answer:
         rows_missing=tuple(RowRange(each.first, each.rows) for each in message.rows_missing),
         **columns,
     )
-
-
-UINT32_MAX = (1 << 32) - 1
 
 
 class _RemoteEngine(NamedTuple):

@@ -148,7 +148,7 @@ class DecodeStream(Closing, RemoteDecoder):
         self._send_no_more()
 
     def _send_no_more(self) -> None:
-        with self._outbox.not_full:  # who waits for room hears of the end
+        with self._outbox.not_full:  # callers that wait for room go on, and see the end
             self._outbox.maxsize = 1 << 31
             self._outbox.not_full.notify_all()
         self._outbox.put(None)
@@ -199,7 +199,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
             self._pending.end("the server closed it")
         finally:
             self._pending.end("closed")  # unless a reason is known
-            while self._outbox.full():  # who waits for room hears of the end
+            while self._outbox.full():  # callers that wait for room go on, and see the end
                 self._outbox.get_nowait()
                 await asyncio.sleep(0)
 

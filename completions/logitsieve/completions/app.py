@@ -126,7 +126,7 @@ class Endpoint:
         given = fields.checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
         if ("prompt" in given) == ("messages" in given):
             raise InvalidRequest("prompt", "nothing or both", "one of prompt and messages")
-        begin = bool(given.get("add_special_tokens", True))
+        begin: bool = given.get("add_special_tokens", True)
 
         def work() -> list[int]:
             [field] = given.keys() & {"prompt", "messages"}

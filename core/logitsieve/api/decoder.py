@@ -53,8 +53,8 @@ class Answering(Protocol):
 class Decoder(ABC):
     """Answers requests about the next tokens, for B rows of hidden size D over V ids.
 
-    Every method checks its request, and raises InvalidRequest naming the field at fault; an engine
-    answers, exactly over the ids that the constraints leave. `Target` explains the keywords.
+    Every method checks its request, and raises InvalidRequest naming the field at fault. Then an
+    engine answers over the ids that the constraints leave. `Target` explains the keywords.
     """
 
     _most_ids: int = INT32_MAX  # V, if it is known

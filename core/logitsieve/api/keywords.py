@@ -15,7 +15,7 @@ AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise
 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
-OverAll = Literal["", "draws", "steps"]  # of a beam search, unconstrained: over all V ids
+OverAll = Literal["", "draws", "steps"]  # requests over all V ids; steps are of beam searches
 
 NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z
 

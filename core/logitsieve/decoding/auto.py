@@ -148,14 +148,14 @@ def proving(
 
     The pass over W for the exact log Z of beam steps finds the best ids too.
     """
-    head = ""
-    if over == "steps" and request.normalizer in ("", EXACT.name):
-        head = EXACT.name
-    elif over == "draws" and request.precision is None:
-        head = auto.drawing_head or ("certified" if "certified" in heads else EXACT.name)
-    if not head or not request.automatic:
+    if not request.automatic:
         return request
-    return request._replace(automatic=False, head=head)
+    if over == "steps" and request.normalizer in ("", EXACT.name):
+        return request._replace(automatic=False, head=EXACT.name)
+    if over == "draws" and request.precision is None:
+        head = auto.drawing_head or ("certified" if "certified" in heads else EXACT.name)
+        return request._replace(automatic=False, head=head)
+    return request
 
 
 def answers_on(index: Index) -> str:

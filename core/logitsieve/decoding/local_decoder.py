@@ -67,7 +67,9 @@ class LocalDecoder(Decoder):
             return engine
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        request = proving(point_request(target), over, self.index.heads, auto)
+        request = point_request(target)
+        if over:
+            request = proving(request, over, self.index.heads, auto)
         if not request.automatic:
             engine = self.engine(request.head, request.knobs, request.normalizer, request.width)
             if not over and [*target] == ["head"]:

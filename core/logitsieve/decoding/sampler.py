@@ -146,8 +146,8 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
 def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
     """Bound log Z of the nucleus by log Z of all ids.
 
-    Its last id is no heavier than one with the logit `heaviest`, [B]. The nucleus weighs less
-    than top_p of all ids without its last one.
+    Its last id is no heavier than one with the logit `heaviest`, [B]. The nucleus weighs top_p of
+    all ids or more; without its last id, less.
     """
     scale, share = log_z.scale, log(top_p)
     low, high = (scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 LAST_S = 3.0  # after `drain_s`; then the process ends, whatever still runs
 SIGNALS = signal.SIGTERM, signal.SIGINT
-# Of glibc's malloc.h. Once set, the thresholds do not grow with freed blocks.
+# Constants of glibc's malloc.h. Thresholds that are set do not grow with freed blocks.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGE = 1 << 20  # bytes
 ARENAS = 2

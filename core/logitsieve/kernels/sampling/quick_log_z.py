@@ -51,8 +51,8 @@ from logitsieve.kernels.topk.scan import (
 )
 
 # HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones, below FLOOR, and its error, relative to
-# e^MOST. GROWTH: e^x - 1 for the error x of an exponent. Logits are scaled. NEXT counts the edits
-# that were applied.
+# e^MOST. GROWTH: e^x - 1 for the error x of an exponent. Logits are scaled. NEXT: the index of
+# the next edit.
 MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH, NEXT = range(9)
 STATE = 9
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light

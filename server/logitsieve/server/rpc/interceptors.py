@@ -116,7 +116,7 @@ def expect(size: int) -> None:
         held.shrink(size)
 
 
-# Of a stream: raises a ServiceError once its token is no longer good.
+# Raises a ServiceError once the token of a stream is no longer valid.
 CHECK: ContextVar[Callable[[], None]] = ContextVar("check", default=lambda: None)
 
 
