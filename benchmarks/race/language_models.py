@@ -22,7 +22,7 @@ from logitsieve.training.trainer.corpus import END
 from logitsieve.utils.options import Progress
 
 RUN = 128  # words read from the beginning of a state, T
-RUNS_AT_ONCE = 16  # R
+STEP_WORDS = 2048  # of a step of training, R T
 NEGATIVES = 2000
 FIT_CONTEXTS, UNSEEN_CONTEXTS = 100_000, 20_000
 WARM_UP = 0.05  # of the steps
@@ -42,6 +42,7 @@ class Design:
     dim: int
     words: int  # to train on
     learning_rate: float
+    trained_run: int = RUN  # T of training; an LSTM of half the length takes two thirds of the time
 
 
 class Reader(nn.Module):
@@ -91,7 +92,7 @@ class LSTM(Reader):
 
 MODELS = {
     "transformer-30k": (Transformer, Design(30_000, 512, 2_500_000, 1e-3)),
-    "lstm-1500": (LSTM, Design(10_000, 1500, 1_200_000, 2e-3)),
+    "lstm-1500": (LSTM, Design(10_000, 1500, 4_000_000, 2e-3, 64)),
 }
 
 
@@ -115,11 +116,11 @@ def prepare(name: str, shared: Path, cache: Path, progress: Progress) -> None:
     keep(cache / f"{name}.npz", layer, fit, heldout, test, reached)
 
 
-def batches(ids_N: Tensor, words: int) -> list[Tensor]:
+def batches(ids_N: Tensor, words: int, run: int) -> list[Tensor]:
     """The first `words` in windows [R, T + 1], shuffled."""
-    windows = ids_N[: words // RUN * RUN + 1].unfold(0, RUN + 1, RUN)
+    windows = ids_N[: words // run * run + 1].unfold(0, run + 1, run)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(1))
-    return list(torch.split(windows[order], RUNS_AT_ONCE))
+    return list(torch.split(windows[order], STEP_WORDS // run))
 
 
 def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> nn.Linear:
@@ -131,8 +132,8 @@ def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> n
     if model.embedding.weight.shape == loss.classes.weight.shape:
         loss.tie(model.embedding)
     parameters = list({*model.parameters(), *loss.parameters()})
-    optimizer = torch.optim.AdamW(parameters, design.learning_rate, betas=(0.9, 0.98))
-    windows = batches(ids_N, design.words)
+    optimizer = torch.optim.AdamW(parameters, design.learning_rate, betas=(0.9, 0.98), fused=True)
+    windows = batches(ids_N, design.words, design.trained_run)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         design.learning_rate,
@@ -163,7 +164,7 @@ def read(
 ) -> tuple[Tensor, Tensor]:
     """Contexts float16 [N, D] of evenly spread runs, and the words that follow."""
     starts = torch.linspace(0, len(ids_N) - RUN - 1, contexts // RUN).long()
-    windows = torch.split(ids_N[starts[:, None] + torch.arange(RUN + 1)], RUNS_AT_ONCE)
+    windows = torch.split(ids_N[starts[:, None] + torch.arange(RUN + 1)], STEP_WORDS // RUN)
     pieces = []
     for number, window in enumerate(windows):
         pieces.append(model(window[:, :-1]).flatten(0, 1).half())

@@ -62,7 +62,7 @@ def test_runs_go_to_both_parts_in_turn_and_are_kept(tmp_path: Path) -> None:
 def test_a_language_model_learns_which_word_follows(
     kind: type[Transformer | LSTM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_models, "RUNS_AT_ONCE", 1)
+    monkeypatch.setattr(language_models, "STEP_WORDS", language_models.RUN)
     torch.manual_seed(0)
     words, run = 20, language_models.RUN
     ids_N = torch.arange(60 * run + 1) % words
