@@ -7,7 +7,6 @@ Results join those of other datasets in results/draws.json.gz. A sketch is built
 cache of the race.
 """
 
-import argparse
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,27 +31,25 @@ from benchmarks.timing import Search, race
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 
-OUT = raw.RESULTS / "draws.json.gz"
 FEWEST, MOST, PRODUCTS = 16, 512, 1 << 30  # contexts: as many as take so many products with W
-MANY = 32  # draws of one context
-FILTERS: dict[str, tuple[dict[str, float], LogitsProcessor]] = {
-    "top_p 0.95": ({"top_p": 0.95}, TopPLogitsWarper(0.95)),
-    "top_p 0.5": ({"top_p": 0.5}, TopPLogitsWarper(0.5)),
-    "top_k 50": ({"top_k": 50}, TopKLogitsWarper(50)),
-    "min_p 0.05": ({"min_p": 0.05}, MinPLogitsWarper(0.05)),
+ASKED: dict[str, tuple[dict[str, float], int, LogitsProcessor | None]] = {  # options, draws, filter
+    "first draw": ({}, 1, None),
+    "32 draws": ({}, 32, None),
+    "top_p 0.95": ({"top_p": 0.95}, 1, TopPLogitsWarper(0.95)),
+    "top_p 0.5": ({"top_p": 0.5}, 1, TopPLogitsWarper(0.5)),
+    "top_k 50": ({"top_k": 50}, 1, TopKLogitsWarper(50)),
+    "min_p 0.05": ({"min_p": 0.05}, 1, MinPLogitsWarper(0.05)),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = raw.parser(__doc__, "draws.json.gz")
     parser.add_argument("data", choices=DATASETS, metavar="DATA", help="dataset")
-    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     hold_threads(1)
     data = load(options.data)
     results = measure(sketch_of(data, CACHE / "draws" / data.name / "1"), data)
-    others = raw.read(options.out) if options.out.exists() else {}
-    raw.write(options.out, others | {data.name: results})
+    raw.write(options.out, raw.read(options.out) | {data.name: results})
     print(table({data.name: results}))
 
 
@@ -68,21 +65,17 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     wanted = min(MOST, max(FEWEST, PRODUCTS // data.weight.size), len(data.test))
     hidden = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
     decoder = LocalDecoder(index)
-    plain: dict[str, tuple[dict[str, float], int]] = {
-        "first draw": ({}, 1),
-        f"{MANY} draws": ({}, MANY),
-    }
-    asked = plain | {name: (options, 1) for name, (options, _) in FILTERS.items()}
-    times = {}
-    for name, (options, samples) in asked.items():
+    times, rows = {}, {}
+    for name, (options, samples, warper) in ASKED.items():
         contenders: dict[str, Search] = {
             head: sampling(decoder, head, samples, options | {"log_probs": False})
             for head in HEADS
             if head in index.heads
         }
         contenders[SCORED] = sampling(decoder, "certified", samples, options)
-        contenders |= filtered(data, FILTERS[name][1]) if name in FILTERS else dense(data, samples)
+        contenders |= filtered(data, warper) if warper else dense(data, samples)
         times[name] = race(contenders, hidden, 1, 0)
+        rows[name] = scanned(decoder, hidden, samples, options)
     return {
         "machine": describe(),
         "provenance": data.provenance,
@@ -90,10 +83,7 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
         "dim": index.dim,
         "contexts": len(hidden),
         "us_per_row": times,
-        "scanned": {
-            name: scanned(decoder, hidden, samples, options)
-            for name, (options, samples) in asked.items()
-        },
+        "scanned": rows,
     }
 
 
@@ -115,7 +105,6 @@ def scanned(
 
 
 def dense(data: Dataset, samples: int) -> dict[str, Search]:
-    """Draws from all logits."""
     weight, bias, random = data.weight, data.bias, np.random.default_rng(0)
     product = torch_logits(data)
 

@@ -5,11 +5,10 @@ index of the stored rows fits the model's output layer: the values are the same.
 with its own layer and with a decoder attached, in turns, on one thread; ids are compared.
 """
 
-import argparse
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,12 +20,12 @@ from benchmarks.llamacpp.__main__ import prepared
 from benchmarks.llamacpp.contenders import heads_of
 from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
+from benchmarks.timing import spread
 from demo.published import MODELS
 from logitsieve.client.huggingface import attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 
-OUT = raw.RESULTS / "huggingface.json.gz"
 PROMPTS = (
     "The history of the city of Rome begins",
     "To install the package, first",
@@ -43,12 +42,9 @@ WAYS: Mapping[str, tuple[int, Mapping[str, Any]]] = {  # prompts at once, option
 
 
 def main() -> None:
-    """Measure, join the results of the other model, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = raw.parser(__doc__, "huggingface.json.gz")
     parser.add_argument("name", choices=MODELS)
-    parser.add_argument("--ways", nargs="*", default=tuple(WAYS), choices=WAYS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     hold_threads(1)
     folder, index = prepared(options.name)
@@ -59,18 +55,16 @@ def main() -> None:
     model.eval().generation_config.eos_token_id = None  # every text gets as many tokens
     decoder = LocalDecoder(open_index(index))
     decoder.warm()
-    results = raw.read(options.out) if options.out.exists() else {}
-    ways: dict[str, dict[str, Any]] = results.get(options.name, {}).get("ways", {})
-    for way in options.ways:
-        count, asked = WAYS[way]
+    ways: dict[str, dict[str, Any]] = {}
+    for way, (count, asked) in WAYS.items():
         inputs = tokenizer(list(PROMPTS[:count]), return_tensors="pt", padding=True)
-        ways[way] = {}
-        for head, target in heads_of(decoder).items():
-            found = alternate(model, inputs, decoder, target, asked, options.rounds)
-            ways[way][head] = found
-            print(way, head, found, flush=True)
-        results[options.name] = {"machine": describe(), "ways": ways}
-        raw.write(options.out, results)
+        ways[way] = {
+            head: alternate(model, inputs, decoder, target, asked, options.rounds)
+            for head, target in heads_of(decoder).items()
+        }
+        print(way, ways[way], flush=True)
+    results = {"machine": describe(), "ways": ways}
+    raw.write(options.out, raw.read(options.out) | {options.name: results})
 
 
 def alternate(
@@ -82,22 +76,17 @@ def alternate(
     rounds: int,
 ) -> dict[str, Any]:
     """Microseconds a step and of its output layer, each way in turns; the share of equal ids."""
-    times: dict[str, list[float]] = {}
-    same = []
+    times, same = defaultdict[str, list[float]](list), []
     for number in range(rounds + 1):
-        full = generated(model, inputs, asked, number)
+        full, layer, theirs = generated(model, inputs, asked, number)
         with attach(model, decoder, **target):
-            ours = generated(model, inputs, asked, number)
-        same.append(float((full[2] == ours[2]).float().mean()))
+            attached, head, ours = generated(model, inputs, asked, number)
+        same.append(float((theirs == ours).float().mean()))
         if number:  # the first one warms up
-            spent = zip(("full", "layer", "attached", "head"), full[:2] + ours[:2], strict=True)
-            for name, us in spent:
-                times.setdefault(f"{name}_us", []).append(us)
-    found: dict[str, Any] = {
-        name: {"median": statistics.median(each), "least": min(each), "most": max(each)}
-        for name, each in times.items()
-    }
-    return found | {"same": statistics.fmean(same)}
+            spent = {"full": full, "layer": layer, "attached": attached, "head": head}
+            for name, us in spent.items():
+                times[f"{name}_us"].append(us)
+    return {name: spread(each) for name, each in times.items()} | {"same": statistics.fmean(same)}
 
 
 def generated(

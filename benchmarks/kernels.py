@@ -6,11 +6,9 @@ loop that does nothing else. Entry kernels are called directly; benchmarks.scree
 has what Python adds.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable
 from itertools import cycle
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -25,7 +23,6 @@ from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.kernels.topk.exact_topk import csr_logits
 
-OUT = raw.RESULTS / "kernels.json.gz"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
 CLUSTERS, LISTED = 100, 64
 WIDTHS = Widths(64, 128)
@@ -45,10 +42,7 @@ class Work(NamedTuple):
 
 
 def main() -> None:
-    """Measure every kernel at every shape, write the raw numbers, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
-    options = parser.parse_args()
+    options = raw.parser(__doc__, "kernels.json.gz").parse_args()
     about = describe()
     peak = fused_peak()
     about["multiply_adds_per_ns"] = peak

@@ -1,8 +1,10 @@
 """The machine under the numbers: its name, its caches, and how fast one core reads memory."""
 
 import statistics
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from time import perf_counter_ns
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -46,14 +48,14 @@ def multiply_adds(steps: int) -> float:
 
 
 def fused_peak() -> float:
-    """float32 multiply-adds a nanosecond of one core: the median of seven runs."""
-    steps, times = 2_000_000, []
-    multiply_adds(1)
-    for _ in range(7):
-        start = perf_counter_ns()
-        multiply_adds(steps)
-        times.append(perf_counter_ns() - start)
-    return steps * 8 * 16 / statistics.median(times)
+    """float32 multiply-adds a nanosecond of one core."""
+    steps = 2_000_000
+    return steps * 8 * 16 / median_ns(lambda: multiply_adds(steps))
+
+
+def median_ns(run: Callable[[], object]) -> float:
+    """Of seven runs, after one that is not timed."""
+    return 1e9 * statistics.median(repeat(run, run, repeat=7, number=1))
 
 
 def level_of(size: int) -> str:
@@ -71,18 +73,12 @@ def aligned(array: np.ndarray) -> np.ndarray:
 
 
 def bandwidth() -> dict[str, float]:
-    """GB/s that one core reads from each level: the median of seven long sequential passes."""
+    """GB/s that one core reads from each level, in long sequential passes."""
     rates = {}
     for level, size in SIZES.items():
         values = aligned(np.ones(size // 4, np.float32))
         passes = max(1, READ_BYTES // size // 8)
-        read_all(values, 1)
-        times = []
-        for _ in range(7):
-            start = perf_counter_ns()
-            read_all(values, passes)
-            times.append(perf_counter_ns() - start)
-        rates[level] = passes * size / statistics.median(times)
+        rates[level] = passes * size / median_ns(partial(read_all, values, passes))
     return rates
 
 

@@ -1,19 +1,36 @@
-"""Raw results in JSON; gzipped, the same bytes every time, where the file's name ends in .gz."""
+"""Raw results: gzipped JSON, the same bytes every time."""
 
+import argparse
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
 
+def parser(about: str | None, out: str) -> argparse.ArgumentParser:
+    """A parser of a benchmark's options, with `--out`: a file or folder of RESULTS by default."""
+    made = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--out", type=Path, default=RESULTS / out, help="where raw results go")
+    return made
+
+
 def read(path: Path) -> Any:
-    content = path.read_bytes()
-    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    """The results; an empty dictionary where there are none yet."""
+    return json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
 
 
 def write(path: Path, results: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = (json.dumps(results, indent=1) + "\n").encode()
-    path.write_bytes(gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
+    path.write_bytes(gzip.compress(content, 9, mtime=0))
+
+
+@cache
+def load(name: str) -> Any:
+    """What `benchmarks/results/<name>.json.gz` holds."""
+    return read(RESULTS / f"{name}.json.gz")

@@ -9,13 +9,11 @@ decides the numbers. Steps go through our client, as calls of their own, on a st
 process.
 """
 
-import argparse
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,9 +23,8 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.load.servers import echo_server, our_server
 from benchmarks.machine import describe
-from benchmarks.race.datasets import DATASETS, Dataset, load
+from benchmarks.race.datasets import DATASETS, load
 from benchmarks.tables import service
-from logitsieve.api.decoder import Decoder
 from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
@@ -36,31 +33,28 @@ from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 
-OUT = raw.RESULTS / "rpc.json.gz"
-CALLS, STEPS, RUNS = 3000, 400, 5
+SCREEN = BuildConfig(clusters=100, budget=64)  # fitted without a search
+CALLS, RUNS = 3000, 5
 K = 5
-BEAMS, SENTENCES = 5, (1, 32)
 ASKED = {"alone": pb.NORMALIZER_UNSPECIFIED, "with log Z over candidates": pb.NORMALIZER_CANDIDATES}
-Way = Callable[[int], object]  # makes a call, one of others for each number
+Way = Callable[[Any], object]  # answers a request
+STEPS: dict[str, Callable[[Any, np.ndarray], object]] = {
+    "top_k": lambda decoder, rows: decoder.topk(rows, K),
+    "beam_step": lambda decoder, rows: decoder.beam_step(rows, beams_in=5, beams_out=5),
+}
+STEP_CALLS, STEP_ROWS = 400, (("top_k", 1), ("beam_step", 5), ("beam_step", 160))
 
 
 def main() -> None:
-    """Start the servers, measure, write the raw numbers, print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = raw.parser(__doc__, "rpc.json.gz")
     parser.add_argument("--data", choices=DATASETS, default="lm-docs", help="dataset of the race")
-    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     data = load(options.data)
-    with TemporaryDirectory() as scratch:
-        results = {"machine": describe()} | measure(built(data, Path(scratch)), data.test[:2048])
+    with data.built(config=SCREEN) as index:
+        results = {"machine": describe()} | measure(index, data.test[:2048])
     raw.write(options.out, results)
     print(f"\n{results['machine']['cpu']}, V={results['vocab_size']:,} D={results['dim']} k={K}\n")
     print(service.calls(results["asked"]), service.steps(results["steps"]), sep="\n")
-
-
-def built(data: Dataset, scratch: Path) -> Index:
-    """A screen of 100 clusters and 64 candidates a row, fitted without a search."""
-    return data.build(scratch / data.name / "1", config=BuildConfig(clusters=100, budget=64))
 
 
 def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
@@ -80,16 +74,13 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
     requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
         request.target.normalizer = normalizer
-
-    def calls(stub: DecoderStub) -> Way:
-        return lambda number: stub.TopK(requests[number % len(requests)], timeout=5)
-
-    with keeping_apart() as cpus, our_server(index.path.parents[1], cpus) as address:
+    with keeping_apart() as cpus, our_server(index, cpus) as address:
         ours = stub_of(address)
         reply = ours.TopK(requests[0])
         with echo_server(reply, cpus) as plain, echo_server(reply, cpus, "uvloop") as fast:
             stubs = {"echo": stub_of(plain), "logitsieve": ours, "echo on uvloop": stub_of(fast)}
-            runs = alternating({name: calls(stub) for name, stub in stubs.items()}, CALLS)
+            ways = {name: partial(stub.TopK, timeout=5) for name, stub in stubs.items()}
+            runs = alternating(ways, requests, CALLS)
         compute = [ours.TopK(request).answer.compute_ns for request in requests]
     return {
         "us": {name: percentiles(found) for name, found in runs.items()},
@@ -101,44 +92,36 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
 
 def steps(index: Index, contexts: np.ndarray) -> list[dict[str, Any]]:
     """One row of TopK, and beam steps of 5 hypotheses for 1 and 32 sentences."""
-
-    def top_k(decoder: Decoder, hidden: np.ndarray) -> object:
-        return decoder.topk(hidden, K)
-
-    def beam_step(decoder: Decoder, hidden: np.ndarray) -> object:
-        return decoder.beam_step(hidden, beams_in=BEAMS, beams_out=BEAMS)
-
     found = []
     with (
         keeping_apart() as cpus,
-        our_server(index.path.parents[1], cpus) as address,
+        our_server(index, cpus) as address,
         DecoderClient(address, timeout_s=60) as client,
         client.stream() as stream,
     ):
         decoders = {"in process": LocalDecoder(index), "unary": client, "stream": stream}
-        kinds = [(top_k, 1), *((beam_step, BEAMS * sentences) for sentences in SENTENCES)]
-        for step, rows in kinds:
+        for name, rows in STEP_ROWS:
             batches = [contexts[i : i + rows] for i in range(0, len(contexts) - rows + 1, rows)]
-
-            def calls(decoder: Any, step: Any = step, batches: Any = batches) -> Way:
-                return lambda number: step(decoder, batches[number % len(batches)])
-
-            runs = alternating({name: calls(each) for name, each in decoders.items()}, STEPS)
-            us = {name: percentiles(each) for name, each in runs.items()}
+            ways = {way: partial(STEPS[name], decoder) for way, decoder in decoders.items()}
+            runs = alternating(ways, batches, STEP_CALLS)
+            us = {way: percentiles(each) for way, each in runs.items()}
             over = ratios(runs["stream"], runs["unary"])
-            found.append({"step": step.__name__, "rows": rows, "us": us, "ratios_p50": over})
+            found.append({"step": name, "rows": rows, "us": us, "ratios_p50": over})
     return found
 
 
-def alternating(ways: Mapping[str, Way], calls: int) -> dict[str, list[np.ndarray]]:
+def alternating(
+    ways: Mapping[str, Way], asked: Sequence[Any], calls: int
+) -> dict[str, list[np.ndarray]]:
     """Microseconds of so many calls of each way in each run, after some that are not counted."""
     runs: dict[str, list[np.ndarray]] = {name: [] for name in ways}
     for _ in range(RUNS):
         for name, way in ways.items():
             taken = np.empty(calls)
             for number in range(-calls // 6, calls):
+                request = asked[number % len(asked)]
                 start = perf_counter_ns()
-                way(number)
+                way(request)
                 taken[number] = (perf_counter_ns() - start) / 1000
             runs[name].append(taken)
     return runs
@@ -146,15 +129,13 @@ def alternating(ways: Mapping[str, Way], calls: int) -> dict[str, list[np.ndarra
 
 def percentiles(runs: list[np.ndarray]) -> dict[str, float]:
     """p50 and p99, the medians over the runs."""
-    return {
-        f"p{rank}": statistics.median(float(np.percentile(run, rank)) for run in runs)
-        for rank in (50, 99)
-    }
+    return {f"p{rank}": float(np.median(np.percentile(runs, rank, axis=1))) for rank in (50, 99)}
 
 
 def ratios(ours: list[np.ndarray], others: list[np.ndarray]) -> list[float]:
     """Of the medians of each pair of runs."""
-    return [float(np.median(a) / np.median(b)) for a, b in zip(ours, others, strict=True)]
+    over: list[float] = (np.median(ours, axis=1) / np.median(others, axis=1)).tolist()
+    return over
 
 
 @contextmanager
@@ -169,7 +150,6 @@ def keeping_apart() -> Iterator[list[int]]:
 
 
 def stub_of(address: str) -> DecoderStub:
-    """A blocking stub on a channel of its own."""
     return DecoderStub(grpc.insecure_channel(address))
 
 

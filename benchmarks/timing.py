@@ -2,7 +2,7 @@
 
 import mmap
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from time import perf_counter_ns
 from typing import NamedTuple, TypeAlias
@@ -43,11 +43,11 @@ def batches_of(hidden: Float32, batch: int) -> list[Float32]:
 
 
 def race(
-    contenders: Mapping[str, Search], hidden: Float32, batch: int, k: int, *, cold: bool = False
+    contenders: Mapping[str, Search], hidden: Float32, batch: int, k: int
 ) -> dict[str, dict[str, float]]:
     """`time_points` of searches on one thread, by name."""
     points = [lambda _, search=search: search for search in contenders.values()]
-    return dict(zip(contenders, time_points(points, hidden, Mode(batch, 1, cold), k), strict=True))
+    return dict(zip(contenders, time_points(points, hidden, Mode(batch, 1), k), strict=True))
 
 
 def time_points(
@@ -67,10 +67,11 @@ def time_points(
             spent = turn(point(mode.threads), batches, k, calls[place], number)
             means[place].append(spent / mode.batch / 1000)
             progress(stage, number * len(points) + place + 1, rounds * len(points))
-    return [
-        {"median": statistics.median(found), "least": min(found), "most": max(found)}
-        for found in means
-    ]
+    return list(map(spread, means))
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 def call_ns(point: Point, batches: Sequence[Float32], mode: Mode, k: int) -> int:
@@ -103,25 +104,19 @@ def _warm_turn(
 def _cold_turn(
     search: Search, batches: Sequence[Float32], k: int, call_ns: int, number: int
 ) -> float:
-    """Nanoseconds a call, the mean of a few calls with other work before each."""
-    places = range(number * 1009, number * 1009 + _cold_calls(call_ns))
-    return cold_ns(search, (batches[place % len(batches)] for place in places), k)
+    """Nanoseconds a call, the mean of a few, each after other work, which is not counted."""
+    spent: list[int] = []
+    for place in range(number * 1009, number * 1009 + _cold_calls(call_ns)):
+        clear_cache()
+        start = perf_counter_ns()
+        search(batches[place % len(batches)], k)
+        spent.append(perf_counter_ns() - start)
+    return statistics.fmean(spent)
 
 
 def _cold_calls(call_ns: int) -> int:
     """Calls of a cold turn: one where a call takes long."""
     return max(1, min(COLD_CALLS, TURN_NS // call_ns))
-
-
-def cold_ns(search: Search, batches: Iterable[Float32], k: int) -> float:
-    """Nanoseconds a call, the mean over batches, each after other work; that is not counted."""
-    spent: list[int] = []
-    for batch in batches:
-        clear_cache()
-        start = perf_counter_ns()
-        search(batch, k)
-        spent.append(perf_counter_ns() - start)
-    return statistics.fmean(spent)
 
 
 def clear_cache() -> None:

@@ -7,7 +7,6 @@ samplers or by the decoder, instead of being the best. With `--judge`, best toke
 float64 argmax instead (judge.py). Each build of llama.cpp is measured (builds.py).
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -36,27 +35,23 @@ from logitsieve.index_builder.capture.llamacpp import gguf_primer
 from logitsieve.llamacpp.library import LlamaLibrary
 from logitsieve.utils.options import no_progress
 
-OUT = raw.RESULTS / "llamacpp.json.gz"
 THREADS = (1, 2)
 TOKENS, ROUNDS, POSITIONS = 64, 9, 512
 
 
 def main() -> None:
-    """Measure, join the results of the other model, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = raw.parser(__doc__, "llamacpp.json.gz")
     parser.add_argument("name", choices=MODELS)
     parser.add_argument("--kinds", nargs="*", default=JUDGED, choices=JUDGED, help="of text")
     parser.add_argument("--draw", choices=DRAWN, help="draw so instead of taking the best")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")
-    parser.add_argument("--native", action="store_true", help="npm's build on any CPU")
     parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many of each kind")
     parser.add_argument("--judge-captured", action="store_true", help="judge captured contexts")
-    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     folder, index = prepared(options.name)
     gguf = folder / f"{options.name}.gguf"
-    results = raw.read(options.out) if options.out.exists() else {}
+    results = raw.read(options.out)
     ours = results.setdefault(options.name, {})
     ours |= facts(index)
     judged = {}
@@ -68,7 +63,7 @@ def main() -> None:
         ours["judged"] = ours.get("judged", {}) | judged
         raw.write(options.out, results)
         return
-    for label, llama in builds(options.native).items():
+    for label, llama in builds().items():
         of_build = ours.setdefault("builds", {}).setdefault(label, {})
         cpu = describe()["cpu"]
         of_build |= {"name": llama.name, "system_info": llama.system_info, "cpu": cpu}

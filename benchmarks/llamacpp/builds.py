@@ -4,19 +4,17 @@ The wheel `xllamacpp` has AVX2 kernels only. On a CPU with more, npm's package o
 loaded behind the same C API: its fastest backend that the CPU runs.
 """
 
-import base64
 import ctypes
-import hashlib
 import subprocess
 import tarfile
 from functools import cache
 from pathlib import Path
 
-from demo.published import CACHE
+from demo.published import CACHE, check
 from logitsieve.llamacpp.library import LlamaLibrary, library, load, messages
 
 PACKAGE, VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
-SHA512 = "5uCCDNqWCNfaAm8aR/Uzxbo4HBpKgNF91kCHPepKhgMgV2OAmatoefbOlMihsqCiH2Od35E/eUHQCFbfRBJuOg=="
+SHA256 = "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
 NEWER = ("avx512f", "avx_vnni")  # flags of CPUs that have more than AVX2
 
 
@@ -26,10 +24,10 @@ def more_than_avx2() -> bool:
     return any(flag in flags for flag in NEWER)
 
 
-def builds(native: bool = False) -> dict[str, LlamaLibrary]:
-    """The wheel's llama.cpp, and where the CPU has more than AVX2, or if `native`, npm's."""
+def builds() -> dict[str, LlamaLibrary]:
+    """The wheel's llama.cpp, and where the CPU has more than AVX2, npm's."""
     found = {"wheel": library()}
-    if native or more_than_avx2():
+    if more_than_avx2():
         found["native"] = npm_build(unpacked(CACHE))
         native_backend(CACHE)
     return found
@@ -63,9 +61,7 @@ def unpacked(folder: Path) -> Path:
         if not packed.exists():
             packed.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["npm", "pack", f"{PACKAGE}@{VERSION}"], cwd=packed.parent, check=True)
-        digest = base64.b64encode(hashlib.sha512(packed.read_bytes()).digest()).decode()
-        if digest != SHA512:
-            raise ValueError(f"{packed} has the SHA-512 {digest}, allowed: {SHA512}")
+        check(packed, SHA256)
         with tarfile.open(packed) as archive:
             archive.extractall(place, filter="data")
     return place / "package" / "bins" / "linux-x64"

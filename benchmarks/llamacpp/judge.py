@@ -4,8 +4,10 @@ llama.cpp's own choice is judged too: it reads the same text again, in the same 
 output layer, whose product rounds h.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,18 +21,17 @@ from logitsieve.index_builder.capture.llamacpp import read_stretches
 from logitsieve.llamacpp.model_file import GgufModel
 
 AT_ONCE, CONTEXTS = 8, 1024  # texts, contexts
+Counts: TypeAlias = defaultdict[str, Counter[str]]  # by contender: `tokens`, `wrong`, `proven`
 
 
 def judge(
     gguf: Path, index: Path, tokens: int, kinds: Sequence[str], threads: int
-) -> dict[str, dict[str, dict[str, int]]]:
-    """{kind: {contender: {tokens, wrong, proven}}}; `wrong` differ from the float64 argmax."""
+) -> dict[str, Counts]:
+    """The counts of each kind; `wrong` tokens differ from the float64 argmax."""
     decoder = LocalDecoder(open_index(index, threads=threads))
-    heads = heads_of(decoder)
-    judged: dict[str, dict[str, dict[str, int]]] = {}
+    judged = {kind: Counts(Counter) for kind in kinds}
     with LlamaContext(gguf, positions=512, threads=threads) as context:
-        for kind in kinds:
-            found = judged[kind] = zeros((PEER, *heads))
+        for kind, found in judged.items():
             texts = stretches(context, kind, gguf.parents[1], tokens)
             for start in range(0, len(texts), AT_ONCE):
                 part = texts[start : start + AT_ONCE]
@@ -39,42 +40,34 @@ def judge(
                 chosen = [
                     read_stretches(context, [text], headless=False).argmax(1) for text in part
                 ]
-                count(found[PEER], np.concatenate(chosen) == best, np.zeros(len(best)))
+                count(found, PEER, np.concatenate(chosen) == best, np.zeros(len(best)))
                 count_heads(found, decoder, hidden, best)
-                print(kind, found, flush=True)
+                print(kind, dict(found), flush=True)
     return judged
 
 
-def judge_captured(gguf: Path, index: Path, threads: int) -> dict[str, dict[str, dict[str, int]]]:
+def judge_captured(gguf: Path, index: Path, threads: int) -> dict[str, Counts]:
     """Judge our heads on every captured context, also those of the fit; llama.cpp is left out."""
     decoder, matrix = LocalDecoder(open_index(index, threads=threads)), GgufModel(gguf).matrix
-    found = zeros(heads_of(decoder))
+    found = Counts(Counter)
     for file in sorted(gguf.parent.glob("*.npy")):
         contexts = np.load(file).astype(np.float32)
         best = argmax(matrix, contexts)
         for start in range(0, len(contexts), CONTEXTS):
             part = slice(start, start + CONTEXTS)
             count_heads(found, decoder, contexts[part], best[part])
-            print(file.stem, found, flush=True)
+            print(file.stem, dict(found), flush=True)
     return {"captured contexts": found}
 
 
-def zeros(names: Iterable[str]) -> dict[str, dict[str, int]]:
-    return {name: dict.fromkeys(("tokens", "wrong", "proven"), 0) for name in names}
-
-
-def count_heads(
-    found: dict[str, dict[str, int]], decoder: LocalDecoder, hidden: np.ndarray, best: np.ndarray
-) -> None:
+def count_heads(found: Counts, decoder: LocalDecoder, hidden: np.ndarray, best: np.ndarray) -> None:
     """Count the answers of each head, asked for one context a call."""
     for name, target in heads_of(decoder).items():
         tops = [decoder.topk(row[None], 1, **target) for row in hidden]
         right = np.array([top.ids[0, 0] for top in tops]) == best
-        count(found[name], right, np.array([top.answer.exact[0] for top in tops]))
+        count(found, name, right, np.array([top.answer.exact[0] for top in tops]))
 
 
-def count(found: dict[str, int], right: np.ndarray, proven: np.ndarray) -> None:
-    """Add the numbers of tokens, wrong tokens and proven tokens."""
-    found["tokens"] += len(right)
-    found["wrong"] += int((~right).sum())
-    found["proven"] += int(proven.sum())
+def count(found: Counts, name: str, right: np.ndarray, proven: np.ndarray) -> None:
+    counted = {"tokens": len(right), "wrong": int((~right).sum()), "proven": int(proven.sum())}
+    found[name].update(counted)

@@ -21,66 +21,55 @@ Server and clients are processes of their own, kept to half of the cores each: w
 each. Let nothing else run, or the shares say more about that than about the server.
 """
 
-import argparse
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.load.clients import Plan, Result
+from benchmarks.load.clients import Plan
 from benchmarks.load.servers import echo_server, load, our_server
-from benchmarks.load.tables import markdown
 from benchmarks.machine import describe
 from benchmarks.race.datasets import DATASETS
 from benchmarks.race.datasets import load as load_data
-from benchmarks.rpc import K, built, stub_of
+from benchmarks.rpc import SCREEN, K, stub_of
+from benchmarks.tables import service
 from logitsieve.index import Index
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 
-OUT = raw.RESULTS / "load.json.gz"
 ROWS, CLIENTS = (1, 8, 64), (1, 16, 64)
 OVERLOAD = 2.0
 OVERLOAD_ROWS = 64
 DEADLINES_S, TIMES = (0.1, 0.2, 0.5), (1, 2, 4)
 SETTLE_S = 3.0  # until a queue under overload is as long as it gets
+server = partial(our_server, shadow_share=0)
 
 
 def main() -> None:
-    """Measure, write the raw numbers, print the tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.load",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = raw.parser(__doc__, "load.json.gz")
     parser.add_argument("--data", choices=DATASETS, default="lm-docs", help="dataset of the race")
-    parser.add_argument("--out", type=Path, default=OUT, help="JSON; tables lie beside it as .md")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each of 53 measurements")
-    parser.add_argument(
-        "--only", choices=list(PARTS), help="measure this part alone, keep the others"
-    )
+    parser.add_argument("--only", choices=PARTS, help="measure this part alone, keep the others")
     options = parser.parse_args()
     data = load_data(options.data)
-    with TemporaryDirectory() as scratch:
-        index, contexts = built(data, Path(scratch)), Path(scratch) / "contexts.npy"
+    with data.built(config=SCREEN) as index:
+        contexts = index.path.parents[1] / "contexts.npy"
         np.save(contexts, data.test[:4096])
         parts = [options.only] if options.only else list(PARTS)
         results = {"machine": describe()} | measure(index, contexts, options.seconds, parts)
     if options.only:
         results = raw.read(options.out) | {options.only: results[options.only]}
     raw.write(options.out, results)
-    options.out.with_name(options.out.name.partition(".")[0] + ".md").write_text(
-        markdown(results), encoding="utf-8"
-    )
-    print(markdown(results))
+    text = service.load_page(results)
+    page = options.out.with_name(options.out.name.partition(".")[0] + ".md")
+    page.write_text(text, encoding="utf-8")
+    print(text)
 
 
 def measure(index: Index, contexts: Path, seconds: float, parts: list[str]) -> dict[str, Any]:
@@ -103,7 +92,12 @@ def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, An
     """Results by rows and clients: the default head, exact, and an echo of such a reply."""
     found = []
     for rows in ROWS:
-        with server(index, cpus) as address, echo(address, plan, rows, cpus) as other:
+        hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
+        request = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k)
+        with (
+            server(index, cpus) as address,
+            echo_server(stub_of(address).TopK(request), cpus) as other,
+        ):
             for clients in CLIENTS:
                 asked = replace(plan, address=address, rows=rows, clients=clients)
                 runs = {
@@ -111,7 +105,7 @@ def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, An
                     "own head": load(asked),
                     "exact": load(replace(asked, head="exact")),
                 }
-                found.append({"rows": rows, "clients": clients, "runs": as_json(runs)})
+                found.append({"rows": rows, "clients": clients, "runs": runs})
     return found
 
 
@@ -123,7 +117,7 @@ def batching(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
     for delay_us in (0, 100, 200):
         with server(index, cpus, batch_delay_us=delay_us) as address:
             runs[f"delay {delay_us} us"] = load(replace(asked, address=address))
-    return [{"clients": asked.clients, "runs": as_json(runs)}]
+    return [{"clients": asked.clients, "runs": runs}]
 
 
 def overload(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
@@ -131,12 +125,13 @@ def overload(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
     with server(index, cpus) as address:
         asked = replace(plan, address=address, rows=OVERLOAD_ROWS, head="exact", clients=16)
         peak = load(asked, "wire")
-        flood = replace(asked, per_s=OVERLOAD * peak.good_per_s, timeout_s=1.0, warm_s=SETTLE_S)
+        arriving = OVERLOAD * peak["good_per_s"]
+        flood = replace(asked, per_s=arriving, timeout_s=1.0, warm_s=SETTLE_S)
         twice = load(flood, "wire")
     return {
         "rows": OVERLOAD_ROWS,
-        "share_of_peak": twice.good_per_s / peak.good_per_s,
-        "runs": as_json({"peak": peak, f"{OVERLOAD:g}x": twice}),
+        "share_of_peak": twice["good_per_s"] / peak["good_per_s"],
+        "runs": {"peak": peak, f"{OVERLOAD:g}x": twice},
     }
 
 
@@ -146,11 +141,11 @@ def deadlines(throttled: bool, index: Index, plan: Plan, cpus: list[int]) -> dic
         asked = replace(plan, address=address, clients=64)
         peak = load(asked, "wire")
         runs = {"peak": peak}
+        asked = replace(asked, throttled=throttled, warm_s=SETTLE_S)
         for timeout_s, times in product(DEADLINES_S, TIMES):
-            flood = replace(asked, per_s=times * peak.good_per_s, timeout_s=timeout_s)
-            flood = replace(flood, throttled=throttled, warm_s=SETTLE_S)
+            flood = replace(asked, per_s=times * peak["good_per_s"], timeout_s=timeout_s)
             runs[f"{1000 * timeout_s:g} ms, {times}x"] = load(flood, "wire")
-    return {"runs": as_json(runs)}
+    return {"runs": runs}
 
 
 PARTS: dict[str, Callable[[Index, Plan, list[int]], Any]] = {
@@ -160,25 +155,6 @@ PARTS: dict[str, Callable[[Index, Plan, list[int]], Any]] = {
     "deadlines": partial(deadlines, True),
     "others": partial(deadlines, False),
 }
-
-
-def server(index: Index, cpus: list[int], **options: Any) -> Any:
-    """Over the folder that holds the index."""
-    return our_server(index.path.parent.parent, cpus, shadow_share=0, **options)
-
-
-@contextmanager
-def echo(address: str, plan: Plan, rows: int, cpus: list[int]) -> Iterator[str]:
-    """Address of a server that echoes the reply which the one at `address` gives to `rows` rows."""
-    hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
-    reply = stub_of(address).TopK(pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k))
-    with echo_server(reply, cpus) as other:
-        yield other
-
-
-def as_json(runs: dict[str, Result]) -> dict[str, Any]:
-    """With the rate, which is derived."""
-    return {name: asdict(run) | {"good_per_s": run.good_per_s} for name, run in runs.items()}
 
 
 if __name__ == "__main__":

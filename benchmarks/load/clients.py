@@ -9,10 +9,10 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -24,6 +24,7 @@ from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 CHANNELS = 4
 REQUESTS = 64  # different ones, sent in turn
 LOCAL = "REFUSED_BY_CLIENT"
+Result: TypeAlias = dict[str, Any]  # outcomes within the measured time; latencies in microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +44,6 @@ class Plan:
     warm_s: float = 1.0
     timeout_s: float = 5.0
     cpus: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """Outcomes within the measured time; latencies in microseconds."""
-
-    seconds: float
-    codes: dict[str, int]
-    us: dict[str, float]  # of good answers
-    refused_us: dict[str, float]  # of RESOURCE_EXHAUSTED, and of calls held back in the client
-
-    @property
-    def good_per_s(self) -> float:
-        """Answers per second."""
-        return self.codes.get("OK", 0) / self.seconds
 
 
 async def run(plan: Plan) -> Result:
@@ -88,20 +74,20 @@ async def run(plan: Plan) -> Result:
     return result_of(plan, taken)
 
 
-def result_of(plan: Plan, taken: dict[str, list[float]]) -> Result:
-    """The result of microseconds by code."""
+def result_of(plan: Plan, taken: Mapping[str, list[float]]) -> Result:
     codes = {code: len(each) for code, each in taken.items() if each}
     refused = [*taken.get("RESOURCE_EXHAUSTED", ()), *taken.get(LOCAL, ())]
-    return Result(
-        seconds=plan.seconds, codes=codes, us=ranks(taken.get("OK", [])), refused_us=ranks(refused)
-    )
+    return {
+        "seconds": plan.seconds,
+        "codes": codes,
+        "good_per_s": codes.get("OK", 0) / plan.seconds,
+        "us": ranks(taken.get("OK", [])),
+        "refused_us": ranks(refused),  # of the server, and of calls held back in the client
+    }
 
 
 def ranks(taken: list[float]) -> dict[str, float]:
-    """Return percentiles by name."""
-    ranks = (50, 99, 99.9)
-    found = np.percentile(taken, ranks).tolist() if taken else [0.0] * len(ranks)
-    return {f"p{rank:g}": value for rank, value in zip(ranks, found, strict=True)}
+    return {f"p{rank:g}": float(np.percentile(taken or [0.0], rank)) for rank in (50, 99, 99.9)}
 
 
 def _code(failure: grpc.aio.AioRpcError) -> str:
@@ -128,11 +114,10 @@ def requests(plan: Plan) -> list[bytes]:
 
 
 def answer(measure: Callable[[Plan], Result]) -> None:
-    """One plan, one result."""
     plan = Plan(**json.load(sys.stdin))
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
-    json.dump(asdict(measure(plan)), sys.stdout)
+    json.dump(measure(plan), sys.stdout)
 
 
 if __name__ == "__main__":

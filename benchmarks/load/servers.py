@@ -8,18 +8,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from benchmarks.load.clients import Plan, Result
 from logitsieve.cli.serve import EXPERIMENTS
+from logitsieve.index import Index
 from logitsieve.v1 import decoder_pb2 as pb
 
 
 @contextmanager
-def our_server(models: Path, cpus: list[int], **options: Any) -> Iterator[str]:
-    """The gRPC address of a `logitsieve serve` kept to these cores."""
-    command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(models)]
+def our_server(index: Index, cpus: list[int], **options: Any) -> Iterator[str]:
+    """The gRPC address of a `logitsieve serve` of an index, kept to these cores."""
+    command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(index.path.parents[1])]
     for name, value in ({"port": 0, "metrics_port": 0} | options).items():
         command += ["--" + name.replace("_", "-"), str(value)]
     with kept_to(cpus, [*command, "--no-admin"], "stderr") as lines:
@@ -45,7 +45,8 @@ def load(plan: Plan, clients: str = "clients") -> Result:
     command = [sys.executable, "-m", f"benchmarks.load.{clients}"]
     asked = json.dumps(asdict(plan))
     run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
-    return Result(**json.loads(run.stdout))
+    result: Result = json.loads(run.stdout)
+    return result
 
 
 @contextmanager

@@ -128,7 +128,6 @@ class Wire:
 
 
 def run(plan: Plan) -> Result:
-    """Warm up, then count."""
     wires = [Wire(plan.address, plan.timeout_s) for _ in range(CHANNELS)]
     bodies = [b"\0" + struct.pack(">I", len(each)) + each for each in requests(plan)]
     throttle = Throttle() if plan.throttled else None

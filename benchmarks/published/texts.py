@@ -9,8 +9,8 @@ import re
 import subprocess
 import sysconfig
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 from demo.published import check
 
@@ -32,42 +32,26 @@ def debian(package: str, cache: Path) -> Path:
     folder = cache / "texts" / package
     if not folder.exists():
         version, wanted = DEBIAN[package]
-        downloads = cache / "texts"
-        downloads.mkdir(parents=True, exist_ok=True)
-        deb = downloads / f"{package}_{version}_all.deb"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        deb = folder.with_name(f"{package}_{version}_all.deb")
         if not deb.exists():
-            subprocess.run(
-                ["apt-get", "download", "--quiet", f"{package}={version}"],
-                cwd=downloads,
-                check=True,
-            )
+            command = ["apt-get", "download", "--quiet", f"{package}={version}"]
+            subprocess.run(command, cwd=folder.parent, check=True)
         check(deb, wanted)
         subprocess.run(["dpkg", "-x", str(deb), str(folder)], check=True)
     return folder
 
 
-class Paragraphs(HTMLParser):
-    """The paragraphs of a page of the handbook: its `div`s of the class `para`."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self._within: list[bool] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "div":
-            self._within.append(("class", "para") in attrs)
-            if self._within[-1]:
-                self.found.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "div" and self._within:
-            self._within.pop()
-
-    def handle_data(self, data: str) -> None:
-        if self._within and self._within[-1]:
-            self.found[-1] += data
+def paragraphs(page: str) -> list[str]:
+    """Return the text of each `div` of the class `para`, without that of `div`s within it."""
+    found = []
+    for div in reversed(ElementTree.fromstring(page).findall(".//{*}div")):
+        if div.get("class") == "para":
+            found.append("".join(div.itertext()))
+        tail = div.tail
+        div.clear()
+        div.tail = tail
+    return found[::-1]
 
 
 def handbook(cache: Path, language: str, pattern: str, share: float) -> str:
@@ -75,7 +59,7 @@ def handbook(cache: Path, language: str, pattern: str, share: float) -> str:
     pages = sorted((debian("debian-handbook", cache) / HANDBOOK / language).glob("*.html"))
     found: dict[str, None] = {}
     for page in pages:
-        for raw in Paragraphs(page.read_text(encoding="utf-8")).found:
+        for raw in paragraphs(page.read_text(encoding="utf-8")):
             line = " ".join(raw.split())
             if len(line) >= 40 and len(re.findall(pattern, line)) > share * len(line):
                 found[line] = None

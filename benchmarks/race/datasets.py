@@ -5,20 +5,21 @@ the cache folder. Shape letters: N contexts, D hidden size, V vocabulary.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race import synthetic
 from benchmarks.race.prepare import CACHE, SHARED, prepared
-from demo.contexts import three_texts, windows
+from demo.contexts import capture_contexts, three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
 from demo.published import MODELS
 from logitsieve.api.results import Float32
@@ -35,11 +36,6 @@ DEMO_CONTEXTS = 100_000
 SLICES = (2000, 4000, 6000, 8000)
 GROWTH = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 GROWTH_DIM = 200
-RACED_ON_PUBLISHED = (  # parts of the names of those that race on published models
-    *("numpy", "torch bfloat16", "faiss", "llama.cpp", "int8 scan", "hnswlib", "ScaNN"),
-    *("FGD", "LSH-MIPS", "greedy-MIPS", "PCA-tree", "adaptive"),
-    "logitsieve",
-)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,19 +52,23 @@ class Dataset:
     provenance: str
     beside: str = ""  # statistics of a synthetic softmax beside the real ones
     kinds: Sequence[str] = ()  # of text, of each row of `test`; empty where there is one
-    only: Sequence[str] = ()  # parts of the names of the methods that race on it; empty for all
     gguf: Path | None = None  # the file whose output matrix W is
     stored: OutputMatrix | None = None  # that matrix, in its blocks
 
     @property
     def softmax(self) -> Softmax:
-        """The output layer as heads take it."""
         return Softmax(self.weight, self.bias)
 
     def build(self, out: Path, **options: Any) -> Index:
         """Build an index of it; `options` are those of the builder."""
         weight, bias = (self.weight, self.bias) if self.gguf is None else (self.gguf, None)
         return build(weight, bias, self.fit, out, heldout=self.heldout, **options)
+
+    @contextmanager
+    def built(self, **options: Any) -> Iterator[Index]:
+        """An index of it, in a folder that is removed at the end."""
+        with TemporaryDirectory() as scratch:
+            yield self.build(Path(scratch) / self.name / "1", **options)
 
     @property
     def weight_bytes(self) -> int:
@@ -100,38 +100,27 @@ def _float(path: Path, **names: str) -> dict[str, Any]:
 
 def _demo(name: str, shared: Path, cache: Path) -> Dataset:
     """The bundled model, its text read again; what is kept of another model is not taken."""
-    model = LanguageModel.load(DEMO_MODEL)
+    model, vocabulary = LanguageModel.load(DEMO_MODEL), Vocabulary.load(DEMO_MODEL)
     mark = sha256((DEMO_MODEL / WEIGHTS_FILE).read_bytes()).hexdigest()[:8]
-    path = cache / f"demo-{mark}.npz"
-    if not path.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        texts = three_texts(read_paragraphs(EXCERPT))._asdict()
-        vocabulary = Vocabulary.load(DEMO_MODEL)
-        with bars() as progress:
-            read = {
-                part: _read(model, windows(vocabulary, paragraphs, DEMO_CONTEXTS), part, progress)
-                for part, paragraphs in texts.items()
-            }
-        np.savez(path, fit=read["fit"], choose=read["choose"], judge=read["judge"])
+    contexts = []
+    with bars() as progress:
+        for part, paragraphs in three_texts(read_paragraphs(EXCERPT))._asdict().items():
+            folder = cache / f"demo-{mark}" / part
+            if not folder.exists():
+                read = windows(vocabulary, paragraphs, DEMO_CONTEXTS)
+                capture_contexts(model, read, folder, progress)
+            contexts.append(np.load(folder / "00000.npy").astype(np.float32))
+    fit, heldout, test = contexts
     return Dataset(
         name=name,
         index=f"demo-{mark}",
         weight=model.output.weight.detach().numpy(),
         bias=model.output.bias.detach().numpy(),
-        **_float(path, fit="fit", heldout="choose", test="judge"),
+        fit=fit,
+        heldout=heldout,
+        test=test,
         provenance="bundled LSTM language model and excerpt; judged on text it never saw",
     )
-
-
-@torch.inference_mode()
-def _read(
-    model: LanguageModel, ids_NT: torch.Tensor, part: str, progress: Callable[[str, int, int], None]
-) -> np.ndarray:
-    found = []
-    for number, window in enumerate(torch.split(ids_NT, 64)):
-        found.append(model.hidden(window)[0].flatten(0, 1).half())
-        progress(f"read {part}", min(64 * (number + 1), len(ids_NT)), len(ids_NT))
-    return torch.cat(found).numpy()
 
 
 def _lm_docs(name: str, shared: Path, cache: Path, words: int = 10_000) -> Dataset:
@@ -199,7 +188,6 @@ def _published(name: str, shared: Path, cache: Path) -> Dataset:
         heldout=np.load(folder / "heldout.npy"),
         test=np.concatenate(test),
         kinds=np.repeat(JUDGED, [len(rows) for rows in test]).tolist(),
-        only=RACED_ON_PUBLISHED,
         gguf=model.path,
         stored=model.matrix,
         provenance=f"{name} as published, W in {model.matrix.kind}; fitted on the primer and "
@@ -208,7 +196,7 @@ def _published(name: str, shared: Path, cache: Path) -> Dataset:
 
 
 def _synthetic(name: str, shared: Path, cache: Path, words: int, dim: int) -> Dataset:
-    return Dataset(name=name, index=name, **synthetic.generate(words, dim)._asdict())
+    return Dataset(name=name, index=name, **synthetic.generate(words, dim))
 
 
 DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
@@ -231,8 +219,4 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     "synthetic-50k": partial(_synthetic, words=50_257, dim=768),
     "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
     **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},
-}
-GROUPS = {
-    "nmt": ("nmt-captions", "nmt-software"),
-    "lm-docs-slices": tuple(f"lm-docs-{words}" for words in SLICES),
 }

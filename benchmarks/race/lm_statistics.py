@@ -72,17 +72,13 @@ def shares(values: np.ndarray) -> list[float]:
 
 
 def by_rank(values_V: np.ndarray) -> list[float]:
-    """Means between knots that are even in log rank: one knot for each of 25 places."""
+    """Means about knots that are even in log rank: one knot for each of 25 places."""
     places = np.log1p(np.arange(len(values_V))) / np.log(len(values_V))
     knots = np.linspace(0, 1, KNOTS)
-    width = knots[1] / 2
-    means = np.full(KNOTS, np.nan)
-    for number, knot in enumerate(knots):
-        near = abs(places - knot) <= width
-        if near.any():
-            means[number] = values_V[near].mean(dtype=np.float64)
-    known = ~np.isnan(means)
-    return list(np.interp(knots, knots[known], means[known]).tolist())
+    edges = np.append(knots, 1 + knots[1]) - knots[1] / 2
+    counts, sums = np.histogram(places, edges)[0], np.histogram(places, edges, weights=values_V)[0]
+    known = counts > 0
+    return list(np.interp(knots, knots[known], sums[known] / counts[known]).tolist())
 
 
 def probabilities(
@@ -92,14 +88,20 @@ def probabilities(
     popular_V, top1, entropy = np.zeros(len(weight)), 0.0, 0.0
     for start in range(0, len(judged), 100):
         logits = (judged[start : start + 100] @ weight.T + bias).astype(np.float64)
-        logits -= logits.max(axis=1, keepdims=True)
-        mass = np.exp(logits)
-        total = mass.sum(axis=1, keepdims=True)
-        mass /= total
-        entropy += float((np.log(total[:, 0]) - (mass * logits).sum(axis=1)).sum())
-        top1 += float((1 / total).sum())
+        mass, best, spread = softmax(logits)
         popular_V += mass.sum(axis=0)
+        top1 += float(best.sum())
+        entropy += float(spread.sum())
     return popular_V / len(judged), top1 / len(judged), entropy / len(judged)
+
+
+def softmax(logits_NV: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities [N, V], the best one of each row, and entropies in nats."""
+    shifted = logits_NV - logits_NV.max(axis=1, keepdims=True)
+    mass = np.exp(shifted)
+    total = mass.sum(axis=1, keepdims=True)
+    mass /= total
+    return mass, 1 / total[:, 0], np.log(total[:, 0]) - np.einsum("nv,nv->n", mass, shifted)
 
 
 def explained(contexts: Float32, clusters: int) -> float:

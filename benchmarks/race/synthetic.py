@@ -11,13 +11,13 @@ Shape letters: N contexts, D hidden size, V vocabulary, G groups, M modes of a g
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from benchmarks.race.lm_statistics import Statistics, measure, side_by_side
+from benchmarks.race.lm_statistics import Statistics, measure, side_by_side, softmax
 from logitsieve.api.results import Float32
 
 STATISTICS = Path(__file__).parent / "lm_statistics.json"
@@ -29,18 +29,6 @@ SEED = 20_19
 LEAST_FREE = 0.3  # of ||w||^2, however far log p is from its mean
 STEPS, CALIBRATING = 9, 1000  # of the search for the spread; contexts that it looks at
 SLOPES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
-
-
-class FitResult(NamedTuple):
-    """Fields of a Dataset."""
-
-    weight: Float32
-    bias: Float32
-    fit: Float32
-    heldout: Float32
-    test: Float32
-    provenance: str
-    beside: str  # a table of the real statistics and those that came out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,36 +56,31 @@ class Source:
         return found
 
 
-def generate(words: int, dim: int) -> FitResult:
-    """W, b and contexts, and their statistics beside the real ones."""
-    source, weight, bias = calibrated(words, dim)
+def generate(words: int, dim: int) -> dict[str, Any]:
+    """Fields of a Dataset: W, b and contexts, and their statistics beside the real ones."""
+    real = Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
+    source = make_source(real, dim)
+    weight, bias, popularity = make_words(real, source, words)
+    spread, slope = calibrate(real, source, weight, bias, popularity)
+    source = replace(source, spread=spread)
+    add_popularity(weight, source, slope * popularity)
     most = min(1.0, LABEL_FLOPS / (2.0 * words * dim * FIT))  # share of the contexts made
     fit, heldout, test = (
         source.draw(rows, seed)
         for seed, rows in enumerate((int(FIT * most), int(HELDOUT * most), TEST), start=1)
     )
-    real, got = real_statistics(), measure(weight, bias, fit[:20_000], test[:1000])
-    provenance = (
-        "seeded synthetic softmax with an LSTM's statistics; "
+    got = measure(weight, bias, fit[:20_000], test[:1000])
+    return {
+        "weight": weight,
+        "bias": bias,
+        "fit": fit,
+        "heldout": heldout,
+        "test": test,
+        "provenance": "seeded synthetic softmax with an LSTM's statistics; "
         f"top-1 probability {got.top1:.3f} (real {real.top1:.3f}), "
-        f"entropy {got.entropy:.2f} (real {real.entropy:.2f})"
-    )
-    return FitResult(weight, bias, fit, heldout, test, provenance, side_by_side(real, got))
-
-
-def real_statistics() -> Statistics:
-    return Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
-
-
-def calibrated(words: int, dim: int) -> tuple[Source, Float32, Float32]:
-    """A source of contexts, and W and b, of which the numbers searched for were found."""
-    real = real_statistics()
-    source = make_source(real, dim)
-    weight, bias, popularity = make_words(real, source, words)
-    spread, slope = calibrate(real, source, weight, bias, popularity)
-    source = Source(**{**vars(source), "spread": spread})
-    add_popularity(weight, source, slope * popularity)
-    return source, weight, bias
+        f"entropy {got.entropy:.2f} (real {real.entropy:.2f})",
+        "beside": side_by_side(real, got),
+    }
 
 
 def stretched(shares: list[float], dim: int) -> np.ndarray:
@@ -192,7 +175,8 @@ def calibrate(
     def tell(spread: float, slope: float) -> tuple[float, float]:
         factor_N = np.float32(slope) * (1 + np.float32(spread) * along_N)
         logits = away_NV * np.float32(spread) + np.outer(factor_N, popularity) + bias
-        return top1_entropy(logits)
+        _, top1, entropy = softmax(logits)
+        return float(top1.mean()), float(entropy.mean())
 
     def fitting(slope: float) -> float:
         low, high = 0.1, 10.0
@@ -203,12 +187,3 @@ def calibrate(
 
     pairs = [(fitting(slope), slope) for slope in SLOPES]
     return min(pairs, key=lambda pair: abs(tell(*pair)[1] - real.entropy))
-
-
-def top1_entropy(logits_NV: Any) -> tuple[float, float]:
-    """Mean probability of the best word and mean entropy in nats."""
-    shifted = logits_NV - logits_NV.max(axis=1, keepdims=True)
-    mass = np.exp(shifted)
-    total = mass.sum(axis=1)
-    entropy = np.log(total) - (mass * shifted).sum(axis=1) / total
-    return float((1 / total).mean()), float(entropy.mean())

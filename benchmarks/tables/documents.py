@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from benchmarks import raw
-from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, huggingface, llamacpp, papers, published, races, service
+from benchmarks.tables import draws, papers, published, races, service
 from benchmarks.tables.figures import markdown
-from benchmarks.tables.results import GROWTH, load
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ROOT = raw.RESULTS.parents[1]
@@ -40,7 +38,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
 }
 # Files of several runs by their names.
 LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn"
-SEVERAL = (GROWTH, "draws", "exactness", *LLAMA_CPP, "huggingface")
+SEVERAL = ("race/growth", "draws", "exactness", *LLAMA_CPP, "huggingface")
 
 
 def documents() -> Iterator[tuple[str, str]]:
@@ -48,10 +46,10 @@ def documents() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         yield page, render((ROOT / page).read_text(encoding="utf-8"), TABLES)
     for name in raw_names():
-        found = load(name)
+        found = raw.load(name)
         path = str((raw.RESULTS / f"{name}.md").relative_to(ROOT))
         if name == "load":
-            yield path, load_markdown(found)
+            yield path, service.load_page(found)
         elif "points" in found:
             yield path, race_markdown(found)
 
@@ -80,7 +78,7 @@ def index() -> str:
     """Each raw file, its command, and when it was measured."""
     rows = []
     for name in raw_names():
-        found = load(name)
+        found = raw.load(name)
         parts = list(found.values()) if name in SEVERAL else [found]
         dates = sorted({part.get("machine", part)["date"][:10] for part in parts})
         rows.append([f"`{name}`", command(name, found), ", ".join(dates)])
@@ -99,8 +97,6 @@ TABLES: dict[str, Callable[[], str]] = (
     | published.TABLES
     | service.TABLES
     | draws.TABLES
-    | llamacpp.TABLES
-    | huggingface.TABLES
     | papers.TABLES
     | {"index": index}
 )

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown
-from benchmarks.tables.results import load
 
 HEADS = ("exact", "certified", "estimated")
 SCORED = "certified, log-probabilities"
@@ -22,7 +22,7 @@ def draws(found: dict[str, Any]) -> str:
             scanned = one["scanned"][asked]
             rows.append(
                 [
-                    shape if asked == "first draw" else ABSENT,
+                    shape,
                     asked,
                     *(digits(us[head]) if head in us else ABSENT for head in (*HEADS, SCORED)),
                     f"{digits(dense[best])} ({best})",
@@ -33,7 +33,7 @@ def draws(found: dict[str, Any]) -> str:
             )
     head = ["", "asked", *(f"`{head}`" for head in HEADS), "`certified` with log-probabilities"]
     head += ["best dense", "times as fast as `certified`", "rows of W", "rows that took all of W"]
-    return markdown(head, rows)
+    return markdown(head, rows, 1)
 
 
 TABLES: dict[str, Callable[[], str]] = {"draws": lambda: draws(load("draws"))}

@@ -18,8 +18,11 @@ def ratio(value: float) -> str:
     return (f"{value:.1f}" if value < 20 else digits(value, 3 if value >= 1000 else 2)) + "x"
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A table."""
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
+def markdown(head: list[str], rows: list[list[str]], merged: int = 0) -> str:
+    """A table; of its first `merged` columns a row shows what differs from the row above."""
+    lines, above = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"], list[str]()
+    for row in rows:
+        same = next((n for n in range(merged) if row[: n + 1] != above[: n + 1]), merged)
+        lines.append("| " + " | ".join([ABSENT] * same + row[same:]) + " |")
+        above = row
     return "\n".join(lines).replace("|  ", "| ") + "\n"

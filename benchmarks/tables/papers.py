@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 from benchmarks import raw
 from benchmarks.papers.__main__ import PAPERS
 from benchmarks.race.points import LOW, Race
-from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
-from benchmarks.tables.results import load
+from benchmarks.tables.figures import UNMEASURED, digits, markdown, ratio
 
 # Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
 # for each method here, the first that took part.
@@ -69,6 +68,7 @@ COLUMNS = {
     "ms": "CPU ms a step",
     "cpu_seconds": "CPU seconds",
 }
+FORMATS = {"p1": ".4g", "p5": ".4g", "rate": ".4g", "perplexity": ".1f", "mse": ".1e"}
 SETTINGS = {
     "data": "on {}",
     "words": "{} words",
@@ -81,10 +81,10 @@ SETTINGS = {
 
 def table_2() -> str:
     """Render Table 2 of Chen et al. with our races of similar shapes."""
-    races = [[Race(load(name)) for name in names] for names in RACES.values()]
+    races = [[Race(raw.load(name)) for name in names] for names in RACES.values()]
     head = [""]
     for paper, (first, *_) in zip(RACES, races, strict=True):
-        ours = f"here, V = {first.vocab_size:,}, D = {first.dim:,}"
+        ours = f"here, {first.shape}"
         head += [f"paper, {paper}", ours] if paper else [ours]
     rows = []
     for methods, theirs in TABLE_2.items():
@@ -113,9 +113,8 @@ def fastest(races: list[Race], methods: tuple[str, ...]) -> str:
 
 def measured(paper: str, run: str) -> str:
     """All rows of one raw file, if it is there."""
-    name = f"papers/{paper}-{run.replace(' ', '-')}"
-    there = (raw.RESULTS / f"{name}.json.gz").exists()
-    return table(load(name)) if there else UNMEASURED
+    found = raw.load(f"papers/{paper}-{run.replace(' ', '-')}")
+    return table(found) if found else UNMEASURED
 
 
 def table(results: dict[str, Any]) -> str:
@@ -126,11 +125,8 @@ def table(results: dict[str, Any]) -> str:
     timed = ("cpu_seconds",) if "steps" in first else ()  # as many for each as the command says
     shown = [key for key in COLUMNS if key in first and key not in (*same, *timed)]
     cells = [[cell(key, row[key]) for key in shown] for row in rows]
-    if shown[0] == "data":
-        for above, row in reversed(list(pairwise(cells))):
-            row[0] = ABSENT if row[0] == above[0] else row[0]
     settings = ", ".join(SETTINGS[key].format(cell(key, first[key])) for key in same)
-    text = markdown([COLUMNS[key] for key in shown], cells)
+    text = markdown([COLUMNS[key] for key in shown], cells, int(shown[0] == "data"))
     command = results["command"].removeprefix("python -m benchmarks.papers ")
     return f"{text}\n`{command}`{settings and ': '}{settings}\n"
 
@@ -138,18 +134,12 @@ def table(results: dict[str, Any]) -> str:
 def cell(key: str, value: float | str | list[str]) -> str:
     if isinstance(value, list):
         return " ".join(value)
-    if key in ("data", "rule"):
-        return str(value)
     if isinstance(value, str):
-        return f"`{value}`"
+        return value if key in ("data", "rule") else f"`{value}`"
     if value == math.inf:
         return "diverged"
-    if key in ("p1", "p5", "rate"):
-        return f"{value:.4g}"
-    if key == "perplexity":
-        return f"{value:.1f}"
-    if key == "mse":
-        return f"{value:.1e}"
+    if key in FORMATS:
+        return format(value, FORMATS[key])
     return f"{value:,}" if isinstance(value, int) else digits(value)
 
 

@@ -1,13 +1,16 @@
-"""Races on published models: microseconds of each method, by kind of text, over llama.cpp's own."""
+"""Published models: races by kind of text, tokens a second in llama.cpp and in Transformers."""
 
-from collections.abc import Callable
+import re
+import statistics
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
+from benchmarks.llamacpp.contenders import BODY, DRAWN, HEADS, PEER
 from benchmarks.race.points import BATCH, ONE, Race, Record, chosen_by
 from benchmarks.race.table import setting
+from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
-from benchmarks.tables.llamacpp import instructions
-from benchmarks.tables.results import load
 from demo.published import MODELS
 
 OWN = "llama.cpp Q8_0"
@@ -58,4 +61,136 @@ def times(point: Record, own: Record, mode: str) -> str:
     return f"{digits(us)} ({ratio(peer / us)})"
 
 
-TABLES: dict[str, Callable[[], str]] = {f"race, {name}": partial(race, name) for name in MODELS}
+class Run(NamedTuple):
+    """One way of llamacpp.json.gz: a model, a build, a kind of text and a number of threads."""
+
+    model: str
+    label: str
+    about: str  # CPU and build
+    kind: str
+    threads: str
+    found: dict[str, dict[str, list[float]]]
+
+    @property
+    def per_s(self) -> dict[str, float]:
+        return {name: found["tokens_per_s"][0] for name, found in self.found.items()}
+
+
+def runs(way: str, file: str = "llamacpp") -> Iterator[Run]:
+    for model, found in load(file).items():
+        shape = f"{model}: V = {found['index']['vocab_size']:,}, D = {found['index']['dim']:,}"
+        for build, one in found.get("builds", {}).items():
+            label = shape if build == "wheel" else f"{shape}, {build} build"
+            about = f"{one['cpu']}; {one['name']}: {instructions(one['system_info'])}."
+            for kind, by_threads in one.get(way, {}).items():
+                for threads, times in by_threads.items():
+                    yield Run(model, label, about, kind, threads, times)
+
+
+def instructions(system_info: str) -> str:
+    """The features that llama.cpp reports, without those that it lacks."""
+    return ", ".join(re.findall(r"(\w+) = 1", system_info))
+
+
+def speeds() -> str:
+    """A row for each model, build, kind of text and number of threads; then what each build is."""
+    greedy, rows = list(runs("greedy")), []
+    heads = [name for name in HEADS if any(name in run.found for run in greedy)]
+    for run in greedy:
+        own = run.per_s[PEER]
+        times = {name: f"{digits(each)}, {each / own:.2f}x" for name, each in run.per_s.items()}
+        scanned = (f"{run.found[name]['scanned'][0]:,.0f}" for name in heads if name in run.found)
+        cells = [run.label, run.kind, run.threads, digits(own)]
+        cells += [*(times.get(name, ABSENT) for name in heads), times[BODY], ", ".join(scanned)]
+        rows.append(cells)
+    head = ["model", "text", "threads", "llama.cpp's own head", *(f"`{name}`" for name in heads)]
+    head += ["no head: the limit", "rows of W a token"]
+    about = dict.fromkeys(run.about for run in greedy)
+    return markdown(head, rows, 2) + "\n".join(["", *about, ""])
+
+
+def fastest(
+    file: str = "llamacpp", ways: Collection[str] = ("greedy",), about_builds: bool = True
+) -> str:
+    """A row for each model, way and number of threads: each kind by llama.cpp's fastest build."""
+    found: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
+    of_ways = [(way, run) for way in ways for run in runs(way, file)]
+    for way, run in of_ways:
+        if run.threads == "1" or about_builds:
+            kinds = found.setdefault((run.model, way, run.threads), {})
+            if run.per_s[PEER] > kinds.get(run.kind, {PEER: 0.0})[PEER]:
+                kinds[run.kind] = run.per_s
+    names, rows = [*HEADS, BODY], []
+    for (model, way, threads), kinds in found.items():
+        own = sorted(per_s[PEER] for per_s in kinds.values())
+        named = [model] + [way] * (len(ways) > 1)
+        named += ["one thread" if threads == "1" else f"{threads} threads"] * about_builds
+        cells = [", ".join(named), f"{digits(own[0])} to {digits(own[-1])}"]
+        for name in names:
+            times = sorted(one[name] / one[PEER] for one in kinds.values() if name in one)
+            cells.append(f"{times[0]:.2f}x to {times[-1]:.2f}x" if times else ABSENT)
+        rows.append(cells)
+    kept = [name for i, name in enumerate(names, 2) if any(row[i] for row in rows)]
+    head = ["tokens a second", "llama.cpp", *(f"`{name}`" for name in kept if name != BODY)]
+    table = markdown([*head, "no head"], [[cell for cell in row if cell] for row in rows])
+    about = dict.fromkeys(run.about for _, run in of_ways)
+    return "\n".join([table, *about, ""]) if about_builds else table
+
+
+def judged() -> str:
+    """A row for each model: tokens of all kinds of text."""
+    heads = [PEER, *(name for name in HEADS if any(name in one for _, one in judgements()))]
+    rows = []
+    for name in dict.fromkeys(name for name, _ in judgements()):
+        ones = [one for model, one in judgements() if model == name]
+        tokens = sum(max(each["tokens"] for each in one.values()) for one in ones)
+        found = ([one[head] for one in ones if head in one] for head in heads)
+        rows.append([name, f"{tokens:,}", *(wrong(each) if each else ABSENT for each in found)])
+    names = (name if name == PEER else f"`{name}`" for name in heads)
+    return markdown(["model", "tokens", *names], rows)
+
+
+def judgements() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each model with what was counted for each head, once for each kind of text."""
+    for name, found in load("llamacpp").items():
+        for one in found.get("judged", {}).values():
+            yield name, one
+
+
+def wrong(ones: list[dict[str, Any]]) -> str:
+    """How many tokens differ, as a share too, and how many were proven."""
+    tokens, many = (sum(one[field] for one in ones) for field in ("tokens", "wrong"))
+    proven = sum(one.get("proven") or 0 for one in ones) / tokens
+    share = f" ({many / tokens:.2%})" * bool(many)
+    return f"{many:,}{share}" + f", {proven:.0%} proven" * bool(proven)
+
+
+def adapter() -> str:
+    """A row for each model and way of generating: whole steps, and the output layer alone."""
+    rows, heads = [], []
+    for name, found in load("huggingface").items():
+        for way, by_head in found["ways"].items():
+            heads = [f"`{head}`" for head in by_head]
+            times = {
+                key: [one[key]["median"] for one in by_head.values()]
+                for key in ("full_us", "layer_us", "attached_us", "head_us")
+            }
+            full, layer = (digits(statistics.median(times[key])) for key in ("full_us", "layer_us"))
+            cells = (
+                f"{full / ours:.2f}x ({layer / head:.1f}x)"
+                for full, layer, ours, head in zip(*times.values(), strict=True)
+            )
+            same = min(one["same"] for one in by_head.values())
+            rows.append([name, way, f"{full} ({layer})", *cells, f"{same:.0%}"])
+    return markdown(["model", "way", "µs a step (the layer)", *heads, "same ids"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    **{f"race, {name}": partial(race, name) for name in MODELS},
+    "llamacpp, first": partial(fastest, about_builds=False),
+    "llamacpp": speeds,
+    "llamacpp-drawn": partial(fastest, "llamacpp-drawn", DRAWN, about_builds=False),
+    "llamacpp-judged": judged,
+    "llamacpp-avx512": partial(fastest, "llamacpp-avx512"),
+    "huggingface": adapter,
+}

@@ -1,12 +1,12 @@
 """Tables of the races: all softmaxes side by side, certified by shape, growth with V, AVX2."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import compress
 
-from benchmarks.race.kinds import is_narrow
-from benchmarks.race.points import BATCH, COLD, FLOAT32, HIGH, LOW, WARM, Race, Time
+from benchmarks.race.points import ANY, BATCH, COLD, FLOAT32, HIGH, LOW, WARM, Race, Time
+from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
-from benchmarks.tables.results import GROWTH, load, race
 
 MODELS = {  # every softmax of the comparison
     "lm-docs": "LSTM",
@@ -16,7 +16,7 @@ MODELS = {  # every softmax of the comparison
     "lm-docs-70k": "LSTM",
     "synthetic-250k": "synthetic",
 }
-SCREEN, LIST = "logitsieve screen", "logitsieve frequency"
+SCREEN = "logitsieve screen"
 SHAPES = (
     "lm-docs",
     "lstm-1500",
@@ -30,13 +30,21 @@ FIRST = ("gemma-3-270m", "smollm2-135m", "lm-docs", "transformer-30k")  # README
 SLICES = ("lm-docs-2000", "lm-docs-4000", "lm-docs-6000", "lm-docs-8000")
 
 
+def race(data: str) -> Race:
+    return Race(load(f"race/{data}"))
+
+
 def ours(name: str) -> bool:
     return name.startswith("logitsieve ")
 
 
-def library(name: str) -> bool:
-    """Approximate searches, and exact ones other than a product of all of W."""
-    return not ours(name) and name not in FLOAT32 and not is_narrow(name)
+def library(each: Race, name: str) -> bool:
+    """True for approximate searches, and exact ones other than a product of all of W."""
+    return not ours(name) and name not in FLOAT32 and not each.is_narrow(name)
+
+
+def named(time: Time | None) -> str:
+    return f"{digits(time.us)} {time.method}" if time else ABSENT
 
 
 def against(time: Time | None, *others: Time | None) -> str:
@@ -56,32 +64,16 @@ def comparison(names: Iterable[str], field: str = WARM) -> str:
         if exact is None:
             continue
         dense = each.narrow(field=field)
-        best = each.fastest(library, HIGH, field=field)
-        times = (
-            each.fastest("logitsieve certified".__eq__, field=field),
-            each.fastest(SCREEN.__eq__, HIGH, field=field),
-            each.fastest(SCREEN.__eq__, LOW, field=field),
-            each.fastest(LIST.__eq__, LOW, field=field),
-        )
-        rows.append(
-            [
-                f"{MODELS[name]}, V = {each.vocab_size:,}, D = {each.dim:,}",
-                digits(exact.us),
-                f"{digits(dense.us)} {dense.method}, {dense.p1:.4f} / {dense.p5:.4f}"
-                if dense
-                else ABSENT,
-                f"{digits(best.us)} {best.method}" if best else ABSENT,
-                *(against(time, exact, dense) for time in times),
-            ]
-        )
+        best = each.fastest(partial(library, each), HIGH, field=field)
+        asked = (("certified", ANY), ("screen", HIGH), ("screen", LOW), ("frequency", LOW))
+        times = (each.head(head, precise, field=field) for head, precise in asked)
+        cells = [f"{MODELS[name]}, {each.shape}", digits(exact.us), named(dense), named(best)]
+        cells[2] += f", {dense.p1:.4f} / {dense.p5:.4f}" if dense else ABSENT
+        rows.append([*cells, *(against(time, exact, dense) for time in times)])
     head = ["µs per row (times as fast as float32, as quantised)"]
     head += ["best exact float32", "best quantised head, its P@1 / P@5", "best other library"]
-    head += [
-        "`certified`, exact",
-        "`screen`",
-        "`screen`, P@1 >= 0.98",
-        "list without context, P@1 >= 0.98",
-    ]
+    head += ["`certified`, exact", "`screen`", "`screen`, P@1 >= 0.98"]
+    head += ["list without context, P@1 >= 0.98"]
     raced_at_all = [any(cells) for cells in zip(*rows, strict=True)]
     head, *rows = ([*compress(line, raced_at_all)] for line in (head, *rows))
     return markdown(head, rows)
@@ -96,8 +88,8 @@ def first() -> str:
         if dense is None:
             continue
         precise = (each.head(head, HIGH) for head in ("estimated", "screen", "frequency"))
-        shape = f"{MODELS.get(name, name)}, V = {each.vocab_size:,}, D = {each.dim:,}"
         ours = (against(time, dense) for time in (each.head("certified"), *precise))
+        shape = f"{MODELS.get(name, name)}, {each.shape}"
         rows.append([shape, f"{digits(dense.us)} ({dense.method})", *ours])
     head = ["softmax", "best quantised product", "`certified`", "`estimated`"]
     return markdown([*head, "`screen`", "list without context"], rows)
@@ -123,7 +115,9 @@ def certified_by_shape() -> str:
 
 def growth() -> str:
     """Each vocabulary of growth.json.gz, and the slices of lm-docs."""
-    races = {f"synthetic, {int(words):,}": Race(found) for words, found in load(GROWTH).items()}
+    races = {
+        f"synthetic, {int(words):,}": Race(found) for words, found in load("race/growth").items()
+    }
     slices = {f"LSTM's {it.vocab_size:,} most frequent": it for it in map(race, SLICES)}
     head = ["V", "best exact float32", "`exact`", "`certified`", "`screen`, P@1 >= 0.98"]
     rows = []
@@ -135,7 +129,7 @@ def growth() -> str:
         heads = each.head("exact"), each.head("certified"), each.head("screen", LOW)
         machine = f"{l1 >> 10} KiB; {rates['L3']:.0f}, {rates['DRAM']:.0f} GB/s"
         cells = (against(time, best) for time in heads)
-        rows.append([name, f"{digits(best.us)} {best.method}", *cells, machine])
+        rows.append([name, named(best), *cells, machine])
     return markdown([*head, "L1; one core reads from L3, DRAM"], rows)
 
 

@@ -9,7 +9,7 @@ from benchmarks.llamacpp.__main__ import speeds
 from benchmarks.llamacpp.contenders import BODY, DRAWN, PEER, Chain, contenders
 from benchmarks.llamacpp.judge import judge
 from benchmarks.published.contexts import JUDGED, PLAIN, answers, asked, contexts_folder, read
-from benchmarks.published.texts import Paragraphs
+from benchmarks.published.texts import paragraphs
 from benchmarks.race.points import ONE
 from benchmarks.tables import published
 from logitsieve.api.requests import sampling
@@ -24,11 +24,14 @@ from tests.llamacpp.small_model import Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
-PAGE = '<div class="para">one <em>two</em></div><p>no</p><div><div class="para">three</div></div>'
+PAGE = (
+    '<html><div class="para">one <em>two</em></div><p>no</p><div><div class="para">three'
+    "<div>no</div></div></div></html>"
+)
 
 
 def test_paragraphs_of_a_page() -> None:
-    assert Paragraphs(PAGE).found == ["one two", "three"]
+    assert paragraphs(PAGE) == ["one two", "three"]
 
 
 @pytest.fixture(scope="module")

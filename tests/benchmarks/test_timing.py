@@ -21,7 +21,10 @@ def test_other_work_is_not_part_of_a_cold_call(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(timing, "clear_cache", lambda: spend("clear", 5000))
     monkeypatch.setattr(timing, "perf_counter_ns", lambda: now[0])
     batches = [np.full((1, 2), each, np.float32) for each in (3, 5)]
-    mean = timing.cold_ns(lambda hidden, k: spend("call", k * int(hidden[0, 0])), batches, 10)
+    monkeypatch.setattr(timing, "COLD_CALLS", 2)
+    mean = timing._cold_turn(
+        lambda hidden, k: spend("call", k * int(hidden[0, 0])), batches, 10, 40, 0
+    )
     assert mean == 40
     assert order == ["clear", "call", "clear", "call"]
 
@@ -36,7 +39,8 @@ def test_contenders_get_the_same_batches(cold: bool, monkeypatch: pytest.MonkeyP
         name: lambda hidden, k, name=name: seen[name].add(float(hidden[0, 0])) for name in seen
     }
     hidden = np.arange(40, dtype=np.float32).reshape(20, 2)
-    us = timing.race(contenders, hidden, 2, 5, cold=cold)
-    assert all(0 < us[name]["least"] <= us[name]["median"] for name in contenders)
+    points = [lambda _, search=search: search for search in contenders.values()]
+    us = timing.time_points(points, hidden, timing.Mode(2, 1, cold), 5)
+    assert all(0 < each["least"] <= each["median"] for each in us)
     assert seen["a"] == seen["b"] == set(hidden[::2, 0].tolist())
     assert bool(cleared) == cold
