@@ -118,7 +118,7 @@ def classifiers(
     task: Prototypes | Packages, methods: list[str], rows: int, options: Options, every: int = 50
 ) -> Rows:
     """Train with each loss; precision is the full softmax's on rows that were not trained on."""
-    found, classes = [], len(task.counts)
+    classes = len(task.counts)
     inputs, target = task.unseen
     for method in methods:
         torch.manual_seed(0)
@@ -144,19 +144,15 @@ def classifiers(
                 for x in torch.split(inputs, 256)
             ]
         hits = (torch.cat(best)[:, :, None] == target[:, None, :]).any(2).float()
-        found.append(
-            {
-                "data": task.name,
-                "method": method,
-                "vocab_size": classes,
-                "rows": rows,
-                "every": every,
-                "steps": count,
-                "cpu_seconds": spent,
-                **{f"p{k}": float(hits[:, :k].mean()) for k in RIGHT},
-                "classes_of_a_row": scored[0],
-                "classes_of_a_step": scored[1],
-            }
-        )
-        print(found[-1], flush=True)
-    return found
+        yield {
+            "data": task.name,
+            "method": method,
+            "vocab_size": classes,
+            "rows": rows,
+            "every": every,
+            "steps": count,
+            "cpu_seconds": spent,
+            **{f"p{k}": float(hits[:, :k].mean()) for k in RIGHT},
+            "classes_of_a_row": scored[0],
+            "classes_of_a_step": scored[1],
+        }

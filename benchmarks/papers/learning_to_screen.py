@@ -2,20 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from benchmarks.papers.runs import Options, Rows, Run
 from benchmarks.race.datasets import DEMO_MODEL, Dataset, load
-from benchmarks.race.entrants import adaptive, label
 from benchmarks.race.nmt_contexts import SENTENCES, load_model_file, read_pairs
+from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, label
 from benchmarks.race.prepare import SHARED
 from benchmarks.timing import race
 from logitsieve.api.keywords import NormalizerName, Target
@@ -27,20 +26,16 @@ from logitsieve.index import Index
 from logitsieve.index.reader import read_contents
 from logitsieve.index_builder import BuildConfig
 
+Way: TypeAlias = Callable[[Float32, np.ndarray], np.ndarray]  # log-probabilities of words [N, 1]
 CLUSTERS, BUDGET = (50, 100, 200, 250), 60.0
 PLAIN, TRAINED = 0, BuildConfig().rounds
 JUDGED_AT_ONCE, TIMED = 256, 2048
 BEAMS, LONGEST = (1, 5), 80
-POINTS: dict[str, Target] = {
-    "exact": {"head": "exact", "normalizer": "exact"},
-    "graph": {"head": "graph", "normalizer": "candidates"},
-    "screen": {"head": "screen", "normalizer": "candidates"},
-}
+POINTS: dict[str, NormalizerName] = {"exact": "exact"}  # by head
+POINTS |= {"graph": "candidates", "screen": "candidates"}
 RANK, FIRST = 20, 1000  # of the low-rank tail; words in adaptive softmax's first level
-SCORED: tuple[tuple[str, NormalizerName], ...] = (
-    *(("exact", "exact"), ("certified", "certified")),
-    *(("svd", "lowrank"), ("graph", "lowrank"), ("screen", "lowrank")),
-)
+SCORED: dict[str, NormalizerName] = {"exact": "exact", "certified": "certified"}
+SCORED |= {"svd": "lowrank", "graph": "lowrank", "screen": "lowrank"}
 SHOWN = (1, 10, 50)  # places by size of the clusters that are printed
 WORDS_SHOWN = 24
 
@@ -52,20 +47,17 @@ def table_3(options: Options) -> Rows:
     model = module.Translator.load(folder)
     pairs = read_pairs(folder / "test.tsv")
     data = load("nmt-captions")
-    found = []
-    with TemporaryDirectory() as scratch:
-        # The screen passes rows on to `certified`.
-        heads = ("exact", "certified", "graph", "screen")
-        decoder = LocalDecoder(fitted(data, Path(scratch), heads))
+    heads = ("exact", "certified", "graph", "screen")  # the screen passes rows on to `certified`
+    with fitted(data, heads) as index:
+        decoder = LocalDecoder(index)
         decoder.warm()
         for beams, name in product(BEAMS, POINTS):
-            clocked = Clocked(decoder, POINTS[name])
+            clocked = Clocked(decoder, {"head": name, "normalizer": POINTS[name]})
             lines = translated(module, model, [source for source, _ in pairs], clocked, beams)
             score = bleu(lines, [target for _, target in pairs])
+            row = {"head": name, "beams": beams, "bleu": score, "sentences": len(pairs)}
             us = 1e6 * clocked.seconds / clocked.rows
-            found.append({"head": name, "beams": beams, "bleu": score, "us_per_row": us})
-            print(found[-1], flush=True)
-    return [{**row, "sentences": len(pairs), "data": data.name} for row in found]
+            yield {**row, "us_per_row": us, "data": data.name}
 
 
 class Clocked:
@@ -128,35 +120,28 @@ def contexts(model: Any, state: list[torch.Tensor]) -> Float32:
     return hidden
 
 
-def fitted(data: Dataset, folder: Path, heads: tuple[str, ...], **config: Any) -> Index:
-    """Build an index; without a budget of the screen, one for P@1 0.998 and P@5 0.99."""
+def fitted(data: Dataset, heads: tuple[str, ...], **config: Any) -> AbstractContextManager[Index]:
+    """An index; without a budget of the screen, one for P@1 0.998 and P@5 0.99."""
     target = None if "budget" in config else {"p1": 0.998, "p5": 0.99}
-    return data.build(
-        folder / "screens" / "1",
-        heads=heads,
-        target_precision=target,
-        config=BuildConfig(**config),
-        best_effort=target is not None,
-    )
+    own = BuildConfig(**config)
+    best_effort = target is not None
+    return data.built(heads=heads, target_precision=target, config=own, best_effort=best_effort)
 
 
 def table_5(options: Options) -> Rows:
     """Tables 4 and 5: precision, candidates and time by clusters, plain and trained."""
-    data, found = load(options.data), []
+    data = load(options.data)
     blocks = np.array_split(data.test, len(data.test) // JUDGED_AT_ONCE)
     for seed, clusters, rounds in product(range(options.seeds), CLUSTERS, (PLAIN, TRAINED)):
         about = {"seed": seed, "clusters": clusters, "rounds": rounds}
-        with TemporaryDirectory() as scratch:
-            index = fitted(data, Path(scratch), ("exact", "screen"), budget=BUDGET, **about)
+        with fitted(data, ("exact", "screen"), budget=BUDGET, **about) as index:
             head = index.head("screen")
             score = evaluate(head, index.head("exact"), blocks, (1, 5))
             us = us_per_row(head, data.test[:TIMED], 5, 1)
         row = {f"p{k}": score.precision[k].mean for k in (1, 5)}
         row |= {"candidates": score.scanned[5], "us_per_row": us}
         shape = {"vocab_size": index.vocab_size, "dim": index.dim}
-        found.append({**about, "data": data.name, **row, **shape})
-        print(found[-1], flush=True)
-    return found
+        yield {**about, "data": data.name, **row, **shape}
 
 
 def table_6(options: Options) -> Rows:
@@ -164,32 +149,30 @@ def table_6(options: Options) -> Rows:
     data = load("lm-docs")
     words = np.load(SHARED / "data" / "lm-docs-10k-200.npz")["y_test"]
     targets = words[len(words) - len(data.test) :, None].astype(np.int32)
-    ways: dict[str, Callable[[Float32, np.ndarray], np.ndarray]] = {}
-    with TemporaryDirectory() as scratch:
-        heads = ("exact", "certified", "screen", "svd", "graph")
-        decoder = LocalDecoder(fitted(data, Path(scratch), heads, svd_width=RANK))
-        for head, normalizer in SCORED:
-            ways[head] = partial(scored, decoder, {"head": head, "normalizer": normalizer})
-        labelled = partial(label, data.softmax, data.fit)
-        ways["adaptive softmax"] = adaptive(data.softmax, labelled, FIRST).log_probs
-        found: list[dict[str, Any]] = []
+    heads = ("exact", "certified", "screen", "svd", "graph")
+    with fitted(data, heads, svd_width=RANK) as index:
+        decoder = LocalDecoder(index)
+        ways: dict[str, Way] = {
+            head: partial(scored, decoder, {"head": head, "normalizer": normalizer})
+            for head, normalizer in SCORED.items()
+        }
+        adaptive = AdaptiveSoftmax(data.softmax, label(data.softmax, data.fit), FIRST)
+        ways["adaptive softmax"] = adaptive.log_probs
+        searches = {head: partial(first_word, way) for head, way in ways.items()}
+        times = race(searches, data.test[:TIMED], 1, 1)
         for head, way in ways.items():
             parts = zip(*(np.array_split(x, 40) for x in (data.test, targets)), strict=True)
             log_probs = np.concatenate([way(*part) for part in parts])
-            found.append({"head": head, "perplexity": float(np.exp(-log_probs.mean(dtype=float)))})
-        searches = {head: partial(first_word, way) for head, way in ways.items()}
-        times = race(searches, data.test[:TIMED], 1, 1)
-    return [{**row, "us_per_row": times[row["head"]]["median"], "data": data.name} for row in found]
+            perplexity = float(np.exp(-log_probs.mean(dtype=float)))
+            us = times[head]["median"]
+            yield {"head": head, "perplexity": perplexity, "us_per_row": us, "data": data.name}
 
 
 def scored(decoder: LocalDecoder, target: Target, hidden: Float32, words: np.ndarray) -> np.ndarray:
-    """Return log-probabilities [N, 1] of words [N, 1]."""
     return decoder.score(hidden, words, **target).log_probs
 
 
-def first_word(
-    way: Callable[[Float32, np.ndarray], np.ndarray], hidden: Float32, k: int
-) -> np.ndarray:
+def first_word(way: Way, hidden: Float32, k: int) -> np.ndarray:
     """Score one word a row: any takes as long."""
     return way(hidden, np.zeros((len(hidden), k), np.int32))
 
@@ -198,14 +181,14 @@ def table_7(options: Options) -> Rows:
     """Words of the trained clusters of the demo, the shortest lists first, without common ones."""
     words = (DEMO_MODEL / "vocab.txt").read_text(encoding="utf-8").split("\n")
     data = load("demo")
-    with TemporaryDirectory() as scratch:
-        index = fitted(data, Path(scratch), ("exact", "screen"), clusters=100, budget=BUDGET)
+    with fitted(data, ("exact", "screen"), clusters=100, budget=BUDGET) as index:
         part = read_contents(index.path).parts["screen"]
         lists = np.split(part["ids"], part["offsets"][1:-1])
         common = np.bincount(part["ids"], minlength=len(words))
         lists.sort(key=len)
         shown = [[words[word] for word in lists[place] if common[word] < 20] for place in SHOWN]
-        return [{"words": found[:WORDS_SHOWN], "candidates": len(found)} for found in shown]
+        for found in shown:
+            yield {"words": found[:WORDS_SHOWN], "candidates": len(found)}
 
 
 RUNS: dict[str, Run] = {

@@ -25,8 +25,8 @@ METHODS = [
 
 def figure_4(options: Options) -> Rows:
     """Precision after the same seconds: prototypes of confusable labels, then real labels."""
-    found = classifiers(Prototypes(LABELS), METHODS, BATCH, options)
-    return found + classifiers(Packages(), METHODS, BATCH, options)
+    for task in (Prototypes(LABELS), Packages()):
+        yield from classifiers(task, METHODS, BATCH, options)
 
 
 RUNS: dict[str, Run] = {"figure 4": figure_4}

@@ -39,18 +39,14 @@ def table_1(options: Options) -> Rows:
     true, dim = np.exp(cosine), unit.shape[1]
     design = np.stack([cosine**2, np.ones(PAIRS)], axis=1)
     fitted = design @ np.linalg.lstsq(design, true, rcond=None)[0]
-    found = [{"method": "quadratic, fitted", "features": dim**2, "mse": mse(fitted, true)}]
+    made = [("quadratic, fitted", dim**2, fitted)]
     for count in (100, 1000, dim**2):
         angles = (h - c) @ random.standard_normal((dim, count)).astype(np.float32)
-        made = e * np.cos(angles).mean(axis=1)
-        found.append({"method": "random Fourier", "features": count, "mse": mse(made, true)})
-    made = maclaurin(h, c, dim**2, random)
-    found.append({"method": "random Maclaurin", "features": dim**2, "mse": mse(made, true)})
-    return [{**row, "dim": dim, "pairs": PAIRS} for row in found]
-
-
-def mse(made: np.ndarray, true: np.ndarray) -> float:
-    return float(((made - true) ** 2).mean())
+        made.append(("random Fourier", count, e * np.cos(angles).mean(axis=1)))
+    made.append(("random Maclaurin", dim**2, maclaurin(h, c, dim**2, random)))
+    for method, features, values in made:
+        mse = float(((values - true) ** 2).mean())
+        yield {"method": method, "features": features, "mse": mse, "dim": dim, "pairs": PAIRS}
 
 
 def maclaurin(h: np.ndarray, c: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
@@ -69,8 +65,8 @@ def maclaurin(h: np.ndarray, c: np.ndarray, count: int, random: np.random.Genera
 
 def table_2(options: Options) -> Rows:
     """Milliseconds to compute the loss of ten rows, with ten draws each."""
-    sizes = (10_000, 500_000)
-    return [row for size in sizes for row in steps(TIMED, size, 64, 10, forward=True)]
+    for size in (10_000, 500_000):
+        yield from steps(TIMED, size, 64, 10, forward=True)
 
 
 def table_3(options: Options) -> Rows:

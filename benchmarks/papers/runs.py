@@ -5,9 +5,10 @@ Shape letters: B rows of a step, D hidden size, V classes, P candidates of all r
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from time import process_time
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,18 +25,8 @@ STREAMS, STEPS = 8, 35  # words of a step, B = 280
 IGNORED = -100
 STEPS_TIMED = 60
 
-Rows: TypeAlias = list[dict[str, Any]]
-
-
-class Options(NamedTuple):
-    """Sizes of an experiment, and the dataset of the race that it uses, if any."""
-
-    words: int
-    seeds: int
-    seconds: float
-    data: str
-
-
+Rows: TypeAlias = Iterable[dict[str, Any]]
+Options: TypeAlias = Namespace  # of the command, which has their meaning
 Run: TypeAlias = Callable[[Options], Rows]
 
 
@@ -68,14 +59,11 @@ def classes_scored(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> tu
 
 
 def language_models(methods: list[str], rates: list[float], options: Options) -> Rows:
-    """Train an LSTM with each loss; return the best rate of each, by its mean perplexity."""
+    """Train an LSTM with each loss; yield the best rate of each, by its mean perplexity."""
     corpus = encode(TrainConfig(text=EXCERPT))
-    found = []
     for method in methods:
-        tried = [trained(method, rate, corpus, options) for rate in rates]
-        found.append(min(tried, key=lambda row: float(row["perplexity"])))
-        print(found[-1], flush=True)
-    return found
+        tried = (trained(method, rate, corpus, options) for rate in rates)
+        yield min(tried, key=lambda row: float(row["perplexity"]))
 
 
 def trained(method: str, rate: float, corpus: Corpus, options: Options) -> dict[str, Any]:
@@ -119,9 +107,7 @@ def trained(method: str, rate: float, corpus: Corpus, options: Options) -> dict[
     }
 
 
-def steps(
-    methods: list[str], classes: int, dim: int, rows: int, *, forward: bool = False
-) -> Iterator[dict[str, Any]]:
+def steps(methods: list[str], classes: int, dim: int, rows: int, *, forward: bool = False) -> Rows:
     """CPU time of each loss's steps on random rows: forward alone, or with update and index."""
     torch.manual_seed(0)
     hidden = torch.randn(rows, dim)

@@ -13,7 +13,7 @@ from benchmarks.tables.figures import UNMEASURED
 from logitsieve.training import SampledSoftmax
 from tests.training.loss_kit import doubles
 
-SMALL = Options(words=300, seeds=1, seconds=0.01, data="demo")
+SMALL = Options(seconds=0.01)
 TARGET = torch.arange(20)
 
 
