@@ -1,5 +1,13 @@
-"""The picture of the raw results of `benchmarks.screen`. `python -m benchmarks.plots`."""
+"""Pictures of raw results: of the races, and of `benchmarks.screen`. `python -m benchmarks.plots`.
 
+A race's are like Figures 2 to 7 of Chen et al. 2019: speed-up over the best exact float32 search
+against precision, the settings of each method that no other of its own settings beats in both. One
+panel for P@1, one for P@5.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +15,9 @@ import matplotlib as mpl
 from matplotlib import pyplot
 
 from benchmarks import raw
+from benchmarks.race.points import FLOAT32, Race
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+SCREEN = raw.RESULTS.parents[1] / "docs/images/screen.svg"
 COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve exact": "#6fb79c"}
 STYLE = {
     "font.size": 10,
@@ -17,38 +26,119 @@ STYLE = {
     "svg.hashsalt": "logitsieve",
     "figure.facecolor": "white",
 }
+LEAST_PRECISION = 0.5
+OURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
+OTHERS = ("#555555", "#999999")  # told apart by their marks
+NARROW = ("#8a5a44", "#c2977c")  # dense heads of fewer bits
+MARKS = "osD^vP*X<>hd"
 
 
 def main() -> None:
-    """Draw the picture of docs/benchmarks.md."""
+    """Draw every picture whose results are there."""
+    draw_screen(raw.load("screen"), SCREEN)
+    for source in sorted(raw.RESULTS.glob("race/*.json.gz")):
+        results = raw.read(source)
+        if "points" in results:
+            draw_race(results, source.parent)
+
+
+@contextmanager
+def picture(path: Path, columns: int, size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
+    """A figure and its panels side by side, written to `path` at the end."""
     mpl.use("svg")
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        draw_screen(raw.read(raw.RESULTS / "screen.json.gz"))
-        pyplot.savefig(IMAGES / "screen.svg", metadata={"Date": None}, bbox_inches="tight")
-        pyplot.close()
+        figure, panels = pyplot.subplots(1, columns, figsize=size, sharey=True)
+        yield figure, panels
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+        pyplot.close(figure)
 
 
-def draw_screen(results: dict[str, Any]) -> None:
+def draw_screen(results: dict[str, Any], path: Path) -> None:
     """us/row of each way to the top 5, one panel a batch size."""
     batches = ("1", "64")
-    figure, panels = pyplot.subplots(1, len(batches), figsize=(9, 2.9), sharey=True)
-    for axes, batch in zip(panels, batches, strict=True):
-        times = results["us_per_row"][batch]
-        names = sorted(times, key=lambda name: -times[name]["median"])
-        values = [times[name]["median"] for name in names]
-        bars = axes.barh(names, values, color=[COLOURS.get(name, "#b9bec4") for name in names])
-        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3)
-        axes.set(
-            xlabel="µs per row",
-            title="1 row per call" if batch == "1" else f"{batch} rows per call",
+    with picture(path, len(batches), (9, 2.9)) as (figure, panels):
+        for axes, batch in zip(panels, batches, strict=True):
+            times = results["us_per_row"][batch]
+            names = sorted(times, key=lambda name: -times[name]["median"])
+            values = [times[name]["median"] for name in names]
+            bars = axes.barh(names, values, color=[COLOURS.get(name, "#b9bec4") for name in names])
+            axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3)
+            title = "1 row per call" if batch == "1" else f"{batch} rows per call"
+            axes.set(xlabel="µs per row", title=title)
+            axes.set_xlim(0, max(values) * 1.2)
+        figure.suptitle(
+            f"Top 5 of {results['vocab_size']:,} words, D = {results['dim']}, one thread; the "
+            f"screen finds {results['p1']:.2%} of the best words, {results['p5']:.2%} of the best "
+            "five",
+            fontsize=10,
         )
-        axes.set_xlim(0, max(values) * 1.2)
-    figure.suptitle(
-        f"Top 5 of {results['vocab_size']:,} words, D = {results['dim']}, one thread; the screen "
-        f"finds {results['p1']:.2%} of the best words, {results['p5']:.2%} of the best five",
-        fontsize=10,
+
+
+def draw_race(results: dict[str, Any], out: Path) -> None:
+    """<data>.svg, of the first mode: one row a call on one thread."""
+    mode = results["modes"][0]
+    with picture(out / f"{results['data']}.svg", 2, (11, 4.6)) as (figure, panels):
+        for axes, metric in zip(panels, ("p1", "p5"), strict=True):
+            panel(axes, results, mode, metric)
+        panels[0].set_ylabel("times as fast as the best exact float32 search")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.99, 0.5), frameon=False)
+        figure.suptitle(f"{results['data']}: {Race(results).shape}, {mode}", fontsize=11)
+
+
+def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
+    """Every method's frontier; misses are on a log scale, so that 0.99 and 0.999 lie apart."""
+    each = Race(results)
+    exact = each.exact(mode)
+    assert exact is not None
+    floor = 0.5 / results["judged_contexts"]  # half a context missed stands for none
+    ours = cycle(zip(OURS, MARKS[: len(OURS)], strict=True))
+    others, narrow = (
+        cycle(zip(colours * (len(MARKS) // 2), MARKS, strict=True)) for colours in (OTHERS, NARROW)
     )
-    figure.tight_layout()
+    for name in each.methods:
+        if name in FLOAT32:
+            continue
+        mine = name.startswith("logitsieve")
+        colour, mark = next(ours if mine else narrow if each.is_narrow(name) else others)
+        shown = frontier(
+            [
+                (1 - max(1 - entry[metric], floor), exact.us / entry["us_per_row"][mode]["median"])
+                for entry in each.of(name)
+                if entry[metric] >= LEAST_PRECISION
+            ]
+        )
+        axes.plot(
+            [1 - precision for precision, _ in shown],
+            [speed for _, speed in shown],
+            marker=mark,
+            markersize=5,
+            markerfacecolor=colour if mine else "white",
+            color=colour,
+            linestyle="-" if mine else "--",
+            label=name,
+        )
+    axes.axhline(1, color="#999999", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel=f"P@{metric[1:]} (log scale of misses)")
+    axes.text(
+        0.98, 0.98, "better: up and to the right", transform=axes.transAxes, ha="right", va="top"
+    )
+    axes.set_xlim(LEAST_PRECISION, floor * 0.8)
+    ticks = [tick for tick in (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001) if tick > floor * 1.5]
+    axes.set_xticks([*ticks, floor], [*(f"{1 - tick:g}" for tick in ticks), "1"])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}x")
+    axes.grid(color="#eeeeee")
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """(precision, speed) that no other point beats in both, from precise to fast."""
+    kept: list[tuple[float, float]] = []
+    for precision, speed in sorted(points, reverse=True):
+        if not kept or speed > kept[-1][1]:
+            kept.append((precision, speed))
+    return kept
 
 
 if __name__ == "__main__":

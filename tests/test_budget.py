@@ -9,8 +9,8 @@ LIMITS = {
     "files of source": 296,
     "lines of source": 41_865,
     "lines of core/": 18_159,
-    "lines of tests/": 42_025,
-    "lines of benchmarks/": 7_744,
+    "lines of tests/": 42_008,
+    "lines of benchmarks/": 7_054,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -1,21 +1,15 @@
 """The methods that race on a dataset, with the build knobs to try."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache as cached
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from itertools import chain
-from typing import TypeAlias
-
-import numpy as np
 
 from benchmarks.llamacpp.builds import more_than_avx2
 from benchmarks.race.datasets import Dataset
-from benchmarks.race.methods import Method
-from benchmarks.race.ours import FGD, LSH_BITS, LSH_MIPS, fgd, indexes_of, lsh_mips
-from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
+from benchmarks.race.methods import Entrant
+from benchmarks.race.ours import FGD, LSH_BITS, LSH_MIPS, fgd, lsh_mips, of_indexes
+from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, label
 from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -28,33 +22,14 @@ from benchmarks.race.peers.onnx_runtime import STORED, OnnxRuntime
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
 from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
-from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.llamacpp import OutputMatrix
 from logitsieve.utils.options import Progress
 
 LEVELS = (4, 8, 16)  # of Panorama
 FIRST_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
-LABELLED = 100_000  # contexts that adaptive softmax is trained on
 SMALL = 20_000_000  # numbers of W up to which every build knob is tried, graphs the largest
-OPTIONAL = {  # packages without which a method is left out
-    "hnswlib": ("hnswlib",),
-    "ScaNN": ("scann",),
-    "llama.cpp": ("xllamacpp",),
-    "onnxruntime": ("onnx", "onnxruntime"),
-}
-
-
-Labelled: TypeAlias = tuple[Float32, np.ndarray, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """A method before it is built; `seconds` is known where it was built before."""
-
-    name: str
-    make: Callable[[], Method]
-    seconds: float | None = None
+LIBRARIES = ("numpy", "torch", "faiss-cpu", "numba", "hnswlib", "scann", "xllamacpp", "onnxruntime")
 
 
 def entrants(
@@ -69,28 +44,26 @@ def entrants(
         yield Entrant(name, partial(ExactPeer, name, softmax))
     yield from quantised(softmax, data.stored)
     heads = [name for name in HEADS if wanted(f"logitsieve {name}", only)]
-    for name, make, seconds in indexes_of(data, threads, heads, rebuild, progress):
-        yield Entrant(f"logitsieve {name}", make, seconds)
+    yield from of_indexes(data, threads, heads, rebuild, progress)
     yield Entrant(CentroidHead.name, partial(CentroidHead, softmax))
     large = softmax.weight.size > SMALL
     for levels in LEVELS[1:2] if large else LEVELS:
-        yield Entrant("faiss IndexFlatIPPanorama", partial(FaissPanorama, softmax, levels))
-    yield Entrant("greedy-MIPS", partial(GreedyMips, softmax))
-    yield Entrant("PCA-tree MIPS", partial(PcaTree, softmax))
+        yield Entrant(FaissPanorama.name, partial(FaissPanorama, softmax, levels))
+    for peer in (GreedyMips, PcaTree):
+        yield Entrant(peer.name, partial(peer, softmax))
     for bits in LSH_BITS:
         yield Entrant(LSH_MIPS, partial(lsh_mips, softmax, bits, threads))
     labelled = cached(lambda: label(softmax, data.fit))
     yield Entrant(FGD, partial(fgd, softmax, lambda: labelled()[1], threads))
     for share in FIRST_SHARES[::2] if large else FIRST_SHARES:
         first = max(16, round(share * softmax.vocab_size))
-        yield Entrant("adaptive softmax", partial(adaptive, softmax, labelled, first))
-    if installed("hnswlib"):
-        knobs = {"edges": 16, "construction": 100} if large else {}
-        for space in ("l2",) if large else ("ip", "l2"):
-            yield Entrant(f"hnswlib {space}", partial(Hnswlib, softmax, space, **knobs))
-    if installed("ScaNN"):
-        for tree in (False, True):
-            yield Entrant("ScaNN", partial(Scann, softmax, tree))
+        made = partial(lambda first: AdaptiveSoftmax(softmax, labelled(), first), first)
+        yield Entrant(AdaptiveSoftmax.name, made)
+    knobs = {"edges": 16, "construction": 100} if large else {}
+    for space in ("l2",) if large else ("ip", "l2"):
+        yield Entrant(f"hnswlib {space}", partial(Hnswlib, softmax, space, **knobs))
+    for tree in (False, True):
+        yield Entrant(Scann.name, partial(Scann, softmax, tree))
 
 
 def quantised(softmax: Softmax, stored: OutputMatrix | None = None) -> Iterator[Entrant]:
@@ -103,26 +76,16 @@ def quantised(softmax: Softmax, stored: OutputMatrix | None = None) -> Iterator[
         yield Entrant(f"llama.cpp {stored.kind}", own)
         if more_than_avx2():
             yield Entrant(f"llama.cpp {stored.kind}, native", partial(own, native=True))
-    elif installed("llama.cpp"):
+    else:
         for kind, (_, block) in FORMATS.items():
             if block == BLOCK or softmax.dim % block == 0:
                 yield Entrant(f"llama.cpp {kind}", partial(LlamaCpp, softmax, kind))
-    if installed("onnxruntime"):
-        for kind in STORED:
-            yield Entrant(f"onnxruntime {kind}", partial(OnnxRuntime, softmax, kind))
-    yield Entrant(TorchDynamic.name, partial(TorchDynamic, softmax))
-    yield Entrant(TorchWeightOnly.name, partial(TorchWeightOnly, softmax))
-    yield Entrant(Int8Scan.name, partial(Int8Scan, softmax))
+    for kind in STORED:
+        yield Entrant(f"onnxruntime {kind}", partial(OnnxRuntime, softmax, kind))
+    for peer in (TorchDynamic, TorchWeightOnly, Int8Scan):
+        yield Entrant(peer.name, partial(peer, softmax))
     for codes in CODES:
         yield Entrant(f"faiss {codes}, refined", partial(FaissRefined, softmax, codes))
-
-
-def installed(method: str) -> bool:
-    """True if the packages of a method of `OPTIONAL` are there; else print which are not."""
-    absent = [package for package in OPTIONAL[method] if find_spec(package) is None]
-    if absent:
-        print(f"{method} is left out: {' and '.join(absent)} not installed")
-    return not absent
 
 
 def wanted(name: str, only: Sequence[str]) -> bool:
@@ -130,23 +93,10 @@ def wanted(name: str, only: Sequence[str]) -> bool:
     return not only or any(part in name for part in only)
 
 
-def label(softmax: Softmax, fit: Float32) -> Labelled:
-    """Spread contexts, the ids of their best words, and the probabilities of those."""
-    places = np.linspace(0, len(fit) - 1, min(LABELLED, len(fit))).astype(np.int64)
-    contexts = np.ascontiguousarray(fit[places])
-    return contexts, *exact_labels(softmax, contexts)
-
-
-def adaptive(softmax: Softmax, labelled: Callable[[], Labelled], first: int) -> AdaptiveSoftmax:
-    """The labels are computed once for all sizes of the first level."""
-    contexts, ids, mass = labelled()
-    return AdaptiveSoftmax(softmax, (ids, mass), contexts, first)
-
-
 def versions() -> dict[str, str]:
     """Versions of the libraries that race; "absent" for those that are not installed."""
     found = {}
-    for package in ("numpy", "torch", "faiss-cpu", "numba", *chain(*OPTIONAL.values())):
+    for package in LIBRARIES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

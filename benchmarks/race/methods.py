@@ -4,7 +4,7 @@ Build knobs are arguments of the constructor, query knobs go through `set_knobs`
 ann-benchmarks. Shape letters: B batch rows, D hidden size, K answers, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -27,51 +27,47 @@ class Method:
     """A way to the best words; `name` may repeat where only build knobs differ."""
 
     name: str
+    kind: str  # what it reads of W, and in which numbers
     nbytes: int  # memory beyond W and b
     built = NO_KNOBS  # build knobs, for the tables
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """Operating points to try, from fast to precise."""
-        return ({},)
+    settings: Sequence[Knobs] = (NO_KNOBS,)  # operating points to try, from fast to precise
+    threads = 1
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
         """Answer from now on with these knobs on so many threads."""
         hold_threads(threads)
+        self.threads = threads
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         """Ids [B, K] best first; -1 where a method finds too few."""
         raise NotImplementedError
 
+    def at(self, threads: int, knobs: Knobs) -> Search:
+        self.set_knobs(threads, knobs)
+        return self.topk
+
 
 @dataclass(frozen=True)
-class Engine:
-    """A method at one operating point."""
+class Entrant:
+    """A method before it is built; `seconds` is known where it was built before."""
 
-    method: Method
-    knobs: Knobs
-
-    def __call__(self, threads: int) -> Search:
-        """Set the knobs."""
-        self.method.set_knobs(threads, self.knobs)
-        return self.method.topk
+    name: str
+    make: Callable[[], Method]
+    seconds: float | None = None
 
 
 class SlicedPeer(Method):
     """A compiled loop over slices of the rows, one a thread, with one query knob."""
 
     def __init__(self, softmax: Softmax) -> None:
-        self._queries = Queries(softmax.dim)
-        self._threads, self._knob = 1, 1
+        self._queries, self._knob = Queries(softmax.dim), 1
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Take the only knob."""
-        hold_threads(threads)
-        self._threads, [knob] = threads, knobs.values()
+        super().set_knobs(threads, knobs)
+        [knob] = knobs.values()
         self._knob = int(knob)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Slices of rows on threads."""
         queries = self._queries(hidden)
         ids = np.empty((len(queries), k), np.int64)
 
@@ -79,7 +75,7 @@ class SlicedPeer(Method):
             self.answer(queries[start:stop], start, ids[start:stop])
             return 0
 
-        run_slices(answer, len(queries), self._threads)
+        run_slices(answer, len(queries), self.threads)
         return ids
 
     def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.race.datasets import Dataset
-from benchmarks.race.methods import NO_KNOBS, Knobs, Method, hold_threads
+from benchmarks.race.methods import NO_KNOBS, Entrant, Knobs, Method
 from benchmarks.race.prepare import CACHE
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, ExactHead, GraphHead, Head, LshHead, Softmax
-from logitsieve.index import Index, open_index
+from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig
 from logitsieve.index_builder.fit.graph import graph_arrays
 from logitsieve.index_builder.fitting import EXACT
@@ -30,6 +30,18 @@ RACED = tuple(name for name in HEADS if name == EXACT or name in FITS)
 LEARNT = (EXACT, "certified", "screen")  # what the first target is asked of
 LARGE = 100_000_000  # numbers of W
 SECONDS_FILE = "build-seconds.txt"
+KINDS = {
+    "exact": "dense float32",
+    "certified": "exact by bounds",
+    "assured": "bounds that may fail",
+    "estimated": "bounds that may fail",
+    "screen": "lists by context",
+    "frequency": "lists by context",
+    "ivf": "clusters of words",
+    "svd": "low rank",
+    "lsh": "approximate search",
+    "graph": "approximate search",
+}
 FGD, LSH_MIPS = "FGD", "LSH-MIPS"  # as Chen et al. 2019 compare with them
 LSH_BITS, LSH_TABLES = (6, 8, 10, 12), 256
 
@@ -40,67 +52,62 @@ class HeadMethod(Method):
     def __init__(
         self,
         name: str,
+        kind: str,
         built: Knobs,
         heads: Mapping[int, Head],
         nbytes: int,
         fixed: Knobs = NO_KNOBS,
     ) -> None:
-        self.name, self.built, self.nbytes = name, built, nbytes
-        self._heads, self._fixed = heads, fixed
+        self.name, self.kind, self.built, self.nbytes = name, kind, built, nbytes
+        self._heads = heads
         self._now = heads[1].with_knobs(**fixed)
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """The stored point, and every combination of the values that each knob says to try.
-
-        A head holds knobs to what it has (no more tables than were built): each point once.
-        """
-        stored, table = dict(self._now.knobs), self._now.knob_table
-        values = {
-            name: (stored[name],) if name in self._fixed else knob.tried or (stored[name],)
-            for name, knob in table.items()
-        }
-        tried = product(*values.values())
-        heads = (self._now.with_knobs(**dict(zip(table, point, strict=True))) for point in tried)
-        points = [stored, *(dict(head.knobs) for head in heads)]
-        return [point for place, point in enumerate(points) if point not in points[:place]]
+        self.settings = points(self._now, fixed)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Another head over the same arrays."""
-        hold_threads(threads)
+        super().set_knobs(threads, knobs)
         self._now = self._heads[threads].with_knobs(**knobs)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Through the public call."""
         return self._now.topk(hidden, k).ids
 
 
-def indexes_of(
+def points(head: Head, fixed: Knobs) -> list[Knobs]:
+    """The stored point, and every combination of the values that each knob says to try.
+
+    A head holds knobs to what it has (no more tables than were built): each point once.
+    """
+    stored, table = dict(head.knobs), head.knob_table
+    values = (
+        (stored[name],) if name in fixed else knob.tried or (stored[name],)
+        for name, knob in table.items()
+    )
+    heads = (head.with_knobs(**dict(zip(table, point, strict=True))) for point in product(*values))
+    found = [stored, *(dict(each.knobs) for each in heads)]
+    return [point for place, point in enumerate(found) if point not in found[:place]]
+
+
+def of_indexes(
     data: Dataset, threads: Sequence[int], wanted: Sequence[str], rebuild: bool, progress: Progress
-) -> list[tuple[str, Callable[[], HeadMethod], float]]:
-    """(name, how to make the method, seconds its index took to build) of every head `wanted`."""
-    found: list[tuple[str, Callable[[], HeadMethod], float]] = []
-    for number, target in enumerate(TARGETS):
-        last = number == len(TARGETS) - 1
-        if not last and data.weight.size > LARGE:
+) -> Iterator[Entrant]:
+    """Every head `wanted`, of an index for the last of TARGETS; its screens of one for each."""
+    for number, target in enumerate(TARGETS, start=1):
+        last = number == len(TARGETS)
+        names = [name for name in wanted if last or name == "screen"]
+        if not names or (not last and data.weight.size > LARGE):
             continue  # labels alone take minutes: one screen is enough
-        if not (wanted if last else "screen" in wanted):
-            continue
-        heads = _to_build(data, wanted) if last else LEARNT
-        path, seconds = _built(data, number + 1, heads, target, progress, rebuild)
+        built = _to_build(data, wanted) if last else LEARNT
+        path, seconds = _built(data, number, built, target, progress, rebuild)
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
-        for name in wanted if last else ("screen",):
+        manifest = opened[1].manifest
+        for name in names:
             if name not in opened[1].heads:
                 continue  # of a sketch with levels, which this has not
-            built = {"p1 asked": target["p1"]} if name == "screen" else {}
-            size = _part_bytes(opened[1], name)
-            found.append((name, partial(_method, name, built, opened, size), seconds))
-    return found
-
-
-def _method(name: str, built: Knobs, opened: dict[int, Index], size: int) -> HeadMethod:
-    heads = {threads: index.head(name) for threads, index in opened.items()}
-    return HeadMethod(f"logitsieve {name}", built, heads, size)
+            asked = {"p1 asked": target["p1"]} if name == "screen" else {}
+            part = manifest.heads[name].part
+            size = manifest.parts[part].size if part else 0
+            heads = {count: index.head(name) for count, index in opened.items()}
+            make = partial(HeadMethod, f"logitsieve {name}", KINDS[name], asked, heads, size)
+            yield Entrant(f"logitsieve {name}", make, seconds)
 
 
 def fgd(softmax: Softmax, best_ids: Callable[[], np.ndarray], threads: Sequence[int]) -> HeadMethod:
@@ -136,7 +143,8 @@ def _made(
         count: kind.from_arrays(softmax, arrays, fallback=exact, threads=count, knobs={})
         for count in {1, *threads}
     }
-    return HeadMethod(name, built, heads, sum(each.nbytes for each in arrays.values()), fixed)
+    size = sum(each.nbytes for each in arrays.values())
+    return HeadMethod(name, KINDS["graph"], built, heads, size, fixed)
 
 
 def _to_build(data: Dataset, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -176,9 +184,3 @@ def _built(
         ).close()
         note.write_text(f"{time.monotonic() - start:.1f}\n", encoding="utf-8")
     return path, float(note.read_text(encoding="utf-8"))
-
-
-def _part_bytes(index: Index, name: str) -> int:
-    """Bytes of the head's own part on disk, which is what it maps."""
-    part = index.manifest.heads[name].part
-    return index.manifest.parts[part].size if part else 0

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from benchmarks.race.kinds import HALF, KINDS, is_narrow
-
+HALF, QUANTISED = "dense bfloat16", "dense quantised"
+RESCORED = "dense quantised, rescored"
 FLOAT32 = ("numpy", "torch", "faiss IndexFlatIP")  # the exact searches that are compared with
 ASKED = 0.98
 ONE, BATCH = "B=1 threads=1", "B=64 threads=1"
@@ -30,11 +30,12 @@ class Race:
         self.results = results
         self.vocab_size: int = results["vocab_size"]
         self.dim: int = results["dim"]
+        self.shape = f"V = {self.vocab_size:,}, D = {self.dim:,}"
         self.points: list[Record] = results["points"]
-        self.methods = list(dict.fromkeys(point["method"] for point in self.points))
+        self.kinds = {point["method"]: point.get("kind", "") for point in self.points}
+        self.methods = list(self.kinds)
 
     def of(self, method: str) -> list[Record]:
-        """The settings of a method."""
         return [point for point in self.points if point["method"] == method]
 
     def fastest(
@@ -62,13 +63,19 @@ class Race:
 
     def narrow(self, mode: str = ONE, field: str = WARM) -> Time | None:
         """The fastest dense head of fewer bits with P@1 >= 0.98; None if no quantised one raced."""
-        if all(KINDS[name] == HALF for name in self.methods if is_narrow(name)):
+        if all(kind == HALF for name, kind in self.kinds.items() if self.is_narrow(name)):
             return None
-        return self.fastest(is_narrow, LOW, mode, field)
+        return self.fastest(self.is_narrow, LOW, mode, field)
 
-    def head(self, name: str, precise: Precision = ANY, mode: str = ONE) -> Time | None:
+    def is_narrow(self, method: str) -> bool:
+        """True for a head that multiplies all of W, in fewer bits than 32."""
+        return self.kinds[method] in (HALF, QUANTISED, RESCORED)
+
+    def head(
+        self, name: str, precise: Precision = ANY, mode: str = ONE, field: str = WARM
+    ) -> Time | None:
         """The head's fastest setting with that precision."""
-        return self.fastest(f"logitsieve {name}".__eq__, precise, mode)
+        return self.fastest(f"logitsieve {name}".__eq__, precise, mode, field)
 
 
 def chosen_by(point: Record) -> Record:

@@ -8,28 +8,27 @@ call on 1 thread as in Chen et al. 2019 (arXiv:1810.12406), then 64 rows on 1 an
 import argparse
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import raw
+from benchmarks import plots, raw
 from benchmarks.machine import describe
-from benchmarks.race import plots, table
-from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
-from benchmarks.race.entrants import Entrant, entrants, versions, wanted
+from benchmarks.race import table
+from benchmarks.race.datasets import DATASETS, Dataset, load
+from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
-from benchmarks.race.kinds import KINDS
-from benchmarks.race.methods import Engine, Knobs, Method, hold_threads
+from benchmarks.race.methods import Entrant, Knobs, Method, hold_threads
 from benchmarks.race.peers import llama_cpp
 from benchmarks.race.points import FLOAT32
-from benchmarks.timing import CLEARED_BYTES, Mode, batches_of, call_ns, time_points
+from benchmarks.timing import CLEARED_BYTES, Mode, Point, batches_of, call_ns, time_points
 from logitsieve.cli.output import bars
 from logitsieve.utils.options import Progress
 
-OUT = raw.RESULTS / "race"
 K, KS = 5, (1, 5)
+BATCH = 64  # rows of a call, after one of a row
 JUDGED_BYTES = 4 << 30  # of logits in float64: so many contexts judge, within the bounds
 JUDGED_LOW, JUDGED_HIGH = 1000, 5000
 JUDGE_BATCH = 64
@@ -38,19 +37,16 @@ HOPELESS = 4  # times numpy's dense product: a setting that takes longer is left
 
 
 def main() -> None:
-    """Race on one dataset, or on each of a group."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", choices=[*DATASETS, *GROUPS], metavar="DATA", help="dataset")
-    parser.add_argument("--batch", type=int, default=64, help="rows a call, after 1")
+    parser = raw.parser(__doc__, "race")
+    parser.add_argument("data", nargs="+", choices=DATASETS, metavar="DATA", help="dataset")
     parser.add_argument("--threads", type=int, default=2, help="threads of the last timing")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
     parser.add_argument("--only", default="", help="methods whose name has one of these, by comma")
     parser.add_argument("--judged", type=int, help="contexts that judge each point")
     parser.add_argument("--cold", action="store_true", help="time calls after other work too")
     parser.add_argument("--rebuild", action="store_true", help="build the indexes again")
     options = parser.parse_args()
     hold_threads(1)
-    for name in GROUPS.get(options.data, (options.data,)):
+    for name in options.data:
         data = load(name)
         if data.beside:
             print(data.beside)
@@ -59,23 +55,19 @@ def main() -> None:
         raw.write(options.out / f"{name}.json.gz", results)
         text = table.markdown(results)
         (options.out / f"{name}.md").write_text(text, encoding="utf-8")
-        plots.draw(results, options.out)
+        plots.draw_race(results, options.out)
         print(text)
 
 
 def race(data: Dataset, options: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """The raw numbers of one dataset."""
     softmax = data.softmax
-    fitting = JUDGED_BYTES // 8 // softmax.vocab_size
-    count = options.judged or min(JUDGED_HIGH, max(JUDGED_LOW, fitting))
+    fitting = int(np.clip(JUDGED_BYTES // 8 // softmax.vocab_size, JUDGED_LOW, JUDGED_HIGH))
+    count = options.judged or fitting
     places = np.linspace(0, len(data.test) - 1, min(count, len(data.test))).astype(np.int64)
-    judged, kinds = data.test[places], np.array(data.kinds or ["all"])
-    kinds = kinds[places] if data.kinds else kinds.repeat(len(places))
+    judged, kinds = data.test[places], np.array(data.kinds or ["all"] * len(data.test))[places]
     judge = Judge(softmax, judged, KS, progress)
-    only = [*options.only.split(","), *FLOAT32] if options.only else data.only
-    modes = [Mode(1, 1), Mode(options.batch, 1)]
-    if options.threads > 1:
-        modes.append(Mode(options.batch, options.threads))
+    only = [*options.only.split(","), *FLOAT32] if options.only else []
+    modes = list(dict.fromkeys([Mode(1, 1), Mode(BATCH, 1), Mode(BATCH, options.threads)]))
     threads = sorted({mode.threads for mode in modes})
     racing = entrants(data, threads, options.rebuild, only, progress)
     racing = (each for each in racing if wanted(each.name, only))
@@ -112,17 +104,21 @@ def race(data: Dataset, options: argparse.Namespace, progress: Progress) -> dict
 
 def judge_all(
     racing: Iterable[Entrant], judge: Judge, kinds: np.ndarray, progress: Progress
-) -> tuple[list[Engine], list[dict[str, Any]], dict[str, int]]:
+) -> tuple[list[Point], list[dict[str, Any]], dict[str, int]]:
     """Return the settings that are timed, their records, and by method how many are left out."""
-    points, records = list[Engine](), list[dict[str, Any]]()
+    points, records = list[Point](), list[dict[str, Any]]()
     left_out, dense_ns, singles = dict[str, int](), 0, batches_of(judge.hidden[:2], 1)
     for entrant in racing:
         start = time.monotonic()
-        method = entrant.make()
+        try:
+            method = entrant.make()
+        except ImportError as error:
+            print(f"{entrant.name} is left out: {error}")
+            continue
         seconds = time.monotonic() - start if entrant.seconds is None else entrant.seconds
         for number, knobs in enumerate(method.settings):
             progress(f"judge {entrant.name}", number, len(method.settings))
-            point = Engine(method, knobs)
+            point = partial(method.at, knobs=knobs)
             one_ns = call_ns(point, singles, Mode(1, 1), K)
             dense_ns = dense_ns or one_ns
             if one_ns > HOPELESS * dense_ns:
@@ -154,7 +150,7 @@ def record(
     precision = score.precision(~choosing)
     return {
         "method": method.name,
-        "kind": KINDS[method.name],
+        "kind": method.kind,
         "built": dict(method.built),
         "knobs": dict(knobs),
         "chosen_by": {f"p{k}": share for k, share in score.precision(choosing).items()},

@@ -7,7 +7,6 @@ in parentheses, over the fastest dense head of fewer bits that has P@1 >= 0.98.
 
 from collections.abc import Sequence
 
-from benchmarks.race.kinds import KINDS
 from benchmarks.race.points import ASKED, COLD, FLOAT32, WARM, Race, Record, Time, chosen_by
 
 TIMES = {WARM: "", COLD: "cold "}  # fields of a point, and their headings
@@ -15,7 +14,6 @@ Times = dict[tuple[str, str], Time]  # by mode and field
 
 
 def markdown(results: Record) -> str:
-    """Conditions, then the table."""
     each, modes = Race(results), results["modes"]
     times = list(TIMES) if results.get("cleared_bytes") else [WARM]
     compared = [(mode, field) for field in times for mode in modes]
@@ -24,59 +22,38 @@ def markdown(results: Record) -> str:
     if not baselines:
         others = ", ".join(FLOAT32)
         raise ValueError(f"none of {others} took part: there is nothing to compare with")
-    head = [
-        "method",
-        "kind",
-        *(f"{TIMES[field]}speed-up {mode}" for mode, field in compared),
-        "P@1",
-        "P@5",
-        *(f"{TIMES[field]}µs/row {modes[0]}" for field in times),
-        "memory beyond W",
-        "build s",
-        "setting",
-    ]
+    head = ["method", "kind", *(f"{TIMES[field]}speed-up {mode}" for mode, field in compared)]
+    head += ["P@1", "P@5", *(f"{TIMES[field]}µs/row {modes[0]}" for field in times)]
+    head += ["memory beyond W", "build s", "setting"]
     lines = [about(results, baselines, narrow), "", "| " + " | ".join(head) + " |"]
     lines.append("|---" * len(head) + "|")
-    for method in each.methods:
-        for entry in chosen(each, method):
-            cells = [
-                method,
-                KINDS[method],
-                *(
-                    speed_ups(entry[field][mode]["median"], exact, narrow.get((mode, field)))
-                    for (mode, field), exact in baselines.items()
-                ),
-                f"{entry['p1']:.4f}",
-                f"{entry['p5']:.4f}",
-                *(f"{entry[field][modes[0]]['median']:.2f}" for field in times),
-                f"{entry['bytes_beyond_w'] / results['weight_bytes']:.1%}",
-                f"{entry['build_seconds']:.0f}",
-                setting(entry),
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
+    for entry in (entry for method in each.methods for entry in chosen(each, method)):
+        faster = (
+            speed_ups(entry[field][mode]["median"], exact, narrow.get((mode, field)))
+            for (mode, field), exact in baselines.items()
+        )
+        us = (f"{entry[field][modes[0]]['median']:.2f}" for field in times)
+        cells = [entry["method"], entry["kind"], *faster]
+        cells += [f"{entry['p1']:.4f}", f"{entry['p5']:.4f}", *us]
+        cells += [f"{entry['bytes_beyond_w'] / results['weight_bytes']:.1%}"]
+        cells += [f"{entry['build_seconds']:.0f}", setting(entry)]
+        lines.append("| " + " | ".join(cells) + " |")
     if results["statistics_beside_real"]:
         lines += ["", "```", *results["statistics_beside_real"], "```"]
     return "\n".join(lines) + "\n"
 
 
 def about(results: Record, baselines: Times, narrow: Times) -> str:
-    """Machine, shapes, origin, baselines."""
-    machine = results["machine"]
-    exact = "; ".join(
-        f"{TIMES[field]}{mode}: {time.method}, {time.us:.1f} µs"
-        for (mode, field), time in baselines.items()
-    )
+    machine, cleared = results["machine"], results.get("cleared_bytes", 0)
+    exact = "; ".join(named(key, time) for key, time in baselines.items())
     fewer = "; ".join(
-        f"{TIMES[field]}{mode}: {time.method}, {time.us:.1f} µs, "
-        f"P@1 {time.p1:.4f}, P@5 {time.p5:.4f}"
-        for (mode, field), time in narrow.items()
+        f"{named(key, time)}, P@1 {time.p1:.4f}, P@5 {time.p5:.4f}" for key, time in narrow.items()
     )
     quantised = f" In parentheses over the best of fewer bits: {fewer}." * bool(fewer)
-    cleared = results.get("cleared_bytes", 0)
     cold = f" Cold: {cleared / 1e6:.0f} MB pass through the cache before a call." * bool(cleared)
     used = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     return (
-        f"**{results['data']}**: V = {results['vocab_size']:,}, D = {results['dim']:,}, "
+        f"**{results['data']}**: {Race(results).shape}, "
         f"k = {results['k']}. {results['provenance']}.\n\n"
         f"{machine['cpu']}, one core reads {machine['read_GBps']['L3']:.0f} GB/s from L3 and "
         f"{machine['read_GBps']['DRAM']:.0f} from DRAM. P@1 and P@5 on "
@@ -86,6 +63,10 @@ def about(results: Record, baselines: Times, narrow: Times) -> str:
         f"{', chosen on as many other contexts' * ('chosen_by' in results['points'][0])}."
         f"{cold} {used}."
     )
+
+
+def named(key: tuple[str, str], time: Time) -> str:
+    return f"{TIMES[key[1]]}{key[0]}: {time.method}, {time.us:.1f} µs"
 
 
 def speed_ups(us: float, exact: Time, narrow: Time | None) -> str:

@@ -1,12 +1,11 @@
 """A real output layer of 70,000 words: the frozen lm-docs LSTM with a wider softmax on top.
 
 Full softmax cross-entropy by Adam (Kingma and Ba 2015), one pass over contexts that the frozen LSTM
-gives once; only the layer is trained, so a step is two matrix products and no backward pass
-through the model. Words outside the LSTM's own 10,000 are read as <unk>, but predicted as
-themselves. Rows of known words stay, which learnt from all of the text. Of the new words, which
-occur a few times each, every context is used, of the others a share, which weighs as much more. The
-last twentieth of the text, which the LSTM never saw, is held out: its runs go to tuning and to
-testing in turn.
+gives once; only the layer is trained. Words outside the LSTM's own 10,000 are read as <unk>, but
+predicted as themselves. Rows of known words stay, which learnt from all of the text. Of the new
+words, which occur a few times each, every context is used, of the others a share, which weighs as
+much more. The last twentieth of the text, which the LSTM never saw, is held out: its runs go to
+tuning and to testing in turn.
 Shape letters: N contexts, D hidden size, V words, B contexts of a step, R runs, T words of a run.
 """
 
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.autograd import backward
 
 from demo.excerpt import read_paragraphs
 from logitsieve.training.trainer import Vocabulary
@@ -35,7 +35,7 @@ UNSEEN_SHARE = 0.05  # of the text, at its end: the LSTM was trained on what is 
 RUN = 250  # words read from an empty state, T
 RUNS_AT_ONCE = 100
 BATCH = 512
-SLICE = 128  # contexts whose V logits stay in the cache while they become gradients
+SLICE = 128  # contexts scored at once
 LEARNING_RATE = 1e-3
 ADAM_EPSILON = 1e-6  # a word that is never a target is not pushed down at full step
 
@@ -63,26 +63,24 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
     paragraphs = read_paragraphs(data / "docs.txt.gz")
     words = Counter(chain(*([*paragraph.split(), END] for paragraph in paragraphs)))
     wide = Vocabulary.most_frequent(words, WORDS)
-    narrow_N, wide_N = encode(paragraphs, known), encode(paragraphs, wide)
-
-    seen = int(len(wide_N) * (1 - UNSEEN_SHARE))
+    text_2N = torch.stack([encode(paragraphs, known), encode(paragraphs, wide)])
+    cut = int(text_2N.shape[1] * (1 - UNSEEN_SHARE))
+    seen_2N, unseen_2N = text_2N[:, :cut], text_2N[:, cut:]
     old = set(known.words)
     new_V = torch.tensor([word not in old for word in wide.words])
-    every = PartSpec(narrow_N[:seen], wide_N[:seen], seen)
-    train = read(weights, every, "all to train on", progress, new_V)
-    fit = read(weights, every._replace(contexts=FIT_CONTEXTS), "to fit", progress)
-    unseen = PartSpec(narrow_N[seen:], wide_N[seen:], UNSEEN_CONTEXTS)
-    heldout, test = alternate(read(weights, unseen, "unseen", progress))
+    train = read(weights, seen_2N, cut, "all to train on", progress, new_V)
+    fit = read(weights, seen_2N, FIT_CONTEXTS, "to fit", progress)
+    heldout, test = alternate(read(weights, unseen_2N, UNSEEN_CONTEXTS, "unseen", progress))
 
-    layer = initial_layer(weights, known, wide, torch.bincount(wide_N[:seen], minlength=WORDS))
+    layer = initial_layer(weights, known, wide, torch.bincount(seen_2N[1], minlength=WORDS))
     reached = {"before training": perplexity(layer, *test[:2])}
     train_layer(layer, train, new_V, progress)
     every_eighth = Reading(*(x[::8] for x in fit))
     for name, part in (("fit", every_eighth), ("heldout", heldout), ("test", test)):
         reached[name] = perplexity(layer, *part[:2])
     print("perplexity", reached)
-    path = cache / "lm-docs-70k.npz"
-    keep(path, layer, fit.hidden, heldout.hidden, test.hidden, reached)
+    parts = fit.hidden, heldout.hidden, test.hidden
+    keep(cache / "lm-docs-70k.npz", layer, *parts, reached)
 
 
 def keep(
@@ -105,42 +103,37 @@ def encode(paragraphs: list[str], vocabulary: Vocabulary) -> Tensor:
     return torch.tensor(vocabulary.encode("".join(f"{line}\n" for line in paragraphs)))
 
 
-class PartSpec(NamedTuple):
-    """A stretch of the text in both vocabularies, and how many contexts of it to read."""
-
-    narrow: Tensor  # int64 [N]
-    wide: Tensor  # int64 [N]
-    contexts: int
-
-
 @torch.inference_mode()
 def read(
     weights: dict[str, Tensor],
-    part: PartSpec,
+    text_2N: Tensor,
+    contexts: int,
     stage: str,
     progress: Progress,
     new_V: Tensor | None = None,
 ) -> Reading:
     """Hidden states after each word of evenly spread runs, each run from an empty state.
 
-    Given `new_V`, the contexts of those words and a share of the others, TRAIN_CONTEXTS in all.
+    `text_2N` is the text in the LSTM's vocabulary and in the wide one. Given `new_V`, the contexts
+    of those words and a share of the others, TRAIN_CONTEXTS in all.
     """
     embedding = weights["e.weight"]
     dim = embedding.shape[1]
     lstm = nn.LSTM(dim, dim, 2, batch_first=True)
     lstm.load_state_dict({k.removeprefix("r."): v for k, v in weights.items() if k[:2] == "r."})
     lstm.eval()
-    starts_R = torch.linspace(0, len(part.wide) - RUN - 1, part.contexts // RUN).long()
+    narrow_N, wide_N = text_2N
+    starts_R = torch.linspace(0, len(wide_N) - RUN - 1, contexts // RUN).long()
     places_RT = starts_R[:, None] + torch.arange(RUN)
     share, random = 1.0, torch.Generator().manual_seed(1)
     if new_V is not None:
-        new = int(new_V[part.wide].sum())
-        share = min(1.0, max(TRAIN_CONTEXTS - new, new) / (len(part.wide) - new))
+        new = int(new_V[wide_N].sum())
+        share = min(1.0, max(TRAIN_CONTEXTS - new, new) / (len(wide_N) - new))
     found = []
     for start in range(0, len(places_RT), RUNS_AT_ONCE):
         places = places_RT[start : start + RUNS_AT_ONCE]
-        hidden_RTD, _ = lstm(embedding[part.narrow[places]])
-        next_N = part.wide[places + 1].flatten()
+        hidden_RTD, _ = lstm(embedding[narrow_N[places]])
+        next_N = wide_N[places + 1].flatten()
         keep_N, weight_N = torch.ones(len(next_N), dtype=torch.bool), torch.ones(len(next_N))
         if new_V is not None:
             keep_N = new_V[next_N] | (torch.rand(len(next_N), generator=random) < share)
@@ -153,10 +146,8 @@ def read(
 def alternate(reading: Reading) -> tuple[Reading, Reading]:
     """Every other run: two parts of the same mixture of subjects."""
     runs = [values.view(-1, RUN, *values.shape[1:]) for values in reading]
-    return (
-        Reading(*(values[0::2].flatten(0, 1) for values in runs)),
-        Reading(*(values[1::2].flatten(0, 1) for values in runs)),
-    )
+    first, second = (Reading(*(each[start::2].flatten(0, 1) for each in runs)) for start in (0, 1))
+    return first, second
 
 
 def initial_layer(
@@ -181,34 +172,21 @@ def train_layer(layer: nn.Linear, train: Reading, new_V: Tensor, progress: Progr
     optimizer = torch.optim.Adam(layer.parameters(), lr=LEARNING_RATE, eps=ADAM_EPSILON)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     order_N = torch.randperm(len(train.following), generator=torch.Generator().manual_seed(0))
+    mean_weight = train.weight.mean()
     for step in range(steps):
         chosen_B = order_N[step * BATCH : (step + 1) * BATCH]
-        gradients(
-            layer, Reading(*(column[chosen_B] for column in train)), float(train.weight.mean())
-        )
+        hidden_BD, next_B, weight_B = (column[chosen_B] for column in train)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits_BV = layer(hidden_BD.float())
+        losses_B = nn.functional.cross_entropy(logits_BV.float(), next_B, reduction="none")
+        optimizer.zero_grad()
+        backward((losses_B * weight_B / mean_weight).mean())
         for parameter in layer.parameters():
             assert parameter.grad is not None
             parameter.grad[~new_V] = 0
         optimizer.step()
         falling.step()
         progress("train the layer", step + 1, steps)
-
-
-@torch.no_grad()
-def gradients(layer: nn.Linear, batch: Reading, mean_weight: float) -> None:
-    """The layer's gradients of the weighted cross-entropy, (softmax - one-hot)^T h, by bfloat16."""
-    weight_grad, bias_grad = torch.zeros_like(layer.weight), torch.zeros_like(layer.bias)
-    weight_VD, bias_V = layer.weight.bfloat16(), layer.bias.bfloat16()
-    scale_B = (batch.weight / (mean_weight * len(batch.weight))).bfloat16()
-    for start in range(0, len(scale_B), SLICE):
-        hidden_SD = batch.hidden[start : start + SLICE].bfloat16()
-        next_S = batch.following[start : start + SLICE]
-        excess_SV = torch.softmax(torch.addmm(bias_V, hidden_SD, weight_VD.T), 1)
-        excess_SV[torch.arange(len(next_S)), next_S] -= 1
-        excess_SV *= scale_B[start : start + SLICE, None]
-        weight_grad += excess_SV.T @ hidden_SD
-        bias_grad += excess_SV.sum(0)
-    layer.weight.grad, layer.bias.grad = weight_grad, bias_grad
 
 
 @torch.inference_mode()

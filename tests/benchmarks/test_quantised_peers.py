@@ -23,7 +23,7 @@ LLAMA_CPP = {"Q8_0": (0.97, 1.5), "Q6_K": (0.9, 3.1), "Q4_0": (0.7, 0.8)}
 ONNX = {"int8": (0.97, 1.2), "8 bits": (0.97, 1.6), "4 bits": (0.7, 0.9)}
 PEERS: dict[str, tuple[Callable[[Softmax], Method], float, float]] = {
     **{
-        name: (partial(llama_cpp.LlamaCpp, stored=name), *LLAMA_CPP[name])
+        name: (partial(llama_cpp.LlamaCpp, form=name), *LLAMA_CPP[name])
         for name in llama_cpp.FORMATS
     },
     **{

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.race import entrants as racing
-from benchmarks.race import ours, plots, run, synthetic, table
+from benchmarks import plots
+from benchmarks.race import lm_statistics, ours, run, synthetic, table
 from benchmarks.race.judge import Judge
-from benchmarks.race.kinds import KINDS
-from benchmarks.race.methods import Knobs, Method, augmented
+from benchmarks.race.methods import Entrant, Knobs, Method, augmented
 from benchmarks.race.peers import centroid_head
-from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
+from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, label
 from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -21,7 +20,7 @@ from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
-from benchmarks.race.points import Race
+from benchmarks.race.points import HALF, QUANTISED, Race
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import make_hidden, make_softmax
@@ -131,19 +130,23 @@ def test_greedy_candidates_are_the_rows_with_the_largest_single_products() -> No
 
 def test_adaptive_softmax_finds_frequent_words_and_opens_clusters() -> None:
     contexts = make_hidden(600, 24, seed=5)
-    labels = exact_labels(SOFTMAX, contexts)
-    method = AdaptiveSoftmax(SOFTMAX, labels, contexts, first=150)
+    labels = label(SOFTMAX, contexts)
+    method = AdaptiveSoftmax(SOFTMAX, labels, first=150)
     method.set_knobs(1, {})
     ids = method.topk(contexts, 5)
     assert (np.sort(ids, axis=1)[:, 1:] > np.sort(ids, axis=1)[:, :-1]).all()
-    assert (ids[:, 0] == labels[0][:, 0]).mean() > 0.5
-    frequent = np.bincount(labels[0].ravel(), labels[1].ravel(), minlength=400).argsort()[::-1]
+    assert (ids[:, 0] == labels[1][:, 0]).mean() > 0.5
+    frequent = np.bincount(labels[1].ravel(), labels[2].ravel(), minlength=400).argsort()[::-1]
     assert not np.isin(ids, frequent[:150]).all()
+
+
+NARROW = {"torch bfloat16": HALF, "onnxruntime int8": QUANTISED, "llama.cpp Q4_0": QUANTISED}
 
 
 def point(method: str, us: float, p1: float, **knobs: float) -> dict[str, Any]:
     return {
         "method": method,
+        "kind": NARROW.get(method, "other"),
         "built": {},
         "knobs": knobs,
         "p1": p1,
@@ -218,7 +221,7 @@ def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough(
 
 def test_one_half_of_the_contexts_chooses_and_the_other_judges() -> None:
     class AsStored(Method):
-        name, nbytes = "numpy", 0
+        name, kind, nbytes = "numpy", "dense float32", 0
 
         def set_knobs(self, threads: int, knobs: Knobs) -> None:
             pass
@@ -239,21 +242,20 @@ def test_one_half_of_the_contexts_chooses_and_the_other_judges() -> None:
     assert table.chosen(Race(results), "logitsieve screen") == RESULTS["points"][3:5]
 
 
-def test_every_contender_has_a_kind() -> None:
-    assert {entrant.name for entrant in racing.quantised(SOFTMAX)} <= set(KINDS)
-    assert {*MAKERS, *(f"logitsieve {name}" for name in HEADS)} <= set(KINDS)
+def test_every_head_has_a_kind() -> None:
+    assert set(ours.KINDS) == set(HEADS)
 
 
-def test_a_peer_that_is_not_installed_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(racing.OPTIONAL, "llama.cpp", ("xllamacpp_of_no_one",))
-    assert not any("llama.cpp" in entrant.name for entrant in racing.quantised(SOFTMAX))
-    assert "llama.cpp is left out: xllamacpp_of_no_one not installed" in capsys.readouterr().out
+def test_a_peer_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def make() -> Method:
+        raise ModuleNotFoundError("No module named 'fast'")
+
+    assert run.judge_all([Entrant("fast", make)], make_judge(), np.array([]), quiet)[1] == []
+    assert "fast is left out: No module named 'fast'" in capsys.readouterr().out
 
 
 def test_pictures_name_methods_and_their_frontier(tmp_path: Path) -> None:
-    plots.draw(RESULTS, tmp_path)
+    plots.draw_race(RESULTS, tmp_path)
     drawn = (tmp_path / "tiny.svg").read_text(encoding="utf-8")
     assert "logitsieve screen" in drawn
     assert drawn.startswith("<?xml")
@@ -265,8 +267,9 @@ def test_a_synthetic_softmax_is_the_same_every_time(monkeypatch: pytest.MonkeyPa
     for name, rows in (("FIT", 1000), ("HELDOUT", 100), ("TEST", 1000), ("CALIBRATING", 100)):
         monkeypatch.setattr(synthetic, name, rows)
     first, second = (synthetic.generate(600, 32) for _ in range(2))
-    np.testing.assert_array_equal(first.weight, second.weight)
-    np.testing.assert_array_equal(first.test, second.test)
-    assert not np.array_equal(first.fit[:100], first.heldout)
-    assert "log_probabilities" in first.beside
-    assert synthetic.top1_entropy(np.zeros((3, 8))) == pytest.approx((1 / 8, np.log(8)))
+    np.testing.assert_array_equal(first["weight"], second["weight"])
+    np.testing.assert_array_equal(first["test"], second["test"])
+    assert not np.array_equal(first["fit"][:100], first["heldout"])
+    assert "log_probabilities" in first["beside"]
+    _, top1, entropy = lm_statistics.softmax(np.zeros((3, 8)))
+    assert (top1[0], entropy[0]) == pytest.approx((1 / 8, np.log(8)))

@@ -9,7 +9,7 @@ comparison by Chen et al. 2019.
 Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers, F first level.
 """
 
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from benchmarks.race.methods import Method, Queries, augmented, best_places
 from logitsieve.api.results import Float32
-from logitsieve.heads import Softmax
+from logitsieve.heads import ExactHead, Softmax
 
-LABELS = 10
+Labelled: TypeAlias = tuple[Float32, np.ndarray, np.ndarray]
+LABELLED, LABELS = 100_000, 10  # contexts to train on, and best words of each
 BATCH, LEARNING_RATE = 256, 1e-3
 TRAINING_FLOPS = 1e12  # some 20 s; three products of the first level a context
-LABEL_BLOCK = 256
 GATE_CONTEXTS = 1000  # that the gates start from
 
 
@@ -30,13 +30,12 @@ class AdaptiveSoftmax(Method):
     """`first` words in the first level, then a cluster up to five times as many, then the rest."""
 
     name = "adaptive softmax"
+    kind = "low rank"
 
-    def __init__(
-        self, softmax: Softmax, labels: tuple[np.ndarray, np.ndarray], contexts: Float32, first: int
-    ) -> None:
+    def __init__(self, softmax: Softmax, labelled: Labelled, first: int) -> None:
         words, dim = softmax.vocab_size, softmax.dim + 1
         middle = min(5 * first, (first + words) // 2)
-        ids_NL, mass_NL = labels
+        contexts, ids_NL, mass_NL = labelled
         counts_V = np.bincount(ids_NL.ravel(), mass_NL.ravel(), minlength=words)
         self._words_V = np.argsort(-counts_V, kind="stable")  # by place in the levels
         self.built = {"first": first}
@@ -91,16 +90,12 @@ class AdaptiveSoftmax(Method):
         return np.asarray(scored.output[:, None])
 
 
-def exact_labels(softmax: Softmax, contexts: Float32) -> tuple[np.ndarray, np.ndarray]:
-    """Ids [N, 10] of the best words and their probabilities among themselves."""
-    weight, bias = torch.from_numpy(softmax.weight), torch.from_numpy(softmax.bias)
-    ids, mass = [], []
-    with torch.inference_mode():
-        for block in torch.split(torch.from_numpy(contexts), LABEL_BLOCK):
-            top = torch.topk(nn.functional.linear(block, weight, bias), LABELS)
-            ids.append(top.indices)
-            mass.append(torch.softmax(top.values, 1))
-    return torch.cat(ids).numpy(), torch.cat(mass).numpy()
+def label(softmax: Softmax, fit: Float32) -> Labelled:
+    """Spread contexts, the ids [N, 10] of their best words, and those' probabilities."""
+    places = np.linspace(0, len(fit) - 1, min(LABELLED, len(fit))).astype(np.int64)
+    contexts = np.ascontiguousarray(fit[places])
+    top = ExactHead(softmax).topk(contexts, LABELS)
+    return contexts, top.ids, torch.softmax(torch.from_numpy(top.logits), 1).numpy()
 
 
 def _tails(levels: nn.AdaptiveLogSoftmaxWithLoss) -> list[tuple[nn.Linear, nn.Linear]]:

@@ -6,13 +6,12 @@ k-means of its rows (bias included), V / 128 clusters, with the rows of each sid
 Shape letters: B batch rows, C centroids, D hidden size (with the bias), V vocabulary, P probed.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import faiss
 import numpy as np
 
-from benchmarks.race.methods import Knobs, SlicedPeer, augmented
+from benchmarks.race.methods import SlicedPeer, augmented
 from benchmarks.race.peers.kernels import dot, fast, offer
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
@@ -27,23 +26,19 @@ class CentroidHead(SlicedPeer):
     """W once more in the order of the clusters."""
 
     name = "centroids of 128 words"
+    kind = "clusters of words"
 
     def __init__(self, softmax: Softmax) -> None:
         super().__init__(softmax)
         rows_VD = augmented(softmax)
-        owner_V, self._centroids_CD = balanced_clusters(rows_VD, WORDS)
-        self.built = {"centroids": len(self._centroids_CD)}
-        self._ids_V = np.argsort(owner_V, kind="stable")
-        self._rows_VD = rows_VD[self._ids_V]
-        counts = np.bincount(owner_V, minlength=len(self._centroids_CD))
-        self._offsets_C = np.concatenate([[0], np.cumsum(counts)])
-        arrays = (self._centroids_CD, self._offsets_C, self._rows_VD, self._ids_V)
-        self._arrays = arrays
-        self.nbytes = sum(array.nbytes for array in arrays)
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return tuple({"probes": count} for count in PROBES if count <= len(self._centroids_CD))
+        owner_V, centroids_CD = balanced_clusters(rows_VD, WORDS)
+        self.built = {"centroids": len(centroids_CD)}
+        self.settings = [{"probes": count} for count in PROBES if count <= len(centroids_CD)]
+        ids_V = np.argsort(owner_V, kind="stable")
+        counts = np.bincount(owner_V, minlength=len(centroids_CD))
+        offsets_C = np.concatenate([[0], np.cumsum(counts)])
+        self._arrays = centroids_CD, offsets_C, rows_VD[ids_V], ids_V
+        self.nbytes = sum(array.nbytes for array in self._arrays)
 
     def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
         """The knob is `probes`, centroids whose words get their logits."""

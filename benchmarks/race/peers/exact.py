@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.race.methods import Method, Queries, augmented, best_places
+from benchmarks.race.points import HALF
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -62,6 +63,7 @@ class ExactPeer(Method):
 
     def __init__(self, name: str, softmax: Softmax) -> None:
         self.name, self._search = name, MAKERS[name](softmax)
+        self.kind = HALF if name == "torch bfloat16" else "dense float32"
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         return self._search(hidden, k)

@@ -18,6 +18,7 @@ class FaissPanorama(Method):
     """The bias is one more dimension; W's principal directions are those of its rows, uncentred."""
 
     name = "faiss IndexFlatIPPanorama"
+    kind = "exact by bounds"
 
     def __init__(self, softmax: Softmax, levels: int, block: int = 128) -> None:
         self.built = {"levels": levels, "block": block}

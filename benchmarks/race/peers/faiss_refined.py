@@ -8,7 +8,6 @@
 Rows are padded to whole vectors, and the bias, where there is one, is one more dimension.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +15,7 @@ import faiss
 import numpy as np
 
 from benchmarks.race.methods import Knobs, Method, Queries, augmented
+from benchmarks.race.points import RESCORED
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -31,9 +31,12 @@ CODES = {  # faiss's name of an index of so many dimensions, and the factors to 
 class FaissRefined(Method):
     """One of `CODES`; the float32 rows are one array for all of them."""
 
+    kind = RESCORED
+
     def __init__(self, softmax: Softmax, codes: str) -> None:
         self.name = f"faiss {codes}, refined"
-        factory, self._factors = CODES[codes]
+        factory, factors = CODES[codes]
+        self.settings = [{"k_factor": factor} for factor in factors]
         rows = flat(softmax)
         dim = rows.d
         self._codes = faiss.index_factory(
@@ -46,10 +49,6 @@ class FaissRefined(Method):
         self._index = faiss.IndexRefine(self._codes, rows)
         self._queries = Queries(softmax.dim, dim) if dim > softmax.dim else None
         self.nbytes = len(faiss.serialize_index(self._codes))
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return tuple({"k_factor": factor} for factor in self._factors)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
         super().set_knobs(threads, knobs)

@@ -7,12 +7,11 @@ Time O(D + budget (log D + D)) a row; memory D V ids and D V values, in the orde
 Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, SlicedPeer, augmented
+from benchmarks.race.methods import SlicedPeer, augmented
 from benchmarks.race.peers.kernels import best_of, fast
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
@@ -24,11 +23,13 @@ class GreedyMips(SlicedPeer):
     """Everything but the budget is fixed by W."""
 
     name = "greedy-MIPS"
+    kind = "approximate search"
 
     def __init__(self, softmax: Softmax) -> None:
         super().__init__(softmax)
         self._rows_VD = augmented(softmax)
         words, dim = self._rows_VD.shape
+        self.settings = [{"budget": max(16, round(share * words))} for share in SHARES]
         self._order_DV = np.empty((dim, words), np.int32)
         self._value_DV = np.empty((dim, words), np.float32)
         for d in range(dim):
@@ -37,12 +38,6 @@ class GreedyMips(SlicedPeer):
             self._value_DV[d] = column[self._order_DV[d]]
         self._seen: dict[int, np.ndarray] = {}  # by the first row of a slice: each has its own
         self.nbytes = self._order_DV.nbytes + self._value_DV.nbytes
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """Growing shares of V."""
-        words = len(self._rows_VD)
-        return tuple({"budget": max(16, round(share * words))} for share in SHARES)
 
     def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
         """The knob is `budget`, candidates a row."""

@@ -5,8 +5,6 @@ graphs. `space` "ip" searches by inner product as it is; "l2" after the reductio
 2014 (one more dimension makes all rows equally long), which Zhang et al. 2018 (FGD) use.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from benchmarks.race.methods import Knobs, Method, Queries, augmented
@@ -19,6 +17,9 @@ EFS = (5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
 
 class Hnswlib(Method):
     """M edges a node (2 M on the ground level)."""
+
+    kind = "approximate search"
+    settings = tuple({"ef": ef} for ef in EFS)
 
     def __init__(
         self, softmax: Softmax, space: str, edges: int = 32, construction: int = 300
@@ -34,18 +35,12 @@ class Hnswlib(Method):
             max_elements=len(rows), M=edges, ef_construction=construction, random_seed=1
         )
         self._index.add_items(rows, num_threads=1)
-        self._threads = 1
         self.nbytes = int(self._index.index_file_size()) - softmax.weight.nbytes
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return tuple({"ef": ef} for ef in EFS)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
         super().set_knobs(threads, knobs)
-        self._threads = threads
         self._index.set_ef(int(knobs["ef"]))
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        labels, _ = self._index.knn_query(self._queries(hidden), k=k, num_threads=self._threads)
+        labels, _ = self._index.knn_query(self._queries(hidden), k=k, num_threads=self.threads)
         return np.asarray(labels).astype(np.int64)

@@ -6,13 +6,13 @@ get their float32 logits. A block of codes is read for all queries of a batch be
 Shape letters: B batch rows, D hidden size, V vocabulary, G groups of sixteen words, R rescored.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, SlicedPeer, augmented
+from benchmarks.race.methods import SlicedPeer, augmented
 from benchmarks.race.peers.kernels import best_of, fast, offer
+from benchmarks.race.points import RESCORED
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.kernels.screen.route import encode_centroids, encode_row
@@ -21,7 +21,7 @@ from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat32, st
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import pointer, shift
 
-RESCORED = (5, 10, 20, 40)
+COUNTS = (5, 10, 20, 40)  # of words that are rescored
 BLOCK_BYTES = 32 * 1024  # of codes, which stay in the L1 cache for the batch
 
 
@@ -29,6 +29,8 @@ class Int8Scan(SlicedPeer):
     """Keeps float32 W for the rows that are rescored."""
 
     name = "int8 scan, rescored"
+    kind = RESCORED
+    settings = tuple({"rescored": count} for count in COUNTS)
 
     def __init__(self, softmax: Softmax) -> None:
         super().__init__(softmax)
@@ -37,10 +39,6 @@ class Int8Scan(SlicedPeer):
         self._bias[: softmax.vocab_size] = softmax.bias
         self._rows_VD = augmented(softmax)
         self.nbytes = self._codes.nbytes + self._scales.nbytes + self._bias.nbytes
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return tuple({"rescored": count} for count in RESCORED)
 
     def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
         """The knob is `rescored`, words that get their float32 logits."""

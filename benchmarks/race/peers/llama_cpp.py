@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.llamacpp.builds import native_backend
 from benchmarks.race.methods import Knobs, Method, best_ids
+from benchmarks.race.points import QUANTISED
 from demo.published import CACHE
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
@@ -26,11 +27,7 @@ from logitsieve.llamacpp import OutputMatrix
 from logitsieve.llamacpp.library import library as loaded
 
 BLOCK = 32  # columns of a block where there are not 256
-FORMATS = {
-    "Q8_0": (8, BLOCK),
-    "Q6_K": (14, 256),
-    "Q4_0": (2, BLOCK),
-}  # ggml's number, columns of a block
+FORMATS = {"Q8_0": (8, BLOCK), "Q6_K": (14, 256), "Q4_0": (2, BLOCK)}  # number, columns of a block
 FLOAT32 = 0
 CONTEXT_BYTES = 1 << 20  # of descriptions of tensors and graphs, not of their data
 
@@ -40,9 +37,7 @@ class _Context(ctypes.Structure):
 
 
 _P, _I, _L, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
-SIGNATURES: dict[
-    str, tuple[Any, ...]
-] = {  # of ggml.h, ggml-backend.h and ggml-cpu.h: the result first
+SIGNATURES: dict[str, tuple[Any, ...]] = {  # of ggml's headers: the result first
     "ggml_log_set": (None, _P, _P),
     "ggml_init": (_P, _Context),
     "ggml_new_tensor_1d": (_P, _P, _I, _L),
@@ -84,24 +79,20 @@ def library(native: bool = False) -> ctypes.CDLL:
 
 def system_info() -> str:
     """The instructions that ggml uses, as llama.cpp prints them; empty without the wheel."""
-    if find_spec("xllamacpp") is None:
-        return ""
-    return loaded().system_info
+    return loaded().system_info if find_spec("xllamacpp") else ""
 
 
 class LlamaCpp(Method):
     """W in one of `FORMATS`, or in the blocks of a file; ggml's memory is kept until the end."""
 
+    kind = QUANTISED
+
     def __init__(
-        self,
-        softmax: Softmax,
-        stored: str,
-        matrix: OutputMatrix | None = None,
-        native: bool = False,
+        self, softmax: Softmax, form: str, matrix: OutputMatrix | None = None, native: bool = False
     ) -> None:
-        self.name = f"llama.cpp {stored}" + ", native" * native
+        self.name = f"llama.cpp {form}" + ", native" * native
         self._ggml = ggml = library(native)
-        self._type, block = FORMATS[stored]
+        self._type, block = FORMATS[form]
         self._words, self._dim = softmax.vocab_size, softmax.dim
         self._width = -(-softmax.dim // block) * block
         self._backend = ggml.ggml_backend_cpu_init()
@@ -113,8 +104,7 @@ class LlamaCpp(Method):
         self._graphs: dict[int, tuple[Any, Float32, Float32]] = {}
 
     def _quantised(self, softmax: Softmax) -> np.ndarray:
-        rows = np.zeros((self._words, self._width), np.float32)
-        rows[:, : self._dim] = softmax.weight
+        rows = np.pad(softmax.weight, ((0, 0), (0, self._width - self._dim)))
         codes = np.empty(self.nbytes, np.uint8)
         shape = (0, self._words, self._width, None)
         self._ggml.ggml_quantize_chunk(self._type, rows.ctypes.data, codes.ctypes.data, *shape)

@@ -13,27 +13,42 @@ import numpy as np
 import torch
 
 from benchmarks.race.methods import Knobs, Method
+from benchmarks.race.points import QUANTISED
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
 BLOCK = 32
 BITS = {"4 bits": 4, "8 bits": 8}
 STORED = ("int8", *BITS)
-CONTRIB = "com.microsoft"
 SETTINGS = {"session.force_spinning_stop": "1"}  # no thread of the pool spins in others' turns
+GRAPH = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+head (float[B, {dim}] hidden, int64[1] k) => (int64[B, K] ids) {{
+    logits = com.microsoft.{product}
+    values, ids = TopK (logits, k)
+}}"""
+BY_ROWS = "DynamicQuantizeMatMul (hidden, codes, scales, , bias)"
+BLOCKWISE = """MatMulNBits <K = {dim}, N = {words}, bits = {bits}, block_size = {block},
+    accuracy_level = 4> (hidden, codes, scales, , , bias)"""
 
 
 class OnnxRuntime(Method):
     """W in one of the forms `STORED`; a session for each number of threads."""
 
+    kind = QUANTISED
+
     def __init__(self, softmax: Softmax, stored: str) -> None:
-        self.name = f"onnxruntime {stored}"
-        if bits := BITS.get(stored):
-            product, arrays = blockwise(softmax, bits)
-        else:
-            product, arrays = by_rows(softmax)
+        from onnx import numpy_helper, parser
+
+        self.name, bits = f"onnxruntime {stored}", BITS.get(stored)
+        sizes = {"dim": softmax.dim, "words": softmax.vocab_size, "bits": bits, "block": BLOCK}
+        product = (BLOCKWISE if bits else BY_ROWS).format(**sizes)
+        codes, scales = blockwise(softmax, bits) if bits else by_rows(softmax)
+        arrays = {"codes": codes, "scales": scales, "bias": softmax.bias}
         self.nbytes = sum(array.nbytes for array in arrays.values())
-        self._session = cache(lambda threads: session(model(softmax, product, arrays), threads))
+        model = parser.parse_model(GRAPH.format(product=product, **sizes))
+        stored_arrays = (numpy_helper.from_array(array, name) for name, array in arrays.items())
+        model.graph.initializer.extend(stored_arrays)
+        self._session = cache(lambda threads: session(model.SerializeToString(), threads))
         self._now = self._session(1)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
@@ -45,17 +60,12 @@ class OnnxRuntime(Method):
         return np.asarray(self._now.run(("ids",), sought)[0])
 
 
-def by_rows(softmax: Softmax) -> tuple[Any, dict[str, np.ndarray]]:
-    """The node of an int8 product with one scale for each word, and its arrays."""
-    from onnx import helper
-
+def by_rows(softmax: Softmax) -> tuple[np.ndarray, np.ndarray]:
+    """int8 codes [D, V] and the scale of each word."""
     largest = 63 if saturates() else 127
     scales = np.maximum(abs(softmax.weight).max(axis=1), 1e-30) / np.float32(largest)
     codes = np.rint(softmax.weight / scales[:, None]).astype(np.int8)
-    arrays = {"codes": np.ascontiguousarray(codes.T), "scales": scales, "bias": softmax.bias}
-    inputs = ["hidden", "codes", "scales", "", "bias"]
-    node = helper.make_node("DynamicQuantizeMatMul", inputs, ["logits"], domain=CONTRIB)
-    return node, arrays
+    return np.ascontiguousarray(codes.T), scales
 
 
 def saturates() -> bool:
@@ -67,52 +77,20 @@ def saturates() -> bool:
     return has["architecture"] == "x86_64" and not (has["avx512_vnni"] or has["avx_vnni"])
 
 
-def blockwise(softmax: Softmax, bits: int) -> tuple[Any, dict[str, np.ndarray]]:
-    """The node of a product with unsigned codes about 2^(bits - 1), and its arrays.
+def blockwise(softmax: Softmax, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unsigned codes about 2^(bits - 1), and the scale of each block.
 
     A block's largest magnitude gets the lowest code, as in ONNX Runtime's own quantiser.
     """
-    from onnx import helper
-
     words, blocks, middle = softmax.vocab_size, -(-softmax.dim // BLOCK), 1 << (bits - 1)
-    rows = np.zeros((words, blocks * BLOCK), np.float32)
-    rows[:, : softmax.dim] = softmax.weight
+    rows = np.pad(softmax.weight, ((0, 0), (0, -softmax.dim % BLOCK)))
     cut = rows.reshape(words, blocks, BLOCK)
     largest = np.take_along_axis(cut, abs(cut).argmax(axis=2)[:, :, None], axis=2)
     scales = np.where(largest == 0, 1, largest) / np.float32(-middle)
     codes = np.clip(np.rint(cut / scales) + middle, 0, 2 * middle - 1).astype(np.uint8)
     if bits == 4:
         codes = codes[:, :, ::2] | codes[:, :, 1::2] << 4
-    arrays = {"codes": codes, "scales": scales[:, :, 0], "bias": softmax.bias}
-    node = helper.make_node(
-        "MatMulNBits",
-        ["hidden", "codes", "scales", "", "", "bias"],
-        ["logits"],
-        domain=CONTRIB,
-        K=softmax.dim,
-        N=words,
-        bits=bits,
-        block_size=BLOCK,
-        accuracy_level=4,
-    )
-    return node, arrays
-
-
-def model(softmax: Softmax, product: Any, arrays: dict[str, np.ndarray]) -> bytes:
-    """One product and TopK: float32 `hidden` [B, D] and `k` in, `ids` int64 [B, k] out."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    best = helper.make_node("TopK", ["logits", "k"], ["values", "ids"])
-    inputs = [
-        helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["B", softmax.dim]),
-        helper.make_tensor_value_info("k", TensorProto.INT64, [1]),
-    ]
-    outputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["B", "k"])]
-    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    graph = helper.make_graph([product, best], "head", inputs, outputs, stored)
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)]
-    made: bytes = helper.make_model(graph, opset_imports=domains, ir_version=10).SerializeToString()
-    return made
+    return codes, scales[:, :, 0]
 
 
 def session(made: bytes, threads: int) -> Any:

@@ -9,12 +9,11 @@ Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answ
 """
 
 import heapq
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, SlicedPeer, augmented
+from benchmarks.race.methods import SlicedPeer, augmented
 from benchmarks.race.peers.kernels import best_of, fast
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
@@ -27,25 +26,22 @@ class PcaTree(SlicedPeer):
     """A complete binary tree; its leaves are stretches of one permutation of the rows."""
 
     name = "PCA-tree MIPS"
+    kind = "approximate search"
 
     def __init__(self, softmax: Softmax, leaf: int = LEAF) -> None:
         super().__init__(softmax)
         self._rows_VD, longer_VD = augmented(softmax), equally_long(softmax)
         words, dim = self._rows_VD.shape
-        self._depth = max(1, min(round(np.log2(max(2, words / leaf))), dim))
-        self.built = {"depth": self._depth}
+        depth = max(1, min(round(np.log2(max(2, words / leaf))), dim))
+        self.built = {"depth": depth}
+        self.settings = [{"leaves": 1 << power} for power in range(depth)]
         mean_D = longer_VD.mean(axis=0)
         _, vectors_DD = np.linalg.eigh(np.cov(longer_VD.T))
-        axes_DT = vectors_DD[:, ::-1][:, : self._depth].astype(np.float32)
+        axes_DT = vectors_DD[:, ::-1][:, :depth].astype(np.float32)
         self._axes_DT = np.ascontiguousarray(axes_DT[:-1])  # the query is 0 in the last dimension
         self._centre_T = (mean_D @ axes_DT).astype(np.float32)
         self._tree = _plant(longer_VD @ axes_DT - self._centre_T)
         self.nbytes = self._axes_DT.nbytes + sum(array.nbytes for array in self._tree)
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """1, 2, 4 ... leaves."""
-        return tuple({"leaves": 1 << power} for power in range(self._depth))
 
     def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
         """The knob is `leaves`; the query goes into the tree as long as the rows."""

@@ -5,7 +5,7 @@ documentation advises: no tree below 100,000 rows, sqrt(V) leaves above, blocks 
 threshold 0.2. With a tree as well where the advice is none, for whoever wants less of W read.
 """
 
-from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -21,44 +21,35 @@ class Scann(Method):
     """`tree` 1 partitions the rows, 0 scores all of them."""
 
     name = "ScaNN"
+    kind = "approximate search"
 
     def __init__(self, softmax: Softmax, tree: bool) -> None:
         from scann.scann_ops.py import scann_ops_pybind
 
         rows = augmented(softmax)
-        self._leaves = int(len(rows) ** 0.5) if tree else 0
-        self.built = {"leaves": self._leaves}
+        leaves = int(len(rows) ** 0.5) if tree else 0
+        self.built = {"leaves": leaves}
+        self.settings = [{"reorder": reorder} for reorder in REORDER]
+        if tree:
+            searched = (max(1, round(share * leaves)) for share in SEARCHED)
+            points = product(searched, REORDER[1:4])
+            self.settings = [{"leaves": count, "reorder": reorder} for count, reorder in points]
         builder = scann_ops_pybind.builder(rows, 10, "dot_product")
         builder = builder.set_n_training_threads(1)
         if tree:
             builder = builder.tree(
-                num_leaves=self._leaves,
-                num_leaves_to_search=self._leaves,
-                training_sample_size=len(rows),
+                num_leaves=leaves, num_leaves_to_search=leaves, training_sample_size=len(rows)
             )
         builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
         self._searcher = builder.reorder(100).build()
         self._searcher.set_num_threads(1)
         self._queries = Queries(softmax.dim)
-        self._threads, self._reorder, self._searched = 1, 100, self._leaves
-        self.nbytes = len(rows) * (-(-rows.shape[1] // 4)) + self._leaves * rows.shape[1] * 4
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """More rows put in order by their true products, in more leaves."""
-        if not self._leaves:
-            return tuple({"reorder": reorder} for reorder in REORDER)
-        return tuple(
-            {"leaves": max(1, round(share * self._leaves)), "reorder": reorder}
-            for share in SEARCHED
-            for reorder in REORDER[1:4]
-        )
+        self._reorder, self._searched = 100, leaves
+        self.nbytes = len(rows) * (-(-rows.shape[1] // 4)) + leaves * rows.shape[1] * 4
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """`leaves` to search and rows to `reorder`."""
         super().set_knobs(threads, knobs)
         self._searcher.set_num_threads(threads)
-        self._threads = threads
         self._reorder = int(knobs["reorder"])
         self._searched = int(knobs.get("leaves", -1))
 
@@ -69,8 +60,8 @@ class Scann(Method):
         if len(queries) == 1:
             ids, _ = self._searcher.search(queries[0], *point)
             return _filled(np.asarray(ids, np.int64)[None], k)
-        if self._threads > 1:
-            share = -(-len(queries) // self._threads)
+        if self.threads > 1:
+            share = -(-len(queries) // self.threads)
             ids, _ = self._searcher.search_batched_parallel(queries, *point, batch_size=share)
         else:
             ids, _ = self._searcher.search_batched(queries, *point)

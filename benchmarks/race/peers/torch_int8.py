@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.race.methods import Method
+from benchmarks.race.points import QUANTISED
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -27,13 +28,12 @@ class TorchDynamic(Method):
     """`torch.ops.quantized.linear_dynamic`, which torch.ao.nn.quantized.dynamic.Linear calls."""
 
     name = "torch dynamic int8"
+    kind = QUANTISED
 
     def __init__(self, softmax: Softmax) -> None:
         weight, bias = torch.from_numpy(softmax.weight), torch.from_numpy(softmax.bias)
         scales, zeros = scales_of(weight), torch.zeros(len(weight), dtype=torch.int64)
-        with warnings.catch_warnings(
-            action="ignore", category=UserWarning
-        ):  # to be removed one day
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # to be removed
             codes = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         self._packed = torch.ops.quantized.linear_prepack(codes, bias)
         self.nbytes = codes.numel() + 4 * len(weight)
@@ -52,6 +52,7 @@ class TorchWeightOnly(Method):
     """
 
     name = "torch weight-only int8"
+    kind = QUANTISED
 
     def __init__(self, softmax: Softmax) -> None:
         weight = torch.from_numpy(softmax.weight)
