@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from logitsieve.utils.options import Progress
 
@@ -69,11 +70,10 @@ def capture(
     for start in range(0, len(pairs), SENTENCES):
         batch = pairs[start : start + SENTENCES]
         targets = [
-            [module.START, *(index.get(word, module.UNKNOWN) for word in target[:LONGEST])]
-            for _, target in batch
+            torch.tensor([module.START, *(index.get(w, module.UNKNOWN) for w in words[:LONGEST])])
+            for _, words in batch
         ]
-        width = max(map(len, targets))
-        padded_BT = torch.tensor([row + [module.PAD] * (width - len(row)) for row in targets])
+        padded_BT = pad_sequence(targets, batch_first=True, padding_value=module.PAD)
         memory, mask = model.encode(model.batch([source for source, _ in batch]))
         hidden_BTD = model.hidden(padded_BT, memory, mask)
         found += [hidden_BTD[row, : len(ids)].half() for row, ids in enumerate(targets)]
