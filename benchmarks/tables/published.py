@@ -11,6 +11,7 @@ from benchmarks.race.points import BATCH, ONE, Race, Record, chosen_by
 from benchmarks.race.table import setting
 from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
+from benchmarks.tables.races import shown
 from demo.published import MODELS
 
 OWN = "llama.cpp Q8_0"
@@ -25,14 +26,12 @@ def race(name: str) -> str:
     own = points[OWN]
     rows = []
     for method, point in points.items():
-        ours = method.startswith("logitsieve ")
-        shown = f"`{method.removeprefix('logitsieve ')}`" if ours else method
         least, worst = min((p1, kind) for kind, p1 in point["p1_by_kind"].items())
         over = {kind: own["us_by_kind"][kind] / us for kind, us in point["us_by_kind"].items()}
         slowest = min(over, key=lambda kind: over[kind], default=None)
         rows.append(
             [
-                shown,
+                shown(method),
                 *(times(point, own, mode) for mode in (ONE, BATCH)),
                 f"{ratio(over[slowest])} {slowest}" if slowest else ABSENT,
                 f"{point['p1']:.4f}",
