@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 41_865,
     "lines of core/": 18_159,
     "lines of tests/": 42_008,
-    "lines of benchmarks/": 7_054,
+    "lines of benchmarks/": 7_046,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -17,7 +17,7 @@ MODELS = {  # every softmax of the comparison
     "synthetic-250k": "synthetic",
 }
 SCREEN = "logitsieve screen"
-SHAPES = ("lm-docs", "lstm-1500", "nmt-captions", "nmt-software")
+SHAPES: tuple[str, ...] = ("lm-docs", "lstm-1500", "nmt-captions", "nmt-software")
 SHAPES += ("transformer-30k", "lm-docs-70k", "synthetic-250k")
 FIRST = ("gemma-3-270m", "smollm2-135m", "lm-docs", "transformer-30k")  # README.md
 SLICES = ("lm-docs-2000", "lm-docs-4000", "lm-docs-6000", "lm-docs-8000")
