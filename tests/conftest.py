@@ -6,10 +6,11 @@ kernels have the marker `gpu`: then they run under Triton's interpreter.
 
 import asyncio
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +19,6 @@ from hypothesis import settings
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each worker of pytest-xdist
 
-SLOWEST = 10  # files, at the end
 LARGE = 3000  # tests
 
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
@@ -54,19 +54,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the files that took longest, fixtures included, where many were run."""
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
-    if len(seconds) > SLOWEST:
-        terminalreporter.section(f"{SLOWEST} slowest of {len(seconds)} files")
-        for file in sorted(seconds, key=lambda file: -seconds[file])[:SLOWEST]:
-            terminalreporter.write_line(f"{seconds[file]:7.1f} s  {file}")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def constants() -> Iterator[None]:
     """Head `certified` draws by bounds, however small a softmax is; builds time heads for 4 ms."""
@@ -95,12 +82,26 @@ def share_kernels() -> Callable[[Path], Path]:
     return share
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def kernel_cache(
     tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Path], Path]
-) -> Path:
-    """A fresh cache of verified indexes that shares its compiled kernels with the default cache."""
-    return share_kernels(tmp_path_factory.mktemp("cache"))
+) -> Iterator[Path]:
+    """The default cache of tests: without verified indexes, with the user's compiled kernels."""
+    cache = share_kernels(tmp_path_factory.mktemp("cache"))
+    with (
+        patch("logitsieve.kernels.compile.default_cache", lambda: cache),
+        patch("logitsieve.index.index.default_cache", lambda: cache),
+    ):
+        yield cache
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Any]:
+    """An event loop in a thread of its own."""
+    from tests.server.running import Loop
+
+    with closing(Loop()) as loop:
+        yield loop
 
 
 @pytest.fixture(scope="session")
@@ -119,6 +120,16 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[name]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def gguf_index(make_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the exact and the certified head of the small model, small@1."""
+    from logitsieve.llamacpp import GgufModel
+    from tests.client.test_llamacpp import write_gguf_index
+
+    folder = tmp_path_factory.mktemp("models")
+    return write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1")
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from logitsieve.index import open_index
 from logitsieve.index_builder.capture.llamacpp import Stretch, read_primer
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.llamacpp.library import library
-from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -37,12 +36,6 @@ def test_paragraphs_of_a_page() -> None:
 @pytest.fixture(scope="module")
 def gguf(make_gguf: Make) -> Path:
     return make_gguf()
-
-
-@pytest.fixture(scope="module")
-def index(gguf: Path, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Path:
-    with LlamaContext(gguf) as context:
-        return write_gguf_index(context.gguf, tmp_path_factory.mktemp("index") / "small" / "1")
 
 
 def test_contexts_are_spread_over_the_places_of_all_stretches(gguf: Path) -> None:
@@ -89,17 +82,17 @@ def test_what_an_index_is_fitted_on_begins_with_the_primer(gguf: Path, tmp_path:
 
 
 @pytest.mark.parametrize("draw", [None, *DRAWN])
-def test_every_contender_decodes_the_text(gguf: Path, index: Path, draw: str | None) -> None:
+def test_every_contender_decodes_the_text(gguf: Path, gguf_index: Path, draw: str | None) -> None:
     texts = [(list(range(300, 320)), 4)] * 3
-    found = speeds(gguf, index, texts, 1, library(), draw)
+    found = speeds(gguf, gguf_index, texts, 1, library(), draw)
     assert list(found) == [PEER, BODY, "exact", "certified"]
     assert found["certified"]["proven"][0] == 1
     assert found[BODY]["scanned"][0] == 0
     assert all(one["tokens_per_s"][1] > 0 for one in found.values())
 
 
-def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, index: Path) -> None:
-    decoder = LocalDecoder(open_index(index))
+def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, gguf_index: Path) -> None:
+    decoder = LocalDecoder(open_index(gguf_index))
     with LlamaContext(gguf) as context:
         racing = contenders(context, decoder, None)
         chosen = {}
@@ -117,10 +110,12 @@ def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, index: Path) ->
         assert draws <= set(np.argsort(-rows[0])[:100].tolist())
 
 
-def test_best_tokens_are_judged(gguf: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_tokens_are_judged(
+    gguf: Path, gguf_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [Stretch(list(range(300, 310)), 2)] * 2
     monkeypatch.setattr("benchmarks.llamacpp.judge.stretches", lambda *_: texts)
-    found = judge(gguf, index, 16, ["english"], 1)["english"]
+    found = judge(gguf, gguf_index, 16, ["english"], 1)["english"]
     assert found["certified"] == {"tokens": 16, "wrong": 0, "proven": 16}
     assert found[PEER]["tokens"] == 16
 

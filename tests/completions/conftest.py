@@ -1,13 +1,11 @@
 import asyncio
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from logitsieve.client.llamacpp import LlamaAttachment, LlamaContext, attach
@@ -16,10 +14,8 @@ from logitsieve.completions.engine import Engine, steady_sequences
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.http.listener import Listener
-from logitsieve.server.security import Tokens
 from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import CHAT, Make
-from tests.server.conftest import loop as loop
 from tests.server.running import Loop
 
 NAME, WAIT_S = "small", 240.0  # seconds: a first answer compiles kernels
@@ -44,18 +40,15 @@ class Client:
         """Return the status and the JSON of a reply; `body` may be bytes."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} | headers
-        return self.send(urllib.request.Request(self.address + path, data, headers))
+        return self.send("POST", path, content=data, headers=headers)
 
     def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        return self.send(urllib.request.Request(self.address + path, headers=headers))
+        return self.send("GET", path, headers=headers)
 
-    def send(self, request: urllib.request.Request) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
-                return reply.status, read(reply)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, read(error)
+    def send(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        reply = httpx2.request(method, self.address + path, **more, timeout=WAIT_S, verify=False)
+        is_json = "json" in reply.headers["Content-Type"]
+        return reply.status_code, reply.json() if is_json else reply.text
 
     def completion(self, **body: Any) -> dict[str, Any]:
         status, made = self.post("/v1/completions", body)
@@ -67,25 +60,17 @@ class Client:
         return {"status": status, **made["error"]}
 
 
-def read(reply: Any) -> Any:
-    text = reply.read().decode()
-    return json.loads(text) if "json" in reply.headers["Content-Type"] else text
-
-
 @contextmanager
 def serving(
     loop: Loop,
     attached: LlamaAttachment,
-    *,
-    tokens: Path | None = None,
     request_s: float = WAIT_S,
     waiting: int = 64,
     started: bool = True,
 ) -> Iterator[tuple[Client, Engine]]:
     widths = steady_sequences(attached.context)
     engine = Engine(attached, waiting=waiting, widths=widths, head_name=lambda: "certified")
-    access = None if tokens is None else Tokens(tokens)
-    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), tokens=access, request_s=request_s)
+    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), tokens=None, request_s=request_s)
 
     async def begin() -> tuple[Listener, int]:
         listener = Listener(endpoint.application(local=True), reply_s=WAIT_S)

@@ -1,9 +1,9 @@
 """Texts of completions and chats: draws, stops, streams, and the clients that people have."""
 
 import json
-import urllib.request
 from typing import Any
 
+import httpx2
 import pytest
 
 from logitsieve.client.llamacpp import LlamaAttachment
@@ -24,12 +24,9 @@ def texts(made: dict[str, Any]) -> list[str]:
 
 def events(client: Client, path: str, **body: Any) -> list[dict[str, Any]]:
     """The events of a stream, which ends in [DONE]."""
-    data = json.dumps(body | {"stream": True}).encode()
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(client.address + path, data, headers)
-    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
-        assert reply.headers["Content-Type"].startswith("text/event-stream")
-        lines = reply.read().decode().split("\n\n")
+    reply = httpx2.post(client.address + path, json=body | {"stream": True}, timeout=WAIT_S)
+    assert reply.headers["Content-Type"].startswith("text/event-stream")
+    lines = reply.text.split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 

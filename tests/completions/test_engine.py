@@ -10,8 +10,6 @@ from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.completions.engine import SLICE, Engine, Piece, Task, steady_sequences
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.llamacpp import GgufModel
-from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -28,8 +26,7 @@ def options(**given: Any) -> GenerationOptions:
     return GenerationOptions(ignore_end=True, **given)
 
 
-def test_an_index_takes_over_between_two_requests(make_gguf: Make, tmp_path: Path) -> None:
-    index = write_gguf_index(GgufModel(make_gguf()), tmp_path / "small" / "1")
+def test_an_index_takes_over_between_two_requests(make_gguf: Make, gguf_index: Path) -> None:
     told: list[Any] = []
     names = ["dense"]
     with LlamaContext(make_gguf(), separate=True) as context, attach(context, None) as attached:
@@ -37,7 +34,7 @@ def test_an_index_takes_over_between_two_requests(make_gguf: Make, tmp_path: Pat
         first, second = task(told, [5, 6, 7]), task(told, [5, 6, 7])
         engine.submit([first])
         engine.turn()
-        attached.swap(LocalDecoder(open_index(index)), head="certified")
+        attached.swap(LocalDecoder(open_index(gguf_index)), head="certified")
         names[0] = "certified"
         engine.submit([second])
         engine.turn()

@@ -13,9 +13,7 @@ from tests.server.running import Loop
 OLD, NEW, CONSOLE = "a-token-of-readers", "another-one-of-readers", "console-token-0123"
 
 
-def test_tokens_are_asked_for_and_a_changed_file_of_them_is_read(
-    loop: Loop, attached: LlamaAttachment, tmp_path: Path
-) -> None:
+def test_tokens_are_read_again(loop: Loop, attached: LlamaAttachment, tmp_path: Path) -> None:
     file = write_tokens(tmp_path, f"read:{OLD}\nconsole:{CONSOLE}\n")
     endpoints = Endpoints(
         attached,

@@ -9,7 +9,6 @@ from demo.truth import argmax
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import LlamaContext, OutputMatrix
-from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
 from tests.synthetic import make_hidden
 
@@ -24,11 +23,10 @@ def test_the_true_best_are_those_of_float64_logits_and_ties_go_to_the_lower_id()
 
 
 @pytest.mark.usefixtures("llama_wheel")
-def test_each_way_writes_the_text(make_gguf: Make, tmp_path: Path, kernel_cache: Path) -> None:
+def test_each_way_writes_the_text(make_gguf: Make, gguf_index: Path) -> None:
     options = Options(prompt="the time of", tokens=6, rounds=2)
     with LlamaContext(make_gguf()) as context:
-        index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
-        runs = race(context, LocalDecoder(index), options)
+        runs = race(context, LocalDecoder(open_index(gguf_index)), options)
         assert list(runs) == [ALONE, "exact"]  # the index is too small for levels
         assert {len(run.ids) for run in runs.values()} == {6}
         assert {len(run.speeds) for run in runs.values()} == {2}

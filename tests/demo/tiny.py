@@ -14,10 +14,10 @@ from logitsieve.training.trainer.corpus import END, UNKNOWN
 WORDS = (UNKNOWN, END, *(f"w{number}" for number in range(38)))
 
 
-def tiny_model(vocabulary_size: int = len(WORDS), seed: int = 0) -> LanguageModel:
+def tiny_model(seed: int = 0) -> LanguageModel:
     """Weights large enough for the history to matter."""
     torch.manual_seed(seed)
-    model = LanguageModel(vocabulary_size, dim=12, layers=2).eval()
+    model = LanguageModel(len(WORDS), dim=12, layers=2).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return model

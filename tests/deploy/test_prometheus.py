@@ -17,7 +17,6 @@ import yaml
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
 from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES_FILE
-from tests.server.conftest import loop as loop
 from tests.server.materials import contexts, write_domains
 from tests.server.running import Loop, config_for, lasting_port, running
 
@@ -91,10 +90,10 @@ def load(client: DecoderClient) -> None:
         client.topk(hidden, 0)
 
 
-def test_queries_and_alerts_answer(tmp_path: Path, kernel_cache: Path, loop: Loop) -> None:
+def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop) -> None:
     write_domains(tmp_path / "models")
     shadow = {"shadow_share": 0.05, "shadow_cpu": 1.0}
-    config = config_for(tmp_path / "models", kernel_cache=kernel_cache, **shadow)
+    config = config_for(tmp_path / "models", **shadow)
     with (
         running(loop, config) as run,
         prometheus(tmp_path, f"127.0.0.1:{run.server.metrics_port}") as address,

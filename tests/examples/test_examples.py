@@ -10,7 +10,6 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import BuildConfig
-from tests.server.conftest import loop as loop
 from tests.server.conftest import models as models
 from tests.server.conftest import server as server
 from tests.server.running import Running

@@ -24,27 +24,20 @@ Serve = Callable[..., AbstractContextManager[Running]]
 
 
 @pytest.fixture(scope="session")
-def loop() -> Iterator[Loop]:
-    loop = Loop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_four(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")
-def server(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
-    with running(loop, config_for(models, kernel_cache=kernel_cache, **LIMITS)) as run:
+def server(loop: Loop, models: Path) -> Iterator[Running]:
+    with running(loop, config_for(models, **LIMITS)) as run:
         yield run
 
 
 @pytest.fixture(scope="session")
-def whole(models: Path, kernel_cache: Path) -> LocalDecoder:
+def whole(models: Path) -> LocalDecoder:
     """Decodes other@1, which has every head."""
-    return LocalDecoder(open_index(models / "other" / "1", kernel_cache=kernel_cache))
+    return LocalDecoder(open_index(models / "other" / "1"))
 
 
 @pytest.fixture(scope="session")
@@ -58,8 +51,8 @@ def measured_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def measured(loop: Loop, measured_models: Path, kernel_cache: Path) -> Iterator[Running]:
-    with running(loop, config_for(measured_models, kernel_cache=kernel_cache)) as run:
+def measured(loop: Loop, measured_models: Path) -> Iterator[Running]:
+    with running(loop, config_for(measured_models)) as run:
         yield run
 
 
@@ -74,11 +67,11 @@ def ca() -> Pair:
 
 
 @pytest.fixture
-def serve(loop: Loop, models: Path, kernel_cache: Path) -> Serve:
+def serve(loop: Loop, models: Path) -> Serve:
     """Start a server by its options, with a gate before each computation if one is given."""
 
     def start(gate: Gate | None = None, **options: Any) -> AbstractContextManager[Running]:
-        config = config_for(models, kernel_cache=kernel_cache, **options)
+        config = config_for(models, **options)
         return running(loop, config, gated(config, gate) if gate else None)
 
     return start

@@ -146,9 +146,9 @@ def contexts(domain: int, rows: int, seed: int = 0) -> np.ndarray:
     return (topics[random.integers(TOPICS, size=rows)] + noise).astype(np.float32)
 
 
-def screen_of(domain: int, rows: int = 2000) -> dict[str, np.ndarray]:
+def screen_of(domain: int) -> dict[str, np.ndarray]:
     """A list for each topic: the exact top 10 of what was seen there."""
-    hidden = contexts(domain, rows, seed=1)
+    hidden = contexts(domain, 2000, seed=1)
     centroids = np.random.default_rng(domain).standard_normal((TOPICS, D)).astype(np.float32)
     labels = make_head("exact", make_softmax()).topk(hidden, 10).ids
     unit = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
@@ -161,8 +161,8 @@ def screen_of(domain: int, rows: int = 2000) -> dict[str, np.ndarray]:
     }
 
 
-def write_domains(models: Path, domain: int = 1, **more: Any) -> Path:
-    """models/demo/1, fitted to `domain`, for TARGET_PRECISION: AUTO takes one probe of the screen.
+def write_domains(models: Path) -> Path:
+    """models/demo/1, fitted to domain 1, for TARGET_PRECISION: AUTO takes one probe of the screen.
 
     Four probes are said to be more precise, and are not on another domain either.
     """
@@ -175,10 +175,9 @@ def write_domains(models: Path, domain: int = 1, **more: Any) -> Path:
         models / "demo" / "1",
         make_softmax(),
         "screen",
-        parts={"screen": screen_of(domain)},
+        parts={"screen": screen_of(1)},
         calibration=measured,
         config={"target_precision": TARGET_PRECISION},
-        **more,
     )
 
 

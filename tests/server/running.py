@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
+import httpx2
 import numpy as np
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from logitsieve.client import AdminClient, DecoderClient
 from logitsieve.evaluation import cpu_name
+from logitsieve.kernels import compile as kernels
 from logitsieve.server import ServeConfig, Server, create_server
 from logitsieve.server.models.repository import Repository
 from tests.synthetic import make_softmax, write_heads
@@ -53,9 +54,7 @@ def write_four(models: Path) -> Path:
     return models
 
 
-def entries(
-    head: str, us: tuple[float, float, float], low: float, **knobs: float
-) -> list[dict[str, Any]]:
+def entries(head: str, us: Sequence[float], low: float, **knobs: float) -> list[dict[str, Any]]:
     """A point as calibration.json has it, timed at 1, 8 and 64 rows; `low` at every k."""
     ks = ("1", "5", "10")
     return [
@@ -129,10 +128,9 @@ class Running:
     def address(self) -> str:
         return f"127.0.0.1:{self.server.port}"
 
-    def raw(self, method: str, message: bytes, *, timeout: float = WAIT_S) -> bytes:
+    def raw(self, method: str, message: bytes) -> bytes:
         """Bytes in, bytes out; grpc.RpcError."""
-        call = self.channel.unary_unary(f"/logitsieve.v1.{method}")
-        return bytes(call(message, timeout=timeout))
+        return bytes(self.channel.unary_unary(f"/logitsieve.v1.{method}")(message, timeout=WAIT_S))
 
 
 def lasting_port() -> int:
@@ -150,7 +148,7 @@ def lasting_port() -> int:
 def config_for(models: Path, **options: Any) -> ServeConfig:
     """Free ports; nothing is shadowed unless asked: whose rows are is drawn by chance."""
     plain: dict[str, Any] = {"port": 0, "metrics_port": 0, "admin_port": 0, "shadow_share": 0.0}
-    return ServeConfig(models=models, **plain | options)
+    return ServeConfig(models=models, **plain | {"drain_s": WAIT_S} | options)
 
 
 @contextmanager
@@ -207,10 +205,6 @@ def administered(
             yield Administered(run, admin)
 
 
-def config_of(models: Path, cache: Path, **options: Any) -> ServeConfig:
-    return config_for(models, kernel_cache=cache, drain_s=WAIT_S, **options)
-
-
 SERVER = """
 import json, resource, sys
 from pathlib import Path
@@ -251,30 +245,31 @@ class Started(NamedTuple):
         return self.process.poll() is not None
 
     def page(self) -> str:
-        with urllib.request.urlopen(self.metrics, timeout=WAIT_S) as page:
-            return str(page.read().decode())
+        return httpx2.get(self.metrics, timeout=WAIT_S).raise_for_status().text
 
     def has_answered(self) -> bool:
         return re.search(r"logitsieve_rows_total\{[^}]*\} [1-9]", self.page()) is not None
 
 
 @contextmanager
+def process(*command: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of Python, which is killed in the end."""
+    words, env = [sys.executable, *map(str, command)], os.environ | environment
+    pipes: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes, text=True, env=env) as made:
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
+@contextmanager
 def started(
-    models: Path,
-    cache: Path,
-    *,
-    files: int = 0,
-    environment: Mapping[str, str] | None = None,
-    **options: Any,
+    models: Path, *, files: int = 0, environment: Mapping[str, str] = {}, **options: Any
 ) -> Iterator[Started]:
     """A server that answers; `files` are the descriptors that it may have, where not 0."""
-    given = {"port": 0, "metrics_port": 0, "admin": False, "models": models, "kernel_cache": cache}
-    written = json.dumps(given | options, default=str)
-    command = [sys.executable, "-c", SERVER, written, str(files)]
-    env = os.environ | dict(environment or {})
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
-        try:
-            found = said_by(process, WHERE)
-            yield Started(process, found[1], found[2])
-        finally:
-            process.kill()
+    given = {"port": 0, "metrics_port": 0, "admin": False, "models": models} | options
+    written = json.dumps(given | {"kernel_cache": kernels.default_cache()}, default=str)
+    with process("-c", SERVER, written, files, **environment) as made:
+        found = said_by(made, WHERE)
+        yield Started(made, found[1], found[2])

@@ -1,14 +1,11 @@
 """The server as a process: it starts, says where, and leaves quietly."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from subprocess import Popen
 
 import grpc
 import pytest
@@ -17,10 +14,11 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from logitsieve.api.errors import LogitsieveError
 from logitsieve.client import DecoderClient
+from logitsieve.kernels import compile as kernels
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import authority, signed_by
-from tests.server.running import WAIT_S, WHERE, said_by, started, write_model
+from tests.server.running import WAIT_S, WHERE, process, said_by, started, write_model
 from tests.synthetic import make_hidden
 
 HELD = """
@@ -46,25 +44,16 @@ serve(config, repository=Repository(config, opener) if loading else gated(config
 """
 
 
-@contextmanager
-def held(models: Path, cache: Path, what: str, drain_s: float) -> Iterator[subprocess.Popen[str]]:
+def held(models: Path, what: str, drain_s: float) -> AbstractContextManager[Popen[str]]:
     """A server that loads or computes for ever."""
-    arguments = [sys.executable, "-c", HELD, str(models), str(cache), what, str(drain_s)]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            yield server
-        finally:
-            server.kill()
+    return process("-c", HELD, models, kernels.default_cache(), what, drain_s)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_it_leaves_with_0_if_told(tmp_path: Path, kernel_cache: Path, sent: signal.Signals) -> None:
+def test_it_leaves_with_0_if_told(tmp_path: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
-    with (
-        started(tmp_path, kernel_cache) as server,
-        DecoderClient(server.address, timeout_s=WAIT_S) as client,
-    ):
+    with started(tmp_path) as server, DecoderClient(server.address, timeout_s=WAIT_S) as client:
         assert client.topk(make_hidden(1), 3).ids.shape == (1, 3)
         assert 'head="screen",model="demo",version="1"} 1.0' in server.page()
         server.process.send_signal(sent)
@@ -74,44 +63,38 @@ def test_it_leaves_with_0_if_told(tmp_path: Path, kernel_cache: Path, sent: sign
 
 
 @pytest.mark.system
-def test_a_log_of_json_holds_nothing_else(tmp_path: Path, kernel_cache: Path) -> None:
+def test_a_log_of_json_holds_nothing_else(tmp_path: Path) -> None:
     """The options come from the environment; a client that speaks no TLS lets gRPC's core write."""
     write_model(tmp_path)
     cert, key = signed_by(authority()).write(tmp_path)
-    given: dict[str, object] = {"MODELS": tmp_path, "KERNEL_CACHE": kernel_cache}
+    given: dict[str, object] = {"MODELS": tmp_path, "KERNEL_CACHE": kernels.default_cache()}
     given |= {"LOG_FORMAT": "json", "TLS_KEY": key, "TLS_CERT": cert}
     given |= dict.fromkeys(("ADMIN", "PORT", "METRICS_PORT"), 0)
     environment = {f"LOGITSIEVE_SERVE_{name}": str(value) for name, value in given.items()}
-    command = [sys.executable, "-m", "logitsieve", "serve"]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | environment
-    ) as server:
-        try:
-            assert server.stderr is not None
-            lines = []
-            for text in server.stderr:
-                lines.append(json.loads(text))
-                if lines[-1]["event"] == "start":
-                    break
-            host, _, port = lines[-1]["grpc"].rpartition(":")
-            with socket.create_connection((host, int(port)), WAIT_S) as client:
-                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                client.recv(1)
-            server.send_signal(signal.SIGTERM)
-            rest = server.communicate(timeout=WAIT_S)[1].splitlines()
-        finally:
-            server.kill()
+    with process("-m", "logitsieve", "serve", **environment) as server:
+        assert server.stderr is not None
+        lines = []
+        for text in server.stderr:
+            lines.append(json.loads(text))
+            if lines[-1]["event"] == "start":
+                break
+        host, _, port = lines[-1]["grpc"].rpartition(":")
+        with socket.create_connection((host, int(port)), WAIT_S) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            client.recv(1)
+        server.send_signal(signal.SIGTERM)
+        rest = server.communicate(timeout=WAIT_S)[1].splitlines()
     lines += map(json.loads, rest)
     assert [line["event"] for line in lines][-2:] == ["stopping", "stopped"]
 
 
 @pytest.mark.system
-def test_a_taken_port_is_said_in_one_line(tmp_path: Path, kernel_cache: Path) -> None:
+def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     write_model(tmp_path)
     with (
-        started(tmp_path, kernel_cache) as first,
+        started(tmp_path) as first,
         pytest.raises(AssertionError) as caught,
-        started(tmp_path, kernel_cache, port=first.port),
+        started(tmp_path, port=first.port),
     ):
         pass
     said = str(caught.value)
@@ -127,9 +110,9 @@ def ask_and_leave(address: str) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("what", ["loading", "computing"])
-def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, kernel_cache: Path, what: str) -> None:
+def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, what: str) -> None:
     write_model(tmp_path)
-    with held(tmp_path, kernel_cache, what, drain_s=0.0) as server:
+    with held(tmp_path, what, drain_s=0.0) as server:
         if what == "computing":
             ask_and_leave(said_by(server, WHERE)[1])
         else:
@@ -142,10 +125,10 @@ def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, kernel_cache: Path,
 
 @pytest.mark.system
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it(tmp_path: Path, kernel_cache: Path, sent: signal.Signals) -> None:
+def test_a_second_signal_ends_it(tmp_path: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with (
-        held(tmp_path, kernel_cache, "computing", drain_s=10 * WAIT_S) as server,
+        held(tmp_path, "computing", drain_s=10 * WAIT_S) as server,
         grpc.insecure_channel(said_by(server, WHERE)[1]) as channel,
     ):
         message = pb.TopKRequest(hidden=put(pb.Tensor(), make_hidden(64)), k=3)

@@ -80,7 +80,7 @@ class Scene(NamedTuple):
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kernel_cache: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path) -> Iterator[Scene]:
     write_model(tmp_path / "models")
     ca = authority()
     cert, key = signed_by(ca).write(tmp_path)
@@ -88,7 +88,6 @@ def scene(tmp_path: Path, kernel_cache: Path) -> Iterator[Scene]:
     clock = Clock(tmp_path / "clock")
     with started(
         tmp_path / "models",
-        kernel_cache,
         environment=clock.environment,
         tls_cert=cert,
         tls_key=key,

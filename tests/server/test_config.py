@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -71,22 +72,13 @@ def test_the_message_limit_is_all_that_a_request_may_hold() -> None:
         ({"tokens": Path("t"), "admin_host": "10.0.0.1"}, "admin_host"),
         ({"admin_host": "0.0.0.0"}, "admin_host"),
         ({"admin_host": "0.0.0.0", "tls_cert": Path("c"), "tls_key": Path("k")}, "admin_host"),
+        ({"tokens": Path("t")}, ""),
+        ({"tokens": Path("t"), "host": "localhost", "admin_host": "::1"}, ""),
+        ({"tokens": Path("t"), "host": "::", "tls_cert": Path("c"), "tls_key": Path("k")}, ""),
+        ({"tokens": Path("t"), "admin": False, "admin_host": "0.0.0.0"}, ""),
+        ({"host": "0.0.0.0"}, ""),
     ],
 )
-def test_options_that_would_give_secrets_away(options: dict[str, object], field: str) -> None:
-    with refused(field):
-        ServeConfig(**options)  # type: ignore[arg-type]  # options of several types
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tokens": Path("t")},
-        {"tokens": Path("t"), "host": "localhost", "admin_host": "::1"},
-        {"tokens": Path("t"), "host": "0.0.0.0", "tls_cert": Path("c"), "tls_key": Path("k")},
-        {"tokens": Path("t"), "admin": False, "admin_host": "0.0.0.0"},
-        {"host": "0.0.0.0"},
-    ],
-)
-def test_options_that_do_not(options: dict[str, object]) -> None:
-    ServeConfig(**options)  # type: ignore[arg-type]  # options of several types
+def test_options_that_would_give_secrets_away(options: dict[str, Any], field: str) -> None:
+    with refused(field) if field else nullcontext():
+        ServeConfig(**options)

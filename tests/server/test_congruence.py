@@ -21,8 +21,8 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def local(models: Path, kernel_cache: Path) -> LocalDecoder:
-    return LocalDecoder(open_index(models / "demo" / "1", kernel_cache=kernel_cache))
+def local(models: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(models / "demo" / "1"))
 
 
 @pytest.fixture(scope="module", params=["call", "stream"])
@@ -212,9 +212,9 @@ REFUSED_HIDDEN: list[Any] = [
 # Of each method: arguments after hidden, and keywords with values that are refused.
 REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
     "topk": {
-        "k": [0, -1, True, 1.0, 301, 1 << 40],
+        "k": [0, -1, True, 1.0, "1", 301, 1 << 32, 1 << 40],
         "head": ["svd", "auto"],
-        "knobs": [{"speed": 3}, {"probes": 0.5}, {"probes": NAN}, {"self": 1}],
+        "knobs": [{"speed": 3}, {"probes": 0.5}, {"probes": NAN}, {"probes": "many"}, {"self": 1}],
         "min_precision": [0, 1.5, NAN, True, "high"],
         "exact": [1],
         "normalizer": ["lowrank", "certified", "none"],

@@ -46,9 +46,7 @@ def expected(models: Path) -> TopKReply:
     return LocalDecoder(open_index(models / "demo" / "1")).topk(HIDDEN, 5)
 
 
-def test_no_call_fails_while_two_servers_are_restarted_in_turn(
-    models: Path, kernel_cache: Path, expected: TopKReply
-) -> None:
+def test_no_call_fails_while_servers_restart_in_turn(models: Path, expected: TopKReply) -> None:
     over = Event()
 
     def call() -> int:
@@ -66,10 +64,7 @@ def test_no_call_fails_while_two_servers_are_restarted_in_turn(
             call()
 
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(started(models, kernel_cache, port=lasting_port()))
-            for _ in range(2)
-        ]
+        servers = [stack.enter_context(started(models, port=lasting_port())) for _ in range(2)]
         both = "ipv4:" + ",".join(server.address for server in servers)
         client = stack.enter_context(DecoderClient(both, timeout_s=WAIT_S))
         pool = stack.enter_context(ThreadPoolExecutor(CALLERS + 1))
@@ -79,7 +74,7 @@ def test_no_call_fails_while_two_servers_are_restarted_in_turn(
             call_until(server.has_answered)
             server.process.send_signal(sent)
             call_until(server.has_left)
-            anew = started(models, kernel_cache, port=server.port)
+            anew = started(models, port=server.port)
             again = pool.submit(stack.enter_context, anew)
             call_until(again.done)
             call_until(again.result().has_answered)  # before the next one goes
@@ -101,10 +96,8 @@ def test_who_does_not_read_delays_none_and_loses_nothing(serve: Serve, expected:
         assert len({reply.top_k.ids.data for reply in replies}) == 1
 
 
-def test_a_server_out_of_descriptors_answers_who_is_connected_and_recovers(
-    models: Path, kernel_cache: Path, expected: TopKReply
-) -> None:
-    with started(models, kernel_cache, files=DESCRIPTORS) as server:
+def test_a_server_out_of_descriptors_recovers(models: Path, expected: TopKReply) -> None:
+    with started(models, files=DESCRIPTORS) as server:
         with DecoderClient(server.address, timeout_s=WAIT_S) as client:
             assert_right(client.topk(HIDDEN, 5), expected)
             with ExitStack() as idle:

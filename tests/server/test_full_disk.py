@@ -140,13 +140,10 @@ def test_old_versions_are_removed_from_a_full_disk(folder: Path) -> None:
 
 @EXHAUSTIVE  # kernels are compiled twice; tests of the cache have a folder that cannot be written
 @pytest.mark.parametrize("most", [0, 3000])
-def test_a_cache_that_does_not_fit_is_done_without(
-    folder: Path, tmp_path: Path, kernel_cache: Path, most: int
-) -> None:
+def test_a_cache_that_does_not_fit_is_done_without(folder: Path, tmp_path: Path, most: int) -> None:
     """Digests that were verified, and machine code: what is not kept is made again."""
     write_model(folder)
-    index = open_index(folder / "demo" / "1", kernel_cache=kernel_cache)
-    expected = index.head("exact").topk(make_hidden(4), 3).ids
+    expected = open_index(folder / "demo" / "1").head("exact").topk(make_hidden(4), 3).ids
     done = limited(ANSWER, folder, most)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(json.loads(done.stdout), expected)

@@ -10,13 +10,13 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
 from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import grpc
+import httpx2
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from tritonclient.grpc import service_pb2 as kserve
@@ -95,13 +95,11 @@ class Ports(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ports(
-    loop: Loop, kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ports]:
+def ports(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
     folder = tmp_path_factory.mktemp("faults")
     write_model(folder / "models")
     tokens = write_tokens(folder, f"admin:{TOKEN}\n")
-    config = config_for(folder / "models", tokens=tokens, kernel_cache=kernel_cache, console=False)
+    config = config_for(folder / "models", tokens=tokens, console=False)
     with running(loop, config) as run:
         options = [("grpc.enable_retries", 0)]
         address = f"127.0.0.1:{run.server.admin_port}"
@@ -128,17 +126,13 @@ def stream(ports: Ports) -> str:
 
 def http(path: str) -> Callable[[Ports], str]:
     def scene(ports: Ports) -> str:
-        connection = HTTPConnection("127.0.0.1", ports.server.metrics_port, timeout=WAIT_S)
+        url = f"http://127.0.0.1:{ports.server.metrics_port}{path}"
         try:
-            connection.request("GET", path)
-            reply = connection.getresponse()
-            text = reply.read().decode()
-        except (HTTPException, ConnectionError):
+            reply = httpx2.get(url, timeout=WAIT_S, verify=False)
+        except httpx2.TransportError:
             return "INTERNAL"  # cut off
-        finally:
-            connection.close()
-        assert reply.status == 200 or text.startswith("internal error, incident")
-        return "OK" if reply.status == 200 else "INTERNAL"
+        assert reply.status_code == 200 or reply.text.startswith("internal error, incident")
+        return "OK" if reply.status_code == 200 else "INTERNAL"
 
     return scene
 

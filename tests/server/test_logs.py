@@ -17,7 +17,7 @@ from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security import ReloadingFile, read_tokens
 from tests.server.materials import damage, write_tokens
 from tests.server.messages import GOOD, RawStream, changed, error_of
-from tests.server.running import WAIT_S, Loop, Running, administered, config_of, write_model
+from tests.server.running import WAIT_S, Loop, Running, administered, config_for, write_model
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "monitoring.md"
@@ -114,13 +114,11 @@ def events(stream: io.StringIO, *names: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_life_of_a_version(
-    loop: Loop, tmp_path: Path, kernel_cache: Path, written: io.StringIO
-) -> None:
+def test_the_life_of_a_version(loop: Loop, tmp_path: Path, written: io.StringIO) -> None:
     first = open_index(write_model(tmp_path)).digest
     of_1: dict[str, Any] = {"level": "info", "model": "demo", "version": "1"}
     of_2 = of_1 | {"version": "2"}
-    with administered(loop, config_of(tmp_path, kernel_cache)) as served:
+    with administered(loop, config_for(tmp_path)) as served:
         assert events(written, "load", "warm", "available") == [
             of_1 | {"event": "load", "digest": first, "device": "cpu"},
             of_1 | {"event": "warm"},
@@ -150,11 +148,9 @@ def test_the_life_of_a_version(
         assert new | {"event": "drain"} in found[6:]
 
 
-def test_a_version_that_cannot_be_loaded(
-    loop: Loop, tmp_path: Path, kernel_cache: Path, written: io.StringIO
-) -> None:
+def test_a_version_that_cannot_be_loaded(loop: Loop, tmp_path: Path, written: io.StringIO) -> None:
     write_model(tmp_path)
-    with administered(loop, config_of(tmp_path, kernel_cache)) as served:
+    with administered(loop, config_for(tmp_path)) as served:
         damage(write_model(tmp_path, version=2) / "manifest.json")
         with pytest.raises(InvalidRequest):
             served.admin.load("demo", 2, alias="stable")
@@ -202,9 +198,7 @@ def trailer(call: Any) -> str:
 
 
 @pytest.mark.parametrize("own", ["", "mine"])
-def test_a_request_has_its_id_back_and_leaves_a_line_if_it_fails(
-    server: Running, written: io.StringIO, own: str
-) -> None:
+def test_a_request_has_its_id_and_a_line(server: Running, written: io.StringIO, own: str) -> None:
     assert trailer(call(server, "TopK", GOOD["TopK"].SerializeToString(), own)[1]) == own
     assert written.getvalue() == ""
     with pytest.raises(grpc.RpcError) as caught:

@@ -36,7 +36,7 @@ def memory_mb(process: int) -> dict[str, float]:
             if name in ("VmRSS", "VmHWM")}  # fmt: skip
 
 
-def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, kernel_cache: Path) -> None:
+def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path) -> None:
     write_heads(tmp_path / "models" / "demo" / "1", make_softmax(dim=D))
     limits = ServeConfig(**SMALL)
     longest = limits.max_message_bytes(D)
@@ -49,7 +49,7 @@ def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, kernel_cac
     together = Barrier(CALLERS)
 
     with (
-        started(tmp_path / "models", kernel_cache, **OPTIONS) as server,
+        started(tmp_path / "models", **OPTIONS) as server,
         ExitStack() as stack,
         ThreadPoolExecutor(CALLERS) as pool,
     ):

@@ -14,7 +14,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.routes import Version
-from logitsieve.server.models.served import WINDOW, Served
+from logitsieve.server.models.served import Served
 from logitsieve.server.precision import (
     QUEUE,
     AnsweredRow,
@@ -37,12 +37,12 @@ SCREEN = to_point_request(pb.Target(head=pb.Head(name="screen", knobs={"probes":
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Served:
-    return open_served(tmp_path_factory.mktemp("domains"), kernel_cache)
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return open_served(tmp_path_factory.mktemp("domains"))
 
 
-def open_served(folder: Path, cache: Path) -> Served:
-    return Served(LocalDecoder(open_index(write_domains(folder), kernel_cache=cache)))
+def open_served(folder: Path) -> Served:
+    return Served(LocalDecoder(open_index(write_domains(folder))))
 
 
 def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> AnsweredRow:
@@ -194,9 +194,9 @@ def test_a_row_that_cannot_be_judged_is_counted_and_the_next_one_is(
     assert "a row of demo was not judged" in caplog.text
 
 
-def test_rows_of_a_gone_version_are_dropped(tmp_path: Path, kernel_cache: Path, loop: Loop) -> None:
+def test_rows_of_a_gone_version_are_dropped(tmp_path: Path, loop: Loop) -> None:
     done, lost = threading.Event(), []
-    served = open_served(tmp_path, kernel_cache)
+    served = open_served(tmp_path)
 
     def forgotten(*what: str) -> None:
         lost.append(what)
@@ -219,28 +219,8 @@ def watched(served: Served) -> tuple[PrecisionMetrics, Metrics]:
     return PrecisionMetrics(metrics.registry, lambda: [Version("demo", 1, served)]), metrics
 
 
-def test_auto_leaves_a_point_that_drifted_for_a_proof(
-    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = open_served(tmp_path, kernel_cache)
-    live, metrics = watched(served)
-    feed(live, served, domain=1, rows=200)
-    assert served.choose(AUTO, 1, 5).engine.knobs["probes"] == 1
-    assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 0}
-
-    feed(live, served, domain=2, rows=3 * WINDOW)
-    assert served.choose(AUTO, 1, 5).engine.head == "exact"
-    assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 1}
-    assert "demo@1: AUTO leaves screen" in caplog.text
-
-    feed(live, served, domain=1, rows=200)  # it returns when the version is loaded again
-    assert served.choose(AUTO, 1, 5).engine.head == "exact"
-    loaded = open_served(tmp_path / "again", kernel_cache)
-    assert loaded.choose(AUTO, 1, 5).engine.knobs["probes"] == 1
-
-
-def test_what_is_named_counts_but_not_against_auto(tmp_path: Path, kernel_cache: Path) -> None:
-    served = open_served(tmp_path, kernel_cache)
+def test_what_is_named_counts_but_not_against_auto(tmp_path: Path) -> None:
+    served = open_served(tmp_path)
     live, metrics = watched(served)
     served.choose(AUTO, 1, 5)
     for row in contexts(2, 300):
@@ -250,8 +230,8 @@ def test_what_is_named_counts_but_not_against_auto(tmp_path: Path, kernel_cache:
     assert served.choose(AUTO, 1, 5).engine.head == "screen"
 
 
-def test_the_series_of_a_judged_row(tmp_path: Path, kernel_cache: Path) -> None:
-    served = open_served(tmp_path, kernel_cache)
+def test_the_series_of_a_judged_row(tmp_path: Path) -> None:
+    served = open_served(tmp_path)
     live, metrics = watched(served)
     feed(live, served, domain=1, rows=3, k=7)
     live.lost("demo", "queue_full")

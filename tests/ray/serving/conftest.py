@@ -43,14 +43,12 @@ class Deployed(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def deployed(
-    cluster: None, kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
+def deployed(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     from ray import serve
 
     folder, port = tmp_path_factory.mktemp("ray"), lasting_port()
     ports = {"port": port, "metrics_port": port + 1, "admin": False, "console": False}
-    config = config_for(folder / "models", kernel_cache=kernel_cache, **ports)
+    config = config_for(folder / "models", **ports)
     client = DecoderClient(f"127.0.0.1:{port}", timeout_s=10.0)
     made = Deployed(folder / "whole", folder / "models", config, client)
     made.add(1)

@@ -28,8 +28,8 @@ SEEDS = np.arange(20, dtype=np.uint64)
 
 
 @pytest.fixture(scope="module")
-def whole(deployed: Deployed, kernel_cache: Path) -> LocalDecoder:
-    return LocalDecoder(open_index(deployed.whole / "lm" / "1", kernel_cache=kernel_cache))
+def whole(deployed: Deployed) -> LocalDecoder:
+    return LocalDecoder(open_index(deployed.whole / "lm" / "1"))
 
 
 def processes(name: str) -> list[int]:
@@ -136,14 +136,14 @@ def test_a_killed_ingress_listens_there_again(deployed: Deployed, whole: LocalDe
     assert processes("Ingress") != [process]
 
 
-def test_up_follows_the_folder_and_writes_nothing(deployed: Deployed, kernel_cache: Path) -> None:
+def test_up_follows_the_folder_and_writes_nothing(deployed: Deployed) -> None:
     aliases, client = deployed.models / "lm" / "aliases.json", deployed.client
     deployed.add(2)
     aliases.write_text('{"canary": 2, "stable": 1}', encoding="utf-8")
     files = sorted(deployed.models.rglob("*"))
     deployed.up()
     reply = client.topk(HIDDEN, 5, model="lm:canary")  # at once, by all shards
-    second = LocalDecoder(open_index(deployed.whole / "lm" / "2", kernel_cache=kernel_cache))
+    second = LocalDecoder(open_index(deployed.whole / "lm" / "2"))
     np.testing.assert_array_equal(reply.ids, second.topk(HIDDEN, 5).ids)
     assert (reply.answer.version, reply.answer.rows_missing) == ("2", ())
     assert client.topk(HIDDEN, 5, model="lm").answer.version == "1"

@@ -1,8 +1,6 @@
 """A server on a GPU: it answers as on the host, tells of a full one, leaves with a lost one."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,15 +17,25 @@ from logitsieve.client import AdminClient, DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.device import Memory
 from logitsieve.index import Index, open_index
+from logitsieve.kernels import compile as kernels
 from logitsieve.server import ServeConfig, create_server
 from logitsieve.server.metrics import Devices
 from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
-from tests.deploy.dockerfile import REPOSITORY
 from tests.refusals import refused
 from tests.server.materials import Gate
 from tests.server.messages import LARGE, LARGE_REQUEST
-from tests.server.running import START_S, WAIT_S, WHERE, Loop, Running, config_for, running, said_by
+from tests.server.running import (
+    START_S,
+    WAIT_S,
+    WHERE,
+    Loop,
+    Running,
+    config_for,
+    process,
+    running,
+    said_by,
+)
 from tests.server.test_app import get, value
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
@@ -42,8 +50,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def on_gpu(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
-    config = config_for(models, kernel_cache=kernel_cache, device="cuda", threads=2)
+def on_gpu(loop: Loop, models: Path) -> Iterator[Running]:
+    config = config_for(models, device="cuda", threads=2)
     with running(loop, config) as run:
         yield run
 
@@ -85,7 +93,7 @@ def test_a_full_gpu_is_an_overload_and_the_server_lives(tight: Running, gate: Ga
         tight.raw("Decoder/TopK", LARGE_REQUEST.SerializeToString())
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (PUSHBACK, str(EXHAUSTED_RETRY_MS)) in caught.value.trailing_metadata()
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded, match="cuda:0: out of memory"):
         tight.client.topk(LARGE, 5, model="demo")
     gate.failure = None
     assert tight.client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
@@ -110,21 +118,21 @@ def failing(path: Path, config: ServeConfig, progress: Any) -> Index:
     raise LOST
 
 
-def test_a_gpu_lost_at_the_start_ends_it(loop: Loop, models: Path, kernel_cache: Path) -> None:
-    config = config_for(models, kernel_cache=kernel_cache)
+def test_a_gpu_lost_at_the_start_ends_it(loop: Loop, models: Path) -> None:
+    config = config_for(models)
     server = create_server(config, repository=Repository(config, failing))
     with pytest.raises(DeviceLost):
         loop.run(server.start(), START_S)
     loop.run(server.stop())
 
 
-def test_a_gpu_lost_by_a_load_ends_the_server(loop: Loop, models: Path, kernel_cache: Path) -> None:
+def test_a_gpu_lost_by_a_load_ends_the_server(loop: Loop, models: Path) -> None:
     first = True
 
     def opener(path: Path, config: ServeConfig, progress: Any) -> Opened:
         return (open_configured if first else failing)(path, config, progress)
 
-    config = config_for(models, kernel_cache=kernel_cache)
+    config = config_for(models)
     with running(loop, config, Repository(config, opener)) as run:
         first = False
         lost, address = pytest.raises(Unavailable), f"127.0.0.1:{run.server.admin_port}"
@@ -161,11 +169,8 @@ def keep_asking(client: DecoderClient) -> None:
 
 
 @pytest.mark.system
-def test_the_process_leaves_with_a_lost_gpu(models: Path, kernel_cache: Path) -> None:
-    command = [sys.executable, "-c", LOSING, str(models), str(kernel_cache)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as server:
+def test_the_process_leaves_with_a_lost_gpu(models: Path) -> None:
+    with process("-c", LOSING, models, kernels.default_cache()) as server:
         with DecoderClient(said_by(server, WHERE)[1], timeout_s=WAIT_S) as client:
             assert client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
             assert server.stdin is not None

@@ -6,6 +6,7 @@ import pytest
 
 from logitsieve.api.results import Answer
 from logitsieve.server.models.served import WINDOW, DriftGuard
+from logitsieve.utils.options import no_progress
 from tests.evaluation.test_operating_points import make_point
 from tests.server.materials import contexts, write_domains
 from tests.server.running import Loop, Running, config_for, running
@@ -60,10 +61,10 @@ LEVEL = 'logitsieve_guard_level{model="demo",version="1"}'
 
 
 @pytest.fixture
-def drifting(loop: Loop, tmp_path: Path, kernel_cache: Path) -> Iterator[Running]:
+def drifting(loop: Loop, tmp_path: Path) -> Iterator[Running]:
     """A model that is fitted to domain 1; every row is judged."""
     write_domains(tmp_path)
-    config = config_for(tmp_path, kernel_cache=kernel_cache, shadow_share=1.0, shadow_cpu=1.0)
+    config = config_for(tmp_path, shadow_share=1.0, shadow_cpu=1.0)
     with running(loop, config) as run:
         yield run
 
@@ -88,7 +89,7 @@ def ask(run: Running, domain: int, rows: int) -> Answer:
     return answer
 
 
-def test_auto_leaves_a_point_for_a_proof(drifting: Running) -> None:
+def test_auto_leaves_a_drifted_point(drifting: Running, caplog: pytest.LogCaptureFixture) -> None:
     at_first = ask(drifting, domain=1, rows=200)
     assert (at_first.head, at_first.knobs["probes"]) == ("screen", 1)
     assert value(drifting, LEVEL) == 0
@@ -97,3 +98,8 @@ def test_auto_leaves_a_point_for_a_proof(drifting: Running) -> None:
     assert elsewhere.head == "exact"
     assert elsewhere.exact.all()
     assert value(drifting, LEVEL) == 1
+    assert "demo@1: AUTO leaves screen" in caplog.text
+
+    assert ask(drifting, domain=1, rows=200).head == "exact"  # it returns with another load
+    drifting.server.repository.load("demo", 1, no_progress)
+    assert ask(drifting, domain=1, rows=ROWS).head == "screen"

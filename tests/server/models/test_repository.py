@@ -14,27 +14,27 @@ from tests.refusals import refused
 from tests.server.running import WAIT_S, config_for, write_model
 
 
-def loaded(folder: Path, kernel_cache: Path, **options: Any) -> Repository:
-    repository = Repository(config_for(folder, kernel_cache=kernel_cache), **options)
+def loaded(folder: Path, **options: Any) -> Repository:
+    repository = Repository(config_for(folder), **options)
     for name, number in repository.find():
         repository.load(name, number, no_progress)
     return repository
 
 
-def test_names_versions_aliases_and_what_is_missing(tmp_path: Path, kernel_cache: Path) -> None:
+def test_names_versions_aliases_and_what_is_missing(tmp_path: Path) -> None:
     for version in (1, 2, 10):
         write_model(tmp_path, "demo", version)
     aliases = tmp_path / "demo" / "aliases.json"
-    assert loaded(tmp_path, kernel_cache).routes.served("demo").decoder.version == "10"
+    assert loaded(tmp_path).routes.served("demo").decoder.version == "10"
     aliases.write_text(json.dumps({"stable": 2, "canary": 10}))
-    repository = loaded(tmp_path, kernel_cache)
+    repository = loaded(tmp_path)
     named = {"": "2", "demo": "2", "demo@1": "1", "demo:stable": "2", "demo:canary": "10"}
     for model, number in named.items():
         assert repository.routes.served(model).decoder.version == number
     assert [version.label for version in repository.versions()] == ["demo@1", "demo@2", "demo@10"]
     assert repository.routes.aliases_of(repository.routes.get("demo@10")) == ["canary"]
     write_model(tmp_path, "a")
-    repository = loaded(tmp_path, kernel_cache)
+    repository = loaded(tmp_path)
     with pytest.raises(InvalidRequest, match="a, demo"):  # an empty name must mean one model
         repository.routes.served("")
     for model, known in {
@@ -46,13 +46,11 @@ def test_names_versions_aliases_and_what_is_missing(tmp_path: Path, kernel_cache
             repository.routes.served(model)
 
 
-def test_a_broken_version_keeps_its_error_and_the_others_serve(
-    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_version_keeps_its_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_model(tmp_path, "demo", 1)
     (tmp_path / "demo" / "2").mkdir()
     with caplog.at_level(logging.ERROR):
-        repository = loaded(tmp_path, kernel_cache)
+        repository = loaded(tmp_path)
     assert "demo@2" in caplog.text
     assert "Traceback" not in caplog.text
     assert repository.routes.served("demo").decoder.version == "1"
@@ -61,24 +59,24 @@ def test_a_broken_version_keeps_its_error_and_the_others_serve(
         repository.routes.served("demo@2")
     # An alias never means another version.
     (tmp_path / "demo" / "aliases.json").write_text('{"stable": 2, "old": 7}')
-    repository = loaded(tmp_path, kernel_cache)
+    repository = loaded(tmp_path)
     for model in ("demo", "demo:stable", "demo:old"):
         with pytest.raises(ModelNotFound):
             repository.routes.served(model)
     assert repository.routes.served("demo@1").decoder.version == "1"
 
 
-def test_a_spoiled_aliases_file_fails_its_model_only(tmp_path: Path, kernel_cache: Path) -> None:
+def test_a_spoiled_aliases_file_fails_its_model_only(tmp_path: Path) -> None:
     write_model(tmp_path, "demo")
     write_model(tmp_path, "other")
     (tmp_path / "demo" / "aliases.json").write_text('{"stable": "1"}')
-    repository = loaded(tmp_path, kernel_cache)
+    repository = loaded(tmp_path)
     assert "aliases.json" in repository.routes.get("demo").error
     assert repository.routes.served("other").decoder.name == "other"
 
 
-def test_a_defect_in_one_version_is_logged_whole(
-    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
+def test_a_defect_of_one_version_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model(tmp_path, "a")
     write_model(tmp_path, "b")
@@ -88,7 +86,7 @@ def test_a_defect_in_one_version_is_logged_whole(
             raise KeyError("defect")
         return open_configured(path, *rest)
 
-    repository = loaded(tmp_path, kernel_cache, opener=opener)
+    repository = loaded(tmp_path, opener=opener)
     assert "KeyError" in repository.routes.get("a").error
     assert repository.routes.served("b").decoder.name == "b"
     assert "Traceback" in caplog.text
@@ -107,7 +105,7 @@ def test_what_is_no_index_folder_is_left_alone(tmp_path: Path) -> None:
         Repository(config_for(tmp_path / "own")).find()
 
 
-def test_a_change_waits_while_an_alias_is_being_written(tmp_path: Path, kernel_cache: Path) -> None:
+def test_a_change_waits_while_an_alias_is_being_written(tmp_path: Path) -> None:
     writing, go_on = Event(), Event()
 
     def write(model: Path, alias: str, number: int | None) -> None:
@@ -116,7 +114,7 @@ def test_a_change_waits_while_an_alias_is_being_written(tmp_path: Path, kernel_c
 
     for version in (1, 2):
         write_model(tmp_path, "demo", version)
-    repository = loaded(tmp_path, kernel_cache, write=write)
+    repository = loaded(tmp_path, write=write)
     with ThreadPoolExecutor(2) as pool:
         naming = pool.submit(repository.set_alias, "demo", "canary", 1)
         assert writing.wait(WAIT_S)

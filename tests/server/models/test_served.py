@@ -14,10 +14,11 @@ from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import MEASURED, Running, write_model
 from tests.synthetic import make_hidden
 
+Choice = tuple[str, dict[str, float]]  # a head, and its probes
 DENSE_US = 300 * 24 * 4 / BYTES_PER_US
 
 
-def asked(measured: Running, rows: int, k: int, **target: object) -> tuple[str, dict[str, float]]:
+def asked(measured: Running, rows: int, k: int, **target: object) -> Choice:
     """Head and probes of the answer to a target as any client may send it."""
     request = pb.TopKRequest(
         target=pb.Target(model="demo@2", **target),  # type: ignore[arg-type]
@@ -30,7 +31,7 @@ def asked(measured: Running, rows: int, k: int, **target: object) -> tuple[str, 
 
 
 ONE, THREE = ("screen", {"probes": 1.0}), ("screen", {"probes": 3.0})
-EXACT: tuple[str, dict[str, float]] = ("exact", {})
+EXACT: Choice = ("exact", {})
 
 
 @pytest.mark.parametrize(
@@ -54,11 +55,7 @@ EXACT: tuple[str, dict[str, float]] = ("exact", {})
     ids=str,
 )
 def test_what_a_target_chooses(
-    measured: Running,
-    rows: int,
-    k: int,
-    target: dict[str, object],
-    expected: tuple[str, dict[str, float]],
+    measured: Running, rows: int, k: int, target: dict[str, object], expected: Choice
 ) -> None:
     assert asked(measured, rows, k, **target) == expected
 
@@ -78,9 +75,9 @@ def test_points_as_clients_see_them(measured: Running) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path, kernel_cache: Path) -> Served:
+def served(tmp_path: Path) -> Served:
     folder = write_model(tmp_path, calibration=MEASURED)
-    return Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
+    return Served(LocalDecoder(open_index(folder)))
 
 
 def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Served) -> None:

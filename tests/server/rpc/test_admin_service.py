@@ -36,7 +36,7 @@ from tests.server.running import (
     Administered,
     Loop,
     administered,
-    config_of,
+    config_for,
     write_model,
 )
 from tests.server.test_app import get, send, value
@@ -57,18 +57,18 @@ def door() -> Door:
 
 
 @pytest.fixture
-def served(loop: Loop, models: Path, kernel_cache: Path, door: Door) -> Iterator[Administered]:
-    config = config_of(models, kernel_cache)
+def served(loop: Loop, models: Path, door: Door) -> Iterator[Administered]:
+    config = config_for(models)
     with administered(loop, config, Repository(config, door)) as found:
         yield found
         door.open()
 
 
 @pytest.fixture
-def held(loop: Loop, models: Path, kernel_cache: Path, gate: Gate) -> Iterator[Administered]:
+def held(loop: Loop, models: Path, gate: Gate) -> Iterator[Administered]:
     """With a gate before each computation, and demo@2."""
     write_model(models, version=2)
-    config = config_of(models, kernel_cache)
+    config = config_for(models)
     with administered(loop, config, gated(config, gate)) as found:
         yield found
 
@@ -97,9 +97,9 @@ def test_a_new_version_answers_by_its_alias_at_once(served: Administered, models
     assert served.health_of("demo@3") == SERVING
 
 
-def test_without_stable_the_highest_answers(loop: Loop, tmp_path: Path, kernel_cache: Path) -> None:
+def test_without_stable_the_highest_answers(loop: Loop, tmp_path: Path) -> None:
     write_model(tmp_path)
-    with administered(loop, config_of(tmp_path, kernel_cache)) as served:
+    with administered(loop, config_for(tmp_path)) as served:
         write_model(tmp_path, version=2)
         served.admin.load("demo", 2)
         assert served.version_of("demo") == "2"
@@ -277,9 +277,7 @@ def test_what_an_alias_names_is_not_unloaded(served: Administered, models: Path)
     assert [value(served.run, reloads % result) for result in ("ok", "failed")] == [1, 1]
 
 
-def test_requests_under_way_are_answered_by_the_version_they_began_with(
-    held: Administered, models: Path, gate: Gate
-) -> None:
+def test_requests_keep_their_version(held: Administered, models: Path, gate: Gate) -> None:
     gate.shut()
     under_way = send(held.run)
     gate.wait_entered()
@@ -312,9 +310,9 @@ def test_a_version_that_is_leaving_can_be_loaded_again(held: Administered, gate:
     assert held.state_of("demo@1") == ("available", "")
 
 
-def test_an_alias_that_another_moved_stays(loop: Loop, models: Path, kernel_cache: Path) -> None:
+def test_an_alias_that_another_moved_stays(loop: Loop, models: Path) -> None:
     write_model(models, version=2)
-    config = config_of(models, kernel_cache)
+    config = config_for(models)
     with administered(loop, config) as one, administered(loop, config) as other:
         one.admin.set_alias("demo", "stable", 2)
         other.admin.set_alias("demo", "canary", 1)
@@ -322,13 +320,13 @@ def test_an_alias_that_another_moved_stays(loop: Loop, models: Path, kernel_cach
         assert (one.version_of("demo"), other.version_of("demo")) == ("2", "1")
 
 
-def test_a_full_disk_changes_nothing(loop: Loop, models: Path, kernel_cache: Path) -> None:
+def test_a_full_disk_changes_nothing(loop: Loop, models: Path) -> None:
     def full(model: Path, alias: str, number: int | None) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     write_model(models, version=2)
     write_model(models, version=3)
-    config = config_of(models, kernel_cache)
+    config = config_for(models)
     with administered(loop, config, Repository(config, write=full)) as served:
         with pytest.raises(Unavailable, match="No space left"):
             served.admin.set_alias("demo", "stable", 2)

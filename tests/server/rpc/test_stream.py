@@ -86,16 +86,6 @@ def test_a_bad_message_answers_its_own_id_and_the_stream_lives_on(
     assert replies[1].WhichOneof("reply") == replies[2].WhichOneof("reply") == "top_k"
 
 
-def test_replies_come_as_they_are_ready(tight: Running, gate: Gate) -> None:
-    stream = RawStream(tight.channel)
-    gate.shut()
-    stream.send(asked("TopK", 1, LARGE_REQUEST), pb.DecodeRequest(id=2), pb.DecodeRequest(id=3))
-    gate.wait_entered()
-    assert {stream.receive().id, stream.receive().id} == {2, 3}
-    gate.open()
-    assert stream.receive().id == 1
-
-
 def test_a_late_message_is_never_computed(tight: Running, gate: Gate) -> None:
     stream = RawStream(tight.channel)
     gate.shut()
@@ -110,18 +100,6 @@ def test_a_late_message_is_never_computed(tight: Running, gate: Gate) -> None:
     assert replies[1].WhichOneof("reply") == "top_k"
     assert replies[2].error.code == Code.DEADLINE_EXCEEDED.value[0]
     assert gate.computed == 1
-
-
-def test_overload_is_an_error_of_one_message(tight: Running, gate: Gate) -> None:
-    stream = RawStream(tight.channel)
-    gate.shut()
-    stream.send(*(asked("TopK", number, LARGE_REQUEST) for number in (1, 2, 3)))
-    refused = stream.receive()
-    assert refused.error.code == Code.RESOURCE_EXHAUSTED.value[0]
-    assert refused.error.retry_after_ms == 50
-    gate.open()
-    replies = {stream.receive().id, stream.receive().id}
-    assert replies == {1, 2, 3} - {refused.id}
 
 
 def test_a_stream_has_a_bounded_number_of_messages_in_flight(serve: Serve, gate: Gate) -> None:

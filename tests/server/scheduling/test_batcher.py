@@ -198,20 +198,6 @@ async def test_at_twice_the_load_what_is_computed_is_in_time(missed: float) -> N
     assert late == 0
 
 
-async def test_the_cancelled_leaves_the_queue_and_a_large_one_is_computed_no_further() -> None:
-    queue = batcher()
-    large, small = waiting(3 * BATCH_ROWS), waiting(1, k=4)
-    queue.put(large)
-    queue.put(small)
-    queue.discard(small)
-    assert queue.in_flight == 1
-    batch = take(queue)
-    large.future.cancel()
-    queue.discard(large)
-    finish(queue, batch)
-    assert (queue.rows, queue.in_flight) == (0, 0)
-
-
 async def test_a_long_request_that_is_late_is_computed_no_further() -> None:
     queue = batcher()
     long = waiting(3 * BATCH_ROWS, independent=False, deadline=monotonic() + 100)

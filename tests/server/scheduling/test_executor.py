@@ -28,12 +28,10 @@ NO_POINT = cast(Engine, None)
 SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
 
 
-def executor(
-    count_batch: Any = None, lose_device: Any = None, device_ns: Any = None, **options: int
-) -> Executor:
+def executor(lose_device: Any = None, device_ns: Any = None, **options: int) -> Executor:
     usual = {"batch_delay_us": 0, "threads": 1, "max_in_flight": 9, "max_queue_rows": 100}
     config = ServeConfig(**usual | options)  # type: ignore[arg-type]
-    return Executor(config, count_batch=count_batch, lose_device=lose_device, device_ns=device_ns)
+    return Executor(config, lose_device=lose_device, device_ns=device_ns)
 
 
 @pytest.fixture
@@ -276,6 +274,7 @@ async def test_nothing_more_is_computed_for_who_has_gone(work: Executor) -> None
     held.go()
     assert (await run(work, lambda: "next", LARGE))[0] == "next"
     assert parts == [slice(0, BATCH_ROWS)]
+    assert (work.batcher.in_flight, work.batcher.rows) == (0, 0)
 
 
 async def test_a_request_of_many_draws_takes_turns_with_others(work: Executor) -> None:
@@ -319,37 +318,3 @@ async def test_the_time_before_arrival_counts_against_patience(work: Executor) -
         work.admit(1.0, waited_s=1.0)
     held.go()
     await asyncio.gather(first, waiting)
-
-
-@pytest.mark.parametrize("place", ["take", "done", "count_batch", "device_ns"])
-async def test_no_fault_at_a_hand_over_makes_a_client_wait(place: str) -> None:
-    faults, counted, held = [MemoryError("injected")], list[int](), Held()
-
-    def fault(*arguments: object) -> int:
-        if faults and place in ("count_batch", "device_ns"):
-            raise faults.pop()
-        return 0
-
-    def count(rows: int) -> None:
-        counted.append(rows)
-        fault()
-
-    work = executor(count_batch=count, device_ns=fault)
-    both = [asyncio.create_task(run(work, held, LARGE)) for _ in range(2)]
-    if place != "device_ns":
-        await held.begun()
-    if place in ("take", "done"):
-        usual = getattr(work.batcher, place)
-
-        def faulty(*arguments: object) -> None:
-            setattr(work.batcher, place, usual)
-            raise MemoryError("injected")
-
-        setattr(work.batcher, place, faulty)
-    held.go()
-    for outcome in await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), WAIT_S):
-        assert isinstance(outcome, MemoryError) or cast(Any, outcome)[0] == "held"
-    assert (await run(work, lambda: "next", LARGE))[0] == "next"
-    assert (work.batcher.in_flight, work.batcher.rows, work.batcher.wait_s) == (0, 0, 0)
-    assert all(rows > 0 for rows in counted)
-    work.close()

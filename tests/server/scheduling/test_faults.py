@@ -27,12 +27,15 @@ from tests.server.scheduling.test_executor import joinable, reply_of
 
 # Entered by a thread or an event loop, which ends with it or loses it.
 CALLED_BY_PYTHON = {"_work", "_deliver"}
+CALLBACKS = {"count_batch", "device_ns"}  # of this file, called by the scheduler
 WALKED = {module.__file__ for module in (batcher, executor, request)}
 LARGE_US = 100 * INLINE_US
 
 
 def walked(frame: FrameType) -> bool:
     code = frame.f_code
+    if code.co_filename == __file__:
+        return code.co_name in CALLBACKS
     return code.co_filename in WALKED and code.co_name not in CALLED_BY_PYTHON
 
 
@@ -82,6 +85,13 @@ def test_a_fault_anywhere_fails_requests_and_nothing_else(
     scene: Callable[[Executor], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ServeConfig(threads=1, max_in_flight=9, batch_delay_us=0)
+    counted = list[int]()
+
+    def count_batch(rows: int) -> None:
+        counted.append(rows)
+
+    def device_ns() -> int:
+        return 0
 
     async def play(work: Executor) -> list[Any]:
         asked = [asyncio.create_task(each) for each in await scene(work)]
@@ -99,7 +109,7 @@ def test_a_fault_anywhere_fails_requests_and_nothing_else(
         with walking(walk):
             work = None
             try:
-                work = Executor(config)
+                work = Executor(config, count_batch=count_batch, device_ns=device_ns)
                 outcomes = asyncio.run(play(work))
             except Fault:  # while it was made
                 outcomes = []
@@ -111,6 +121,7 @@ def test_a_fault_anywhere_fails_requests_and_nothing_else(
         assert left == (0, 0, 0.0), walk.at
         work.close()
         if not walk.at:
+            assert min(counted, default=1) > 0
             return
         others = [one for one in failed if not isinstance(one, Fault)]
         assert all(type(one).__name__ == "DeadlineExceeded" for one in others), (walk.at, others)
