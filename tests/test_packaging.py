@@ -126,30 +126,49 @@ def test_the_client_answers(programs: Path, address: str) -> None:
         "print(reply.ids.tolist(), reply.logits.tolist())"
     )
     assert run(programs / "python", "-c", script).strip() == "[[7]] [[3.0]]"
-
-
-def test_a_closed_port_is_unavailable(programs: Path) -> None:
-    script = (
-        "from logitsieve.client import DecoderClient\n"
-        "from logitsieve.api.errors import Unavailable\n"
-        "try:\n    DecoderClient('127.0.0.1:1').topk([1.0], 1)\n"
-        "except Unavailable:\n    print('unavailable')"
-    )
-    assert run(programs / "python", "-c", script).strip() == "unavailable"
     assert "error: " in run(programs / "logitsieve", "query", "--address", "127.0.0.1:1", code=1)
 
 
+HELP = """
+from typer.testing import CliRunner
+from logitsieve.cli.app import COMMANDS, app
+for name in COMMANDS:
+    print(CliRunner().invoke(app, [name, "--help"]).output)
+"""
+OPTIONS = {
+    "train": "--loss-option",
+    "capture": "--huggingface",
+    "build": "--target-precision",
+    "tune": "--minutes",
+    "evaluate": "--max-rows",
+    "inspect": "--min-precision",
+    "verify": "--json",
+    "prune": "--keep",
+    "serve": "--config",
+    "query": "--temperature",
+    "admin": "--drain-s",
+}
+EXTRAS = {
+    "build --weight W --contexts H --out m/1": "builder",
+    "capture --module m.py:f --out c": "builder",
+    "evaluate m/1 --contexts H.npy": "builder",
+    "train --out r --losses": "training",
+    "train --out r --text t": "training",
+    "serve": "server",
+    "verify m/1": "server",
+    "prune m": "server",
+}
+
+
 def test_the_help_needs_no_extra_and_a_command_says_which_it_needs(programs: Path) -> None:
-    assert "capture" in run(programs / "logitsieve", "--help")
-    assert "--contexts" in run(programs / "logitsieve", "build", "--help")
-    for arguments, extra in (
-        (["serve", "--models", "models"], "server"),
-        (["verify", "models/lm/1"], "server"),
-        (["evaluate", "models/lm/1", "--contexts", "H.npy"], "builder"),
-    ):
-        shown = run(programs / "logitsieve", *arguments, code=1)
-        assert f"pip install 'logitsieve[{extra}]'" in shown
-        assert "Traceback" not in shown
+    shown = run(programs / "python", "-c", HELP)
+    for name, option in OPTIONS.items():
+        text = shown.partition(f"Usage: root {name} ")[2].partition("Usage: ")[0]
+        assert option in text, shown
+        assert f"Example: logitsieve {name}" in text
+    for line, extra in EXTRAS.items():
+        shown = run(programs / "logitsieve", *line.split(), code=1)
+        assert re.fullmatch(rf"error: .*pip install 'logitsieve\[{extra}\]'.*\n", shown)
 
 
 @pytest.mark.parametrize("how", ["linked", INSTALLED])

@@ -13,9 +13,6 @@ from typer.testing import CliRunner
 from logitsieve.cli import background
 from logitsieve.cli.app import app
 from logitsieve.index.manifest import CALIBRATION_FILE
-from logitsieve.llamacpp import GgufModel
-from tests.llamacpp.small_model import Make
-from tests.server.conftest import loop as loop
 from tests.server.running import WHERE, said_by
 from tests.synthetic import make_hidden, make_softmax, write_heads
 from tests.training.trainer.ring import write_ring
@@ -95,6 +92,22 @@ def address(models: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Any]:
+    """The options that a build of 300 words and 24 dimensions needs."""
+    softmax = make_softmax()
+    np.savez(tmp_path / "lm.npz", W=softmax.weight, b=softmax.bias)
+    np.save(tmp_path / "H.npy", make_hidden(400))
+    (tmp_path / "words.txt").write_text("".join(f"word{number}\n" for number in range(300)))
+    return {
+        "--weight": f"{tmp_path}/lm.npz:W",
+        "--bias": f"{tmp_path}/lm.npz:b",
+        "--contexts": tmp_path / "H.npy",
+        "--vocabulary": tmp_path / "words.txt",
+        "--out": tmp_path / "models" / "lm" / "1",
+    }
+
+
+@pytest.fixture
 def hidden(tmp_path: Path) -> Path:
     np.save(tmp_path / "h.npy", make_hidden(3))
     return tmp_path / "h.npy"
@@ -103,15 +116,6 @@ def hidden(tmp_path: Path) -> Path:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     return write_ring(tmp_path / "ring.txt")
-
-
-@pytest.fixture(scope="session")
-def gguf_index(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of the exact and the certified head of the small model."""
-    from tests.client.test_llamacpp import write_gguf_index
-
-    folder = tmp_path_factory.mktemp("models")
-    return write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -34,31 +34,6 @@ def files(cache: Path) -> list[str]:
     """Everything below the folder of indexes, but what an index holds."""
     found = sorted(path.relative_to(cache) for path in cache.glob("indexes/**/*"))
     return [str(path) for path in found if len(path.parts) < 4]
-
-
-def test_an_index_is_kept_by_the_hash_of_the_matrix(
-    make_gguf: Make, gguf_index: Path, cache: Path, build: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, other = GgufModel(make_gguf()), GgufModel(make_gguf(head="Q8_0"))
-    build(COPIED.format(index=str(gguf_index)))
-    decoder, making = index_of_cache(model, threads=1)
-    assert decoder is None
-    assert making is not None
-    with making:
-        making.wait()
-        made = cast(Any, making.decoder)
-        assert made.index.digest == open_index(gguf_index).digest
-    name = open_index(gguf_index).manifest.softmax_sha256[:16]
-    assert cached_index(model) == cache / "indexes" / name / "1"
-    assert files(cache) == [f"indexes/{name}", f"indexes/{name}/1"]
-    assert cached_index(other) != cached_index(model)
-    kept, making = index_of_cache(model, threads=1)
-    assert making is None
-    assert kept is not None
-    assert kept.index.path == cached_index(model)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == background.MAKING
-    assert second == f"No --index is given: that in {cached_index(model)} answers."
 
 
 def test_half_an_index_is_removed(make_gguf: Make, cache: Path, tmp_path: Path, build: Any) -> None:

@@ -10,25 +10,9 @@ from logitsieve.cli.build import certified_share
 from logitsieve.index import open_index
 from tests.cli.conftest import Run
 from tests.llamacpp.small_model import Make
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_hidden
 
 QUICK = ("--clusters", 4, "--rounds", 1, "--steps", 3, "--kmeans-iterations", 2)
-
-
-@pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Any]:
-    """The options that a build of 300 words and 24 dimensions needs."""
-    softmax = make_softmax()
-    np.savez(tmp_path / "lm.npz", W=softmax.weight, b=softmax.bias)
-    np.save(tmp_path / "H.npy", make_hidden(400))
-    (tmp_path / "words.txt").write_text("".join(f"word{number}\n" for number in range(300)))
-    return {
-        "--weight": f"{tmp_path}/lm.npz:W",
-        "--bias": f"{tmp_path}/lm.npz:b",
-        "--contexts": tmp_path / "H.npy",
-        "--vocabulary": tmp_path / "words.txt",
-        "--out": tmp_path / "models" / "lm" / "1",
-    }
 
 
 def flat(options: dict[str, Any]) -> list[Any]:
@@ -92,33 +76,6 @@ def test_many_rows_left_to_the_fallback_are_warned_of(
     escalated = open_index(inputs["--out"]).manifest.heads["screen"].config["escalated"]
     assert (escalated > 0.5) == warned
     assert ("to the fallback of the screen" in result.stdout) == warned
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"--weight": "H.npy"}, "bias: got"),
-        ({"--contexts": "lm.npz"}, "contexts: got"),
-        ({"--heldout": "narrow.npy"}, "heldout: got D = 3, allowed: D = 24"),
-        ({"--vocabulary": "H.npy"}, "vocabulary: got"),
-        ({"--out": "models/LM/1"}, "out: got"),
-        ({"--heads": "screen,telepathy"}, "heads: got"),
-        ({"--target-precision": "p1"}, "target_precision: got 'p1', allowed: p1=0.998 or p1="),
-        ({"--clusters": "0"}, "--clusters"),
-        ({"--learning-rate": "nan"}, "learning_rate"),
-    ],
-)
-def test_wrong_input(
-    run: Run, inputs: dict[str, Any], tmp_path: Path, changes: dict[str, str], reason: str
-) -> None:
-    np.save(tmp_path / "narrow.npy", np.ones((40, 3), np.float32))
-    numeric = {"--heads", "--target-precision", "--clusters", "--learning-rate"}
-    placed = {
-        name: value if name in numeric else f"{tmp_path}/{value}" for name, value in changes.items()
-    }
-    result = run("build", *flat({**inputs, **placed}), code=2)
-    assert reason in result.stderr.replace("-rate", "_rate")
-    assert not (tmp_path / "models").exists()
 
 
 def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:

@@ -54,24 +54,6 @@ def test_capture_writes_and_says_what_to_do_next(run: Run, source: Path, tmp_pat
     assert f"logitsieve build --weight {out}/weight.npy" in shown
 
 
-@pytest.mark.parametrize(
-    ("function", "options", "reason"),
-    [
-        ("scaled", [], "model: got logits scaled by 0.5"),
-        ("nothing", [], "nothing() returned NoneType"),
-        ("absent", [], "a function of"),
-        ("load", ["--output-layer", "head"], "output_layer: got head"),
-        ("load", ["--max-rows", "0"], "--max-rows"),
-    ],
-)
-def test_wrong_input(
-    run: Run, source: Path, tmp_path: Path, function: str, options: list[str], reason: str
-) -> None:
-    given = ("--module", f"{source}:{function}", "--out", tmp_path / "out", *options)
-    run("capture", *given, code=2, says=reason)
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_error_of_the_users_module_keeps_its_traceback(source: Path, tmp_path: Path) -> None:
     command = ["capture", "--module", f"{source}:broken", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, command)
@@ -89,26 +71,6 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
     result = run("capture", "--huggingface", tmp_path / "model", "--out", out, *options)
     assert json.loads(result.stdout)["rows"] == 90
     assert np.load(out / "weight.npy").shape == (VOCABULARY, DIM)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ([], "module: got nothing, allowed: one of --module, --huggingface, --gguf"),
-        (["--module", "a.py:f", "--huggingface", "b"], "module: got module and huggingface"),
-        *((["--module", m], "module: got") for m in ("nowhere.py:load", "load", ":", "a.txt:load")),
-        (["--huggingface", "absent"], "text: got nothing"),
-        (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
-        (["--gguf", "absent"], "gguf: got absent"),
-        (["--gguf", "absent", "--chat"], "text: got nothing, allowed: a text of messages"),
-        (
-            ["--huggingface", "a", "--text", "b", "--chat"],
-            "chat: got --huggingface, allowed: --gguf",
-        ),
-    ],
-)
-def test_one_model_and_its_text(run: Run, tmp_path: Path, options: list[str], reason: str) -> None:
-    run("capture", "--out", tmp_path / "out", *options, code=2, says=reason)
 
 
 @pytest.mark.usefixtures("llama_wheel")

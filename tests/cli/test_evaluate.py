@@ -1,9 +1,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 from tests.cli.conftest import Run
 
 
@@ -27,27 +24,3 @@ def test_evaluate_as_json_and_as_a_table(run: Run, index: Path, contexts: Path) 
     shown = run("evaluate", index, "--contexts", contexts, "-k", 2, "--head", "exact")
     assert "exact" in shown.stdout
     assert "screen" not in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        (["-k", 0], "-k"),
-        (["-k", 301], "k: got 301, allowed: 1..300"),
-        (["--head", "svd"], "head: got 'svd', allowed: exact, screen"),
-        (["--knob", "speed=1"], "speed"),
-        (["--knob", "probes=0"], "probes"),
-        (["--batch", 0], "--batch"),
-    ],
-)
-def test_evaluate_with_wrong_options(
-    run: Run, index: Path, contexts: Path, options: list[object], field: str
-) -> None:
-    run("evaluate", index, "--contexts", contexts, *options, code=2, says=field)
-
-
-def test_wrong_contexts(run: Run, index: Path, tmp_path: Path) -> None:
-    file = tmp_path / "wrong.npy"
-    run("evaluate", index, "--contexts", file, code=2, says="error: contexts: ")
-    np.save(file, np.ones((4, 23), np.float32))
-    run("evaluate", index, "--contexts", file, code=2, says="error: contexts: got D = 23")

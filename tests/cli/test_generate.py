@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from logitsieve.cli import background
+from logitsieve.index import open_index
 from tests.cli.conftest import Run, write_demo
 from tests.llamacpp.small_model import CHAT, Make
 
@@ -43,8 +44,10 @@ def test_without_an_index_one_is_made(
     waited = run(*command, "--wait", "--json")
     made = " s the index is made: the next text begins with it."
     assert waited.stderr.splitlines()[1].endswith(made)
-    kept = run(*command)
-    assert kept.stderr.startswith("No --index is given: that in ")
+    kept, name = run(*command), open_index(gguf_index).manifest.softmax_sha256[:16]
+    out = tmp_path / "cache" / "indexes" / name / "1"
+    assert kept.stderr.startswith(f"No --index is given: that in {out} answers.\n")
+    assert list(out.parents[1].rglob("1")) == [out]
     assert re.search(COST["certified"], kept.stderr)
     assert dense.stdout == dropped.stdout == kept.stdout
     assert "--index" not in dense.stderr
@@ -122,23 +125,3 @@ def test_no_index_that_fits(run: Run, make_gguf: Make, tmp_path: Path, build: An
     build("import sys; sys.exit('error: out of luck')")
     result = run(*command, "-n", 3, "--wait", "--json", says="error: out of luck")
     assert json.loads(result.stdout)["head"] == "dense"
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--head", "screen"), "index: got nothing, allowed: an index with the head screen"),
-        (("--file", "-"), "prompt: got both --prompt and --file"),
-        (("--logprobs",), "logprobs: got text output, allowed: --logprobs with --json"),
-        (("--system", "go"), "system: got 'go', allowed: --system with --chat"),
-        (("--chat",), "without a chat template"),
-        (("--stop", ""), "stop: got ('',)"),
-        (("--ctx", "3", "-p", "go " * 300), "prompts: got"),
-        (("--head", "dense", "--sample", "heat=1"), "sample: got 'heat'"),
-        (("--head", "dense", "--sample", "top_k=1.5"), "sample.top_k: got 1.5"),
-        (("--head", "dense", "--sample", "top_p=7"), "top_p: got 7"),
-    ],
-)
-def test_bad_input(run: Run, make_gguf: Make, options: tuple[str, ...], reason: str) -> None:
-    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, *options)
-    assert run(*command, code=2, says=reason).stdout == ""

@@ -69,17 +69,3 @@ def test_auto_takes_a_proof_if_asked(run: Run, tuned: Path, options: list[Any]) 
     facts = json.loads(run("inspect", tuned, *options, "-k", 7, "--json").stdout)
     assert [choice["k"] for choice in facts["auto"]["choices"]] == ["6-10"] * 3
     assert all(choice["proven"] for choice in facts["auto"]["choices"])
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        (["--min-precision", "nan"], "min_precision"),
-        (["--min-precision", 0.5, "--exact"], "min_precision: got 0.5, allowed: none beside exact"),
-        (["--exact", "-k", 0], "k: got 0"),
-        (["-k", 301], "k: got 301, allowed: a whole number, 1 to 300"),
-    ],
-)
-def test_inspect_with_wrong_options(run: Run, index: Path, options: list[Any], field: str) -> None:
-    result = run("inspect", index, *options, code=2, says=field)
-    assert result.stdout == ""

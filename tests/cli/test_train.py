@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,32 +32,6 @@ def test_training_ends_and_a_run_keeps_its_options(run: Run, text: Path, tmp_pat
         ("--text", tmp_path / "other", "text: got"),
     ):
         run(*command, "--resume", flag, value, code=2, says=reason)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ((), "text: got nothing, allowed: a text file, or --resume"),
-        (("--text", "nowhere"), "text: got nowhere"),
-        (("--text", "TEXT", "--valid", "nowhere"), "valid: got nowhere"),
-        (("--text", "TEXT", "--loss", "magic"), "loss: got magic, allowed: full, "),
-        (("--text", "TEXT", "--loss-option", "k=3"), "loss_option: got 'k=3', allowed: NAME=VALUE"),
-        (("--text", "TEXT", "--lr", 5000), "--lr"),
-        (("--text", "TEXT", "--dim", 0), "--dim"),
-        (("--text", "TEXT", "--streams", 900), "text: got 778 words to train on"),
-        (("--text", "TEXT", "--build", "models/m/1"), "capture: got nothing"),
-        (("--text", "TEXT", "--capture", 9, "--build", "models/m/x"), "out: got"),
-        (("--text", "TEXT", "--capture", 9, "--build-config", "b.toml"), "build_config: got"),
-        (("--text", "TEXT", "--device", "cuda:7"), "device: got cuda:7"),
-        (("--resume",), "resume: got"),
-    ],
-)
-def test_wrong_input(
-    run: Run, text: Path, tmp_path: Path, options: tuple[Any, ...], reason: str
-) -> None:
-    placed = [text if option == "TEXT" else option for option in options]
-    run("train", "--out", tmp_path / "run", *SMALL, *placed, code=2, says=reason)
-    assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
 def test_losses_are_listed_and_must_be_servable(run: Run, text: Path, tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.cli.conftest import Run
 
@@ -21,22 +18,3 @@ def test_tune_as_json_and_what_was_left_out(run: Run, index: Path, contexts: Pat
     options[-1:] = ["--out", index.parent / "3"]
     shown = run("tune", index, "--contexts", contexts, *options).stdout
     assert "settings left out, --minutes were over" in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        (["--out", "1"], "out: got"),
-        (["--out", "one"], "out: got"),
-        (["--rows", 0], "--rows"),
-        (["--minutes", -1], "--minutes"),
-        (["--contexts", "none.npy"], "contexts: got"),
-    ],
-)
-def test_tune_with_wrong_options(
-    run: Run, index: Path, contexts: Path, options: list[Any], field: str
-) -> None:
-    given = {"--contexts": contexts, "--out": index.parent / "2"}
-    given[options[0]] = index.parent / options[1] if options[0] == "--out" else options[1]
-    run("tune", index, *(part for pair in given.items() for part in pair), code=2, says=field)
-    assert list(index.parent.iterdir()) == [index]

@@ -25,12 +25,3 @@ def test_verify_names_the_damaged_file(run: Run, index: Path, name: str) -> None
     (index / name).write_bytes(data)
     result = run("verify", index, "--json", code=1, says=name)
     assert result.stdout == ""
-
-
-@pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_what_is_no_index_is_refused(run: Run, tmp_path: Path, command: str) -> None:
-    garbage = tmp_path / "garbage" / "1"
-    garbage.mkdir(parents=True)
-    (garbage / "manifest.json").write_bytes(b"\x00garbage")
-    for path, reason in ((garbage, "manifest.json"), (tmp_path / "no" / "1", "no such directory")):
-        run(command, path, code=1, says=reason)

@@ -1,0 +1,137 @@
+"""What is wrong is named, with exit code 2, and no result is written."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import SMALL, Run
+from tests.cli.test_capture import SOURCE
+from tests.llamacpp.small_model import Make
+
+SMALL_RUN = " ".join(map(str, SMALL))
+# By commands, of which words in capitals are files: what follows and what is said.
+WRONG: dict[str, dict[str, str]] = {
+    "admin": {
+        "load demo": "model: got demo, allowed: name@version",
+        "unload demo@two": "model: got demo@two",
+        "unload demo@2 --drain-s -1": "drain_s: got -1",
+        "load demo@2 --drain-s 3601": "drain_s: got 3601.0, allowed: seconds in 0..36",
+        "alias demo@2 --timeout-s 3601": "timeout_s: got 3601.0, allowed: a positive",
+        "load demo@2 --token-file nowhere": "token_file: got nowhere",
+        "remove demo@2": "remove",
+    },
+    "build BUILD": {
+        "--weight DATA/H.npy": "bias: got",
+        "--contexts DATA/lm.npz": "contexts: got",
+        "--heldout DATA/narrow.npy": "heldout: got D = 3, allowed: D = 24",
+        "--vocabulary DATA/H.npy": "vocabulary: got",
+        "--out DATA/models/LM/1": "out: got",
+        "--heads screen,telepathy": "heads: got",
+        "--target-precision p1": "target_precision: got 'p1', allowed: p1=0.998 or p1=",
+        "--clusters 0": "--clusters",
+        "--learning-rate nan": "--learning-rate",
+    },
+    "capture --out DATA/out": {
+        "": "module: got nothing, allowed: one of --module, --huggingface, --gguf",
+        "--module DATA/model.py:scaled": "model: got logits scaled by 0.5",
+        "--module DATA/model.py:nothing": "nothing() returned NoneType",
+        "--module DATA/model.py:absent": "a function of",
+        "--module DATA/model.py:load --output-layer head": "output_layer: got head",
+        "--module DATA/model.py:load --max-rows 0": "--max-rows",
+        **{f"--module {m}": "module: got" for m in ("nowhere.py:load", "load", ":", "a.txt:load")},
+        "--module a.py:f --huggingface b": "module: got module and huggingface",
+        "--huggingface absent": "text: got nothing",
+        "--huggingface absent --text none.txt": "huggingface: got absent",
+        "--huggingface a --text b --chat": "chat: got --huggingface, allowed: --gguf",
+        "--gguf absent": "gguf: got absent",
+        "--gguf absent --chat": "text: got nothing, allowed: a text of messages",
+    },
+    "evaluate INDEX --contexts DATA/H.npy": {
+        "-k 0": "-k",
+        "-k 301": "k: got 301, allowed: 1..300",
+        "--head svd": "head: got 'svd', allowed: exact, screen",
+        "--knob speed=1": "speed",
+        "--knob probes=0": "probes",
+        "--batch 0": "--batch",
+        "--contexts none.npy": "error: contexts: ",
+        "--contexts DATA/narrow.npy": "error: contexts: got D = 3",
+    },
+    "generate --gguf GGUF --prompt go": {
+        "--head screen": "index: got nothing, allowed: an index with the head screen",
+        "--file -": "prompt: got both --prompt and --file",
+        "--logprobs": "logprobs: got text output, allowed: --logprobs with --json",
+        "--system go": "system: got 'go', allowed: --system with --chat",
+        "--chat": "without a chat template",
+        "--stop ''": "stop: got ('',)",
+        f"--ctx 3 -p '{'go ' * 300}'": "prompts: got",
+        "--head dense --sample heat=1": "sample: got 'heat'",
+        "--head dense --sample top_k=1.5": "sample.top_k: got 1.5",
+        "--head dense --sample top_p=7": "top_p: got 7",
+    },
+    "inspect INDEX": {
+        "--min-precision nan": "min_precision",
+        "--min-precision 0.5 --exact": "min_precision: got 0.5, allowed: none beside exact",
+        "--exact -k 0": "k: got 0",
+        "-k 301": "k: got 301, allowed: a whole number, 1 to 300",
+    },
+    "ray": {
+        "up --replicas 0": "--replicas",
+        "up --cpus -1": "--cpus",
+        "up --patience-s 0": "--patience-s",
+        "up --missing guess": "--missing",
+        "up --port 70000": "--port",
+    },
+    f"train --out DATA/run {SMALL_RUN}": {
+        "": "text: got nothing, allowed: a text file, or --resume",
+        "--text nowhere": "text: got nowhere",
+        "--text TEXT --valid nowhere": "valid: got nowhere",
+        "--text TEXT --loss magic": "loss: got magic, allowed: full, ",
+        "--text TEXT --loss-option k=3": "loss_option: got 'k=3', allowed: NAME=VALUE",
+        "--text TEXT --lr 5000": "--lr",
+        "--text TEXT --dim 0": "--dim",
+        "--text TEXT --streams 900": "text: got 778 words to train on",
+        "--text TEXT --build models/m/1": "capture: got nothing",
+        "--text TEXT --capture 9 --build models/m/x": "out: got",
+        "--text TEXT --capture 9 --build-config b.toml": "build_config: got",
+        "--text TEXT --device cuda:7": "device: got cuda:7",
+        "--resume": "resume: got",
+    },
+    "tune INDEX --contexts DATA/H.npy --out INDEX/../2": {
+        "--out INDEX": "out: got",
+        "--out INDEX/../one": "out: got",
+        "--rows 0": "--rows",
+        "--minutes -1": "--minutes",
+        "--contexts none.npy": "contexts: got",
+    },
+}
+
+
+@pytest.fixture
+def places(
+    tmp_path: Path, index: Path, text: Path, inputs: dict[str, Any], make_gguf: Make
+) -> dict[str, str]:
+    (tmp_path / "model.py").write_text(SOURCE)
+    np.save(tmp_path / "narrow.npy", np.ones((40, 3), np.float32))
+    build = " ".join(f"{name} {value}" for name, value in inputs.items())
+    files = {"INDEX": index, "TEXT": text, "GGUF": make_gguf(), "DATA": tmp_path}
+    return {"BUILD": build, **{name: str(path) for name, path in files.items()}}
+
+
+@pytest.mark.usefixtures("llama_wheel", "build")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(f"{name} {more}", said) for name, each in WRONG.items() for more, said in each.items()],
+)
+def test_it_is_named(
+    run: Run, places: dict[str, str], tmp_path: Path, line: str, said: str
+) -> None:
+    for name, value in places.items():
+        line = line.replace(name, value)
+    before = set(tmp_path.rglob("*"))
+    assert run(*shlex.split(line), code=2, says=said).stdout == ""
+    new = {path.relative_to(tmp_path) for path in {*tmp_path.rglob("*")} - before}
+    assert {path.parts[0] for path in new} <= {"cache", "run"}
+    assert Path("run", "checkpoint.pt") not in new
