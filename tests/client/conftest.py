@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from tests.client import tiny_models
-from tests.server.conftest import loop as loop
 
 MODELS: dict[str, Callable[[], Any]] = {
     "gpt2": tiny_models.gpt2,

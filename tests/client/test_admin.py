@@ -2,16 +2,9 @@ import pytest
 
 from logitsieve.api.errors import Unavailable
 from logitsieve.client import AdminClient, AsyncAdminClient
-from tests.refusals import refused
 
 SAID = "nothing answers at 127"
 CALLS = {"load": ("demo", 1), "unload": ("demo", 1), "set_alias": ("demo", "stable", None)}
-
-
-@pytest.mark.parametrize("drain_s", [-1.0, 3601.0, float("nan")])
-def test_a_time_to_drain_has_its_range(drain_s: float) -> None:
-    with AdminClient("127.0.0.1:1") as client, refused("drain_s"):
-        client.unload("demo", 1, drain_s)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -10,9 +10,14 @@ import torch
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.client.beam_search import SearchResult, beam_search
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads import Softmax
+from logitsieve.index import open_index
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, decoder_of, log_softmax
 from tests.refusals import refused
+from tests.server.running import Loop, config_for, running
+from tests.synthetic import write_heads
 
 PAGE = Path(__file__).parents[2] / "docs" / "beam-search.md"
 WORDS, DIM, EOS = 7, 6, 2
@@ -25,7 +30,8 @@ class Recurrent:
         random = np.random.default_rng(seed)
         self.inner = random.standard_normal((DIM, DIM))
         self.words = random.standard_normal((words, DIM))
-        self.decoder = DenseDecoder(random.standard_normal((words, DIM)) * 2)
+        weight = 2 * random.standard_normal((words, DIM), np.float32)
+        self.decoder: Any = DenseDecoder(weight)
         self.rows: list[int] = []  # of each step
         self._hidden = np.empty((0, DIM))
 
@@ -109,18 +115,6 @@ def test_beams_that_keep_all_find_the_best_of_all(penalty: Any, length_penalty: 
         assert [one.tokens for one in hypotheses] == best
 
 
-def test_one_beam_is_greedy() -> None:
-    model = Recurrent(seed=3)
-    hidden = model.start(4)
-    found = model.search(hidden, beams=1, max_tokens=6)
-    for row, (best,) in zip(hidden, found.hypotheses, strict=True):
-        tokens: list[int] = []
-        while len(tokens) < 6 and tokens[-1:] != [EOS]:
-            tokens.append(int(np.argmax(row @ model.decoder.weight.T)))
-            row = model.after(row[None], np.array(tokens[-1:]))[0]
-        assert best.tokens == tuple(tokens)
-
-
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 def test_a_batch_is_its_sentences_alone(early_stopping: Any) -> None:
     model = Recurrent()
@@ -164,6 +158,20 @@ def test_banned_ids_fewer_words_than_beams_and_a_target() -> None:
     model = Recurrent()
     model.search(head="screen", normalizer="lowrank", max_tokens=1)
     assert model.decoder.asked == [("beam_step", {"head": "screen", "normalizer": "lowrank"})]
+
+
+def test_an_index_finds_the_same_in_process_and_over_the_wire(tmp_path: Path, loop: Loop) -> None:
+    model = Recurrent(words=400)
+    softmax = Softmax(model.decoder.weight.astype(np.float32), np.zeros(400, np.float32))
+    index = write_heads(tmp_path / "lm" / "1", softmax, "certified")
+    expected, found = model.search(n_best=3), []
+    with running(loop, config_for(tmp_path)) as run:
+        for model.decoder in (LocalDecoder(open_index(index)), run.client):
+            found.append(model.search(n_best=3, head="certified"))
+    assert found[0].exact.all()
+    assert found[0].hypotheses == found[1].hypotheses
+    for ours, theirs in zip(found[0].hypotheses, expected.hypotheses, strict=True):
+        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
-from logitsieve.client import DecoderClient, Tls
+from logitsieve.client import AdminClient, DecoderClient, Tls
 from logitsieve.client.connection import LEAST, MARK, Throttle, to_metadata
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.refusals import refused
@@ -106,35 +106,35 @@ def test_a_token_never_leaves_it_in_the_clear(address: str) -> None:
     assert to_metadata("", address, None) == ()
 
 
-@pytest.mark.parametrize("token", ["two words", "new\nline", "\u65e5\u672c"])
-def test_what_is_no_token(token: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        DecoderClient("localhost:1", token=token)
-    assert caught.value.field == "token"
-    assert token not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("tls", "field"),
-    [
-        (Tls(ca="absent"), "tls.ca"),
-        (Tls(cert=Path("absent")), "tls.key"),
-        (Tls(key="absent"), "tls.cert"),
-        (Tls(cert="absent", key="absent"), "tls.key"),
+NAN = float("nan")
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "token": [{"token": token} for token in ("two words", "new\nline", "\u65e5\u672c")],
+    "tls.ca": [{"tls": Tls(ca="absent")}],
+    "tls.cert": [{"tls": Tls(key="absent")}],
+    "tls.key": [{"tls": Tls(cert=Path("absent"))}, {"tls": Tls(cert="absent", key="absent")}],
+    "keepalive_s": [{"keepalive_s": seconds} for seconds in (0, 9.9, -1, NAN)],
+    "timeout_s": [
+        {"timeout_s": seconds} for seconds in (-1, 0, NAN, inf, 1e12, 3601, True, "5", None)
     ],
-)
-def test_files_that_are_not_there(tls: Tls, field: str) -> None:
-    with refused(field):
-        DecoderClient("localhost:1", tls=tls)
+    "address": [{"address": ["10.0.0.1:1", "10.0.0.2:2"]}],
+}
+ALLOWED = {"timeout_s": "at most 3600", "address": "several as ipv4:"}
 
 
-def test_a_timeout_is_a_positive_number_of_seconds_and_a_list_is_no_address() -> None:
-    wrong: Any
-    for wrong in (-1, 0, float("nan"), float("inf"), 1e12, 3601, True, "5", None):
-        with refused("timeout_s", "at most 3600"):
-            DecoderClient("127.0.0.1:1", timeout_s=wrong)
+@pytest.mark.parametrize("field", REFUSED)
+def test_options_that_are_refused(field: str) -> None:
+    for options in REFUSED[field]:
+        with refused(field, ALLOWED.get(field)):
+            DecoderClient(**{"address": "127.0.0.1:1"} | options)
+
+
+def test_a_token_is_not_told_and_times_have_their_ranges() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        DecoderClient("localhost:1", token="two words")
+    assert "two words" not in str(caught.value)
     for timeout_s in (0.01, 3600, np.float32(2)):
         with DecoderClient("127.0.0.1:1", timeout_s=timeout_s) as client:  # type: ignore[arg-type]
             assert client.timeout_s == pytest.approx(float(timeout_s))
-    with refused("address", "several as ipv4:"):
-        DecoderClient(["10.0.0.1:1", "10.0.0.2:2"])  # type: ignore[arg-type]
+    for drain_s in (-1.0, 3601.0, NAN):
+        with AdminClient("127.0.0.1:1") as admin, refused("drain_s"):
+            admin.unload("demo", 1, drain_s)

@@ -28,22 +28,16 @@ def test_pages_are_asked_for_until_the_last() -> None:
         assert [model.version for model in client.models()] == ["1", "2"]
 
 
-@pytest.mark.parametrize("keepalive_s", [0, 9.9, -1, float("nan")])
-def test_a_keepalive_that_servers_would_not_take(keepalive_s: float) -> None:
-    with refused("keepalive_s"):
-        DecoderClient("127.0.0.1:1", keepalive_s=keepalive_s)
-
-
 HIDDEN = make_hidden(4)
 OPTIONS = {"head": "screen", "knobs": {"probes": 2}, "normalizer": "exact"}
 
 
-async def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> None:
+async def test_it_answers_as_in_process(tmp_path: Path) -> None:
     write_model(tmp_path)
-    local = LocalDecoder(open_index(tmp_path / "demo" / "1", kernel_cache=kernel_cache))
+    local = LocalDecoder(open_index(tmp_path / "demo" / "1"))
 
     asks: list[Any] = list(ASKS.values())
-    server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
+    server = create_server(config_for(tmp_path))
     await server.start()
     address = f"127.0.0.1:{server.port}"
     async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:

@@ -107,6 +107,7 @@ def test_every_code_without_a_trailer_is_one_of_ours(code: grpc.StatusCode) -> N
 def test_a_spoiled_trailer_leaves_the_status_and_a_text_cut_short_stays_as_it_is() -> None:
     error = pb.Error(code=3, field="k", message="k: got 0, allo")
     assert str(of_message(error)) == "k: got 0, allo"
+    assert isinstance(of_message(pb.Error(code=99, message="elsewhere")), InternalError)
     trailer = (("logitsieve-error-bin", b"\xff\xff"),)
     assert str(raised(Script((grpc.StatusCode.NOT_FOUND, "gone", trailer)))) == "gone"
     unsent = grpc.StatusCode.INTERNAL, "Internal error from Core", ()

@@ -1,4 +1,4 @@
-"""Hugging Face models and beam search with indexes: in process, and over a real channel."""
+"""Hugging Face models with indexes: in process, and over a real channel."""
 
 import re
 from collections.abc import Iterator
@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from logitsieve.api.decoder import Decoder
 from logitsieve.client import DecoderClient
-from logitsieve.client.beam_search import beam_search
 from logitsieve.client.huggingface import attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from tests.client import tiny_models
-from tests.client.dense import DenseDecoder, generate
-from tests.client.tiny_models import DIM, EOS, prompts
-from tests.oracle import chi_square_p
+from tests.client.dense import generate
+from tests.client.tiny_models import prompts
 from tests.server.running import Loop, config_for, running
 from tests.synthetic import write_heads
 
@@ -49,13 +46,13 @@ def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def local(folder: Path, kernel_cache: Path) -> LocalDecoder:
-    return LocalDecoder(open_index(folder / "lm" / "1", kernel_cache=kernel_cache))
+def local(folder: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(folder / "lm" / "1"))
 
 
 @pytest.fixture(scope="module")
-def remote(folder: Path, kernel_cache: Path, loop: Loop) -> Iterator[DecoderClient]:
-    with running(loop, config_for(folder, kernel_cache=kernel_cache)) as run:
+def remote(folder: Path, loop: Loop) -> Iterator[DecoderClient]:
+    with running(loop, config_for(folder)) as run:
         yield run.client
 
 
@@ -92,53 +89,6 @@ def test_the_same_draws_in_process_and_over_the_wire(
         with attach(model, decoder, model="lm", head="certified"):
             texts.append(generate(model, do_sample=True, top_k=0, **options))
     assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize("head", ["exact", "certified"])
-def test_draws_follow_the_plain_models_law(model: Any, local: LocalDecoder, head: str) -> None:
-    options = {"do_sample": True, "top_k": 0, "temperature": 1.1, "repetition_penalty": 1.5}
-    options |= {"max_new_tokens": 1, "return_dict_in_generate": True, "output_scores": True}
-    expected = model.generate(**prompts(1), **options).scores[0][0].double().softmax(0).numpy()
-    torch.manual_seed(2)
-    with attach(model, local, head=head, width=1e-4):
-        made = model.generate(**prompts(1), **options, num_return_sequences=8_000)
-    drawn = made.sequences[:, -1]
-    assert chi_square_p(np.bincount(drawn.numpy(), minlength=len(expected)), expected) > 1e-3
-    scores = made.scores[0].gather(1, drawn[:, None])[:, 0].numpy()
-    np.testing.assert_allclose(scores, np.log(expected)[drawn.numpy()], atol=2e-4)
-
-
-@pytest.mark.parametrize("draws", [{}, {"do_sample": True, "top_k": 9, "temperature": 1.2}])
-def test_log_z_of_beams_is_exact(model: Any, decoder: Decoder, draws: dict[str, Any]) -> None:
-    expected = generate(model, num_beams=3, **draws)
-    with attach(model, decoder, head="certified") as attached:
-        assert generate(model, num_beams=3, **draws) == expected
-        assert attached.head.last is not None
-        assert attached.head.last.log_z is not None
-
-
-def test_one_search_over_the_wire(model: Any, local: LocalDecoder, remote: DecoderClient) -> None:
-    random = np.random.default_rng(0)
-    hidden = random.standard_normal((5, DIM)).astype(np.float32)
-    words = random.standard_normal((tiny_models.VOCABULARY, DIM)).astype(np.float32)
-
-    class Stepping:
-        def __init__(self) -> None:
-            self.hidden = hidden
-
-        def step(self, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-            self.hidden = np.tanh(self.hidden[parents] / 2 + words[tokens])
-            return self.hidden
-
-    options: dict[str, Any] = {"beams": 3, "eos_ids": [EOS], "max_tokens": 7, "n_best": 3}
-    dense = DenseDecoder(model.lm_head.weight.detach().numpy())
-    expected = beam_search(dense, hidden, Stepping().step, **options)
-    found = beam_search(local, hidden, Stepping().step, head="certified", **options)
-    wired = beam_search(remote, hidden, Stepping().step, head="certified", **options)
-    assert wired.hypotheses == found.hypotheses
-    assert found.exact.all()
-    for ours, theirs in zip(found.hypotheses, expected.hypotheses, strict=True):
-        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
 
 
 def test_the_examples_of_the_page_run(

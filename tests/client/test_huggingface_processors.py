@@ -19,6 +19,7 @@ DRAWING = {"do_sample": True, "top_k": 0}
 # Any law is kept: filters by the decoder's own, edits by constraints, and lists by their warpers.
 LAWS: list[dict[str, Any]] = [
     {"temperature": 1.4, "top_p": 0.8, "min_p": 0.1, "renormalize_logits": True},
+    {"remove_invalid_values": True, "temperature": 0.7},
     {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.05},
     {"top_k": 40, "typical_p": 0.6},
     {"top_h": 0.5},
@@ -28,7 +29,7 @@ LAWS: list[dict[str, Any]] = [
     {"prefix_allowed_tokens_fn": lambda _, ids: [EOS, *range(20, 90)], "repetition_penalty": 1.3},
 ]
 MORE: list[dict[str, Any]] = [
-    *({}, {"temperature": 0.7}, {"temperature": 1.5}, {"top_p": 0.9}, {"min_p": 0.05}),
+    *({}, {"temperature": 1.5}, {"top_p": 0.9}, {"min_p": 0.05}),
     *({"top_k": 12}, {"repetition_penalty": 1.8}),
     {"bad_words_ids": [[each] for each in range(2, 390)], "min_new_tokens": 1},
     {"sequence_bias": [[[token], 3.0] for token in range(2, 300)], "repetition_penalty": 1.5},
@@ -182,13 +183,3 @@ def test_editors_of_the_users_own_are_part_of_the_law(language_model: Any) -> No
 def test_warpers_beyond_a_draw_are_refused(processors: list[LogitsProcessor], field: str) -> None:
     with refused(field):
         draw_options(processors)
-
-
-def test_options_of_a_draw_are_those_of_the_warpers() -> None:
-    warpers = [
-        *(Raised(), theirs.TemperatureLogitsWarper(0.5), theirs.InfNanRemoveLogitsProcessor()),
-        *(theirs.TopPLogitsWarper(0.9), theirs.MinPLogitsWarper(0.1)),
-        theirs.LogitNormalization(),
-    ]
-    assert draw_options(warpers) == {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}
-    assert draw_options([]) == {}

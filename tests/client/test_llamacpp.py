@@ -39,15 +39,8 @@ def context(make_gguf: Make) -> Iterator[LlamaContext]:
 
 
 @pytest.fixture(scope="module")
-def folder(context: LlamaContext, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_gguf_index(context.gguf, folder / "small" / "1")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def local(folder: Path, kernel_cache: Path) -> LocalDecoder:
-    return LocalDecoder(open_index(folder / "small" / "1"))
+def local(gguf_index: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(gguf_index))
 
 
 def run(attached: Any, prompts: Any = PROMPTS, **options: Any) -> list[list[int]]:
@@ -79,16 +72,6 @@ def test_greedy_tokens_are_the_best_in_float64(
     assert len({token for row in expected for token in row}) > 3
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_types_of_matrix(make_gguf: Make, kind: str, tmp_path: Path, kernel_cache: Path) -> None:
-    with LlamaContext(make_gguf(head=kind), sequences=3) as context:
-        local = LocalDecoder(open_index(write_gguf_index(context.gguf, tmp_path / "m" / "1")))
-        with attach(context, dense_of(context.gguf)) as attached:
-            expected = run(attached)
-        with attach(context, local) as attached:
-            assert run(attached) == expected
-
-
 def test_tokens_are_llama_cpps_in_float32(context: LlamaContext, local: LocalDecoder) -> None:
     generation = generate(context, PROMPTS, max_tokens=12, ignore_end=True)
     streamed = [token.text for token in generation if token.sequence == 1]
@@ -105,18 +88,6 @@ def test_sequences_of_a_batch_are_as_one_by_one(context: LlamaContext, local: Lo
             for number, prompt in enumerate(PROMPTS):
                 [alone] = run(attached, prompt, seeds=[number + 1], **options)
                 assert alone == together[number]
-
-
-@pytest.mark.parametrize("options", [{"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.05}, {}], ids=str)
-def test_draws_are_repeated_by_their_seed(
-    context: LlamaContext, local: LocalDecoder, options: dict[str, Any]
-) -> None:
-    options = {"temperature": 1.0, "seeds": 7, "repetition_penalty": 1.2} | options
-    with attach(context, local) as attached:
-        first = run(attached, **options)
-        assert run(attached, **options) == first
-        assert run(attached, **options | {"seeds": 8}) != first
-        assert run(attached, **options | {"temperature": 0.0}) != first
 
 
 def test_one_call_of_the_decoder_for_all_sequences_none_for_prompts(context: LlamaContext) -> None:
@@ -171,7 +142,7 @@ def test_decoders_swap_midway(context: LlamaContext, local: LocalDecoder, begun:
 
 
 def test_an_index_of_another_matrix_is_refused(
-    context: LlamaContext, make_gguf: Make, tmp_path: Path, kernel_cache: Path
+    context: LlamaContext, make_gguf: Make, tmp_path: Path
 ) -> None:
     other = GgufModel(make_gguf(seed=1))
     wide = GgufModel(make_gguf(dim=128))
@@ -185,11 +156,11 @@ def test_an_index_of_another_matrix_is_refused(
     assert not context.headless
 
 
-def test_by_a_channel(context: LlamaContext, folder: Path, local: LocalDecoder, loop: Loop) -> None:
+def test_by_a_channel(context: LlamaContext, gguf_index: Path, local: Any, loop: Loop) -> None:
     with attach(context, local) as attached:
         expected = run(attached), run(attached, temperature=1.0, seeds=3)
     with (
-        running(loop, config_for(folder)) as server,
+        running(loop, config_for(gguf_index.parents[1])) as server,
         attach(context, server.client, head="certified") as attached,
     ):
         assert (run(attached), run(attached, temperature=1.0, seeds=3)) == expected

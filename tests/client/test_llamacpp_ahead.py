@@ -105,7 +105,7 @@ def steady(context: LlamaContext) -> bool:
     return len(context.look_ahead([5, 6])) == 2
 
 
-def test_an_index_chooses_among_drafts(make_gguf: Make, tmp_path: Path, kernel_cache: Path) -> None:
+def test_an_index_chooses_among_drafts(make_gguf: Make, tmp_path: Path) -> None:
     with LlamaContext(make_gguf(**STEADY), positions=256) as context:
         decoder = LocalDecoder(open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1")))
         options: dict[str, Any] = {"max_tokens": 30, "temperature": 1.0, "seeds": 4}

@@ -16,7 +16,6 @@ import pytest
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import (
     DeadlineExceeded,
-    InternalError,
     InvalidRequest,
     NotBuilt,
     RequestTooLarge,
@@ -27,6 +26,7 @@ from logitsieve.client.errors import UNSENT
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.client.answering import answering
+from tests.refusals import refused
 from tests.server.running import Loop
 
 WAIT_S = 60.0
@@ -167,23 +167,15 @@ def test_an_answer_that_does_not_come(scripted: Scripted) -> None:
         assert asked_for(stream, 2) == 2  # and not the late answer
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (pb.Error(code=3, field="k", message="k: got 0, allowed: 1 to 5"), InvalidRequest),
-        (pb.Error(code=4, message="late"), DeadlineExceeded),
-        (pb.Error(code=12, message="not built"), NotBuilt),
-        (pb.Error(code=13, message="incident", incident="abc"), InternalError),
-        (pb.Error(code=99, message="from another world"), InternalError),
-    ],
-)
-def test_one_messages_error(scripted: Scripted, error: pb.Error, kind: type[Exception]) -> None:
+def test_one_messages_error(scripted: Scripted) -> None:
+    error = pb.Error(code=3, field="k", message="k: got 0, allowed: 1 to 5")
+
     def failing(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
         yield pb.DecodeResponse(id=next(requests).id, error=error)
         yield from map(answered, requests)
 
     with scripted(failing) as client, client.stream() as stream:
-        with pytest.raises(kind, match=error.message):
+        with refused("k", error.message):
             stream.topk(ROW, 1)
         assert asked_for(stream, 2) == 2
 
@@ -203,9 +195,7 @@ def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later(scripted: Scri
             stream.topk(ROW, 1)
 
 
-def test_a_server_that_ends_the_stream_without_a_word(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_ended_without_a_word(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers that still wait for room hear of it, too."""
     monkeypatch.setattr("logitsieve.client.stream.OUTBOX", 1)
     wide, go = np.zeros((1, 1 << 20), np.float32), Event()  # more than a server takes unread
@@ -228,8 +218,8 @@ def test_no_server_and_one_without_streams(scripted: Scripted) -> None:
         for _ in range(2):
             with pytest.raises(Unavailable):
                 stream.topk(ROW, 1)
-    refused = pytest.raises((NotBuilt, Unavailable), match=f"Method not found|{UNSENT}")
-    with scripted(None) as client, client.stream() as stream, refused:
+    without = pytest.raises((NotBuilt, Unavailable), match=f"Method not found|{UNSENT}")
+    with scripted(None) as client, client.stream() as stream, without:
         stream.topk(ROW, 1)
 
 

@@ -13,9 +13,7 @@ from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.engine import Engine
-from logitsieve.llamacpp import LlamaContext, render_chat
 from tests.completions.conftest import Client, serving
-from tests.llamacpp.small_model import Make
 from tests.server.running import Loop
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -86,22 +84,6 @@ def test_bodies_that_are_no_json_objects(client: Client) -> None:
     assert client.refused("/tokenize", {"prompt": "\ud800"})["param"] == "prompt"
     assert client.get("/v1/models", Host="evil.example")[0] == 403
     assert client.completion(prompt=P, max_tokens=1, stop=None, logprobs=None)["choices"]
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages[0].content.x.y }}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{% for",
-    ],
-)
-def test_templates_that_loop_or_reach_out(make_gguf: Make, template: str) -> None:
-    path, asked = make_gguf(chat_template=template), [{"role": "user", "content": "go"}]
-    with LlamaContext(path) as context, pytest.raises(InvalidRequest, match="chat: got "):
-        render_chat(context, asked)
 
 
 def test_a_full_queue_an_end_and_too_long_a_wait(loop: Loop, attached: LlamaAttachment) -> None:

@@ -26,6 +26,10 @@ BAD = {
     "no system": "{{ raise_exception('no system') }}",
     "unexpected": "{% if %}",
     "unsafe": "{{ messages.__class__.__base__.__subclasses__() }}",
+    "attribute '__class__' of 'str'": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "it takes more than 2 s": 2 * "{% for a in range(9999) %}" + 2 * "{% endfor %}",
+    "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "has no attribute 'x'": "{{ messages[0].content.x.y }}",
     "division": "{{ 1 / 0 }}",
     "no element 7": "{{ messages[7].content.upper() }}",
 }

@@ -10,7 +10,7 @@ from logitsieve.llamacpp import GgufModel, LlamaContext
 from logitsieve.llamacpp.divergence import compare, divergence
 from tests.client.dense import log_softmax
 from tests.llamacpp.small_model import TEXT, Make
-from tests.llamacpp.test_context import logits_of
+from tests.llamacpp.test_context import OTHERS, logits_of
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
@@ -30,14 +30,8 @@ def log_probs_of(context: LlamaContext, tokens: list[int]) -> np.ndarray:
     ("first", "second"),
     [
         ({}, {"head": "Q4_0"}),
-        (
-            {"architecture": "granite", "logit_scale": 4.0, "attention__scale": 0.2},
-            {"architecture": "granite", "logit_scale": 2.0, "attention__scale": 0.2},
-        ),
-        (
-            {"architecture": "gemma2", "tied": True, "final_logit_softcapping": 5.0},
-            {"architecture": "gemma2", "tied": True, "final_logit_softcapping": 6.0, "seed": 2},
-        ),
+        (OTHERS["scaled"], OTHERS["scaled"] | {"logit_scale": 2.0}),
+        (OTHERS["softcapped"], OTHERS["softcapped"] | {"final_logit_softcapping": 6.0, "seed": 2}),
         ({"dim": 64}, {"dim": 128, "head": "Q8_0"}),
     ],
     ids=["quantised", "scaled", "softcap", "another width"],
