@@ -2,6 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from logitsieve.api.constraints import Constraints, IdSets
 from tests.refusals import refused
@@ -10,20 +11,6 @@ LISTS = ("banned", "allowed", "biased", "repeated")
 EVERY_LIST = pytest.mark.parametrize("field", LISTS)
 
 
-def made(field: str, lists: Any, rows: int) -> IdSets:
-    """One list as `for_rows` has it; biased ids all by 0."""
-    options: dict[str, Any] = {field: lists}
-    if field == "biased":
-        count = len(lists.ids) if isinstance(lists, IdSets) else None
-        flat = [0.0] * (count if count is not None else len(lists))
-        nested = count is None and len(lists) and hasattr(lists[0], "__len__")
-        options["bias"] = [[0.0] * len(row) for row in lists] if nested else flat
-    found = getattr(Constraints(**options).for_rows(rows), field)
-    assert isinstance(found, IdSets)
-    return found
-
-
-@EVERY_LIST
 @pytest.mark.parametrize(
     ("lists", "offsets", "ids"),
     [
@@ -35,20 +22,15 @@ def made(field: str, lists: Any, rows: int) -> IdSets:
         (np.array([[3, 4], [5, 6]], np.uint16), [0, 2, 4], [3, 4, 5, 6]),
         (np.array([7]), [0, 1, 2], [7, 7]),
         (range(2), [0, 2, 4], [0, 1, 0, 1]),
+        (torch.tensor([[1, 2], [3, 3]]), [0, 2, 4], [1, 2, 3, 3]),
         (IdSets(np.array([0, 1, 2], np.int32), np.array([8, 9], np.int32)), [0, 1, 2], [8, 9]),
     ],
 )
-def test_every_form(field: str, lists: Any, offsets: list[int], ids: list[int]) -> None:
-    found = made(field, lists, 2)
+def test_every_form(lists: Any, offsets: list[int], ids: list[int]) -> None:
+    found: Any = Constraints(repeated=lists).for_rows(2).repeated
     assert found.offsets.tolist() == offsets
     assert found.ids.tolist() == ids
     assert found.offsets.dtype == found.ids.dtype == np.int32
-
-
-def test_a_tensor_of_ids() -> None:
-    torch = pytest.importorskip("torch")
-    found = made("repeated", torch.tensor([[1, 2], [3, 3]]), 2)
-    assert found.ids.tolist() == [1, 2, 3, 3]
 
 
 @EVERY_LIST

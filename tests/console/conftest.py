@@ -15,7 +15,6 @@ from logitsieve.server.http.application import application
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.security import Tokens
-from tests.server.conftest import loop as loop
 from tests.server.conftest import measured as measured
 from tests.server.conftest import measured_models as measured_models
 from tests.server.http.test_application import view_of
@@ -61,10 +60,10 @@ def shown_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def routes(shown_models: Path, kernel_cache: Path) -> Routes:
+def routes(shown_models: Path) -> Routes:
     routes = Routes()
     for path in sorted(shown_models.glob("*/[12]")):
-        index = open_index(path, kernel_cache=kernel_cache)
+        index = open_index(path)
         version = Version(index.name, index.version, Served(LocalDecoder(index)))
         routes = routes.with_version(version)
     return routes

@@ -16,6 +16,7 @@ from logitsieve.console.api import AT_ONCE, MOST_JSON, MOST_WAITING, Api, Desk
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.precision import NICE
+from tests.console.conftest import KEPT
 from tests.server.running import WAIT_S
 from tests.synthetic import make_hidden
 
@@ -162,20 +163,36 @@ def test_bad_queries(port: TestClient, path: str, status: int, field: str) -> No
     assert reply.json()["error"]["field"] == field
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        (b"", "body"),
-        (b"[]", "body"),
-        (b"{" * 100_000, "body"),
-        (b'{"model": 5}', "model"),
-        (b'{"model": "demo", "row": [NaN]}', "row"),
-        (b'{"model": "demo", "row": [%s]}' % b", ".join([b"NaN"] * 24), "row"),
-        (b"\xff\xfe", "body"),
-    ],
-)
-def test_bad_questions(port: TestClient, body: bytes, field: str) -> None:
-    reply = port.post("/api/top", content=body, headers={"Content-Type": "application/json"})
+NAN = float("nan")
+# What names a field is wrong for, by endpoint.
+BAD: dict[str, dict[str, list[Any]]] = {
+    "top": {
+        "model": [5],
+        "kept": [KEPT, True, None],
+        "row": [[1.0], [NAN], [None] * 24, [NAN] * 24, [1e300] * 24],
+        "k": [0, "5"],
+        "head": [5],
+        "banned": ["word9"],
+    },
+    "draws": {"samples": [0], "seed": [-1], "temperature": ["hot"], "top_k": [1.5]},
+    "why-not": {"word": ["unknown", 300, -1, True, None, 1.5]},
+}
+QUESTIONS = [
+    *(("top", body, "body") for body in (b"", b"[]", b"{" * 100_000, b"\xff\xfe")),
+    ("top", {"head": "screen", "knobs": {"probes": "1"}}, "knobs"),
+    *(
+        (name, {field: value}, field)
+        for name, fields in BAD.items()
+        for field, values in fields.items()
+        for value in values
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "asked", "field"), QUESTIONS)
+def test_bad_questions(port: TestClient, name: str, asked: Any, field: str) -> None:
+    body = asked if isinstance(asked, bytes) else json.dumps(POSTS[name] | asked)
+    reply = port.post(f"/api/{name}", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == 400
     assert reply.json()["error"]["field"] == field
 

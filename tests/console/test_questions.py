@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -28,18 +26,6 @@ def test_kept_contexts_and_pasted_rows(demo: LocalDecoder) -> None:
     assert np.array_equal(read_context(demo.index, {"row": row}), np.array([row], np.float32))
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        *({}, {"kept": KEPT}, {"kept": True}, {"row": [1.0]}, {"row": [None] * 24}),
-        *({"row": [float("nan")] * 24}, {"row": [1e300] * 24}),
-    ],
-)
-def test_no_context(demo: LocalDecoder, question: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match=r"^(kept|row): "):
-        read_context(demo.index, question)
-
-
 def test_an_index_of_ids_alone_has_neither_contexts_nor_words(bare: LocalDecoder) -> None:
     assert len(kept_contexts(bare.index)) == kept_count(bare.index) == 0
     with pytest.raises(InvalidRequest, match="`row` instead"):
@@ -59,9 +45,3 @@ def test_words_are_cut_named_and_listed(demo: LocalDecoder) -> None:
     assert read_ids(demo.index, "banned", ["word12", 9, 12]) == [9, 12]
     with refused("banned"):
         read_ids(demo.index, "banned", ["unknown"])
-
-
-@pytest.mark.parametrize("value", ["unknown", 300, -1, True, None, 1.5])
-def test_no_word(demo: LocalDecoder, value: object) -> None:
-    with refused("word"):
-        read_word(demo.index, value)
