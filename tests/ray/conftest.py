@@ -13,9 +13,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let warnings of Ray's own code be: they are errors in tests otherwise."""
     for item in items:
         if item.get_closest_marker("ray") is not None:
-            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning"))
+            for kind in ("Deprecation", "Resource", "Future"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}Warning"))
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,6 @@ def test_stopping_finishes_what_is_in_flight_alone(loop: Loop, serve: Serve, gat
         assert get(run, "/readyz") == (503, "draining\n")
         with pytest.raises(Unavailable):
             run.client.topk(LARGE, 3, model="demo")
-        run.server.repository.changed()  # as a load would: health stays as it is
         assert not stopping.done()
         gate.open()
         assert first.result(WAIT_S)
@@ -166,6 +165,9 @@ def test_stopping_finishes_what_is_in_flight_alone(loop: Loop, serve: Serve, gat
         assert_stopped(busy)
         stopping.result(WAIT_S)
         assert list(watch) == []
+        run.server._publish()  # as the end of a load would: it is not said to serve again
+        check = run.server._health.Check(health_pb2.HealthCheckRequest(), None)
+        assert loop.run(check).status == NOT_SERVING
 
 
 def assert_stopped(stream: RawStream) -> None:

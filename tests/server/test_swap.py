@@ -45,9 +45,8 @@ def ask_until(
 def test_a_hundred_swaps_under_load(loop: Loop, tmp_path: Path) -> None:
     write_model(tmp_path, version=1)
     write_model(tmp_path, version=2)
-    config = config_for(tmp_path)
     stopping, kinds = Event(), [(1, False), (64, False), (1, True), (64, True)]
-    with administered(loop, config) as served, ThreadPoolExecutor(4) as pool:
+    with administered(loop, config_for(tmp_path)) as served, ThreadPoolExecutor(4) as pool:
         begun = [Event() for _ in kinds]
         asked = [
             pool.submit(ask_until, stopping, event, served.run, tmp_path, *kind)
