@@ -18,6 +18,7 @@ from logitsieve.index_builder.fit.levels import code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, square
 from tests.synthetic import Arrays, write_heads
 
+ESCAPES = "\x1b]0;owned\x07" * 1000  # to be quoted shortly, and without effect
 WORDS = ["the", "of", "and", "", "naïve", "日本", "a b"]
 
 

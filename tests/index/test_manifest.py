@@ -10,7 +10,7 @@ import pytest
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import FileEntry, HeadEntry, Manifest
 from logitsieve.index.manifest import ShardOf, canonical, is_name, is_version
-from tests.index.samples import put
+from tests.index.samples import ESCAPES, put
 from tests.refusals import unreadable
 
 SHA = hashlib.sha256(b"").hexdigest()
@@ -86,6 +86,11 @@ def shard(**changes: Any) -> bytes:
     return replace(MANIFEST, shard=replace(SHARD, **changes)).file_bytes()
 
 
+ESCAPED: list[tuple[Any, ...]] = [
+    *[(field, ESCAPES) for field in ("format_version", "vocab_size", "default_head")],
+    *[("parts", ESCAPES, {}), ("heads", ESCAPES, {}), ("seeds", ESCAPES, "x")],
+    *[(ESCAPES, 1), ("heads", "exact", "knobs", ESCAPES, 1)],
+]
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "a shard of nothing": (edited(put("shard", to=None)), "canonical"),
     "a shard from -256": (shard(first=-256), "shard.first: got -256"),
@@ -151,6 +156,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     ),
     "no such default": (edited(put("default_head", to="svd")), "'svd' is not among"),
     "a seed of 1.5": (edited(put("seeds", "fit", to=1.5)), "fit: got 1.5, allowed: an integer"),
+    **{
+        f"escapes {number}": (edited(put(*path, to=to)), "")
+        for number, (*path, to) in enumerate(ESCAPED)
+    },
     "words as text": (edited(put("vocabulary", to="vocabulary.txt")), "vocabulary: not a JSON"),
 }
 

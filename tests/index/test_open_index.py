@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -158,28 +156,6 @@ def test_an_unwritable_memory(tiny: Path, tmp_path: Path, monkeypatch: pytest.Mo
         open_index(tiny, kernel_cache=folder).close()
     open_index(tiny, kernel_cache=folder, progress=lambda *call: calls.append(call[1])).close()
     assert calls
-
-
-SHARED = """
-import sys
-from pathlib import Path
-import numpy as np
-from logitsieve.index import open_index
-
-with open_index(sys.argv[1], kernel_cache=Path(sys.argv[2])) as index:
-    top = index.head("exact").topk(np.ones(3, np.float32), 7)
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    [line] = [line for line in maps if line.endswith("softmax.safetensors")]
-    print(index.digest, line.split()[1], *top.ids[0])
-"""
-
-
-def test_two_processes_map_one_index(tiny: Path, kernel_cache: Path) -> None:
-    with open_index(tiny, kernel_cache=kernel_cache) as index:
-        ours = index.head("exact").topk(np.ones(3, np.float32), 7)
-        command = [sys.executable, "-c", SHARED, str(tiny), str(kernel_cache)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        assert shown == [index.digest, "r--s", *map(str, ours.ids[0])]
 
 
 @pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "exact"}, True)])
