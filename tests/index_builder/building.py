@@ -1,6 +1,7 @@
 """Small builds with bytes to compare."""
 
-from concurrent.futures import Executor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,20 @@ V, D, ROWS = 700, 16, 9000
 CONFIG = BuildConfig(
     clusters=8, rounds=2, steps=10, batch_rows=64, kmeans_iterations=5, reproducible=True
 )
+
+
+class Watched(ThreadPoolExecutor):
+    """Makes one call after another; `before` sees each of them."""
+
+    def __init__(self, before: Callable[[Any], object]) -> None:
+        super().__init__(1)
+        self._before = before
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        self._before(call)
+        future = super().submit(call, *args, **options)
+        future.exception()
+        return future
 
 
 def build_small(out: Path, executor: Executor | None = None, **options: Any) -> Index:

@@ -1,17 +1,16 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def home(
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    share_kernels: Callable[[Path], Path],
-) -> Path:
+@pytest.fixture(scope="module", autouse=True)
+def _home(
+    tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Path], Path]
+) -> Iterator[None]:
     """`build` opens what it wrote, which remembers the verification in the user's cache folder."""
     folder = tmp_path_factory.mktemp("home")
     share_kernels(folder / ".cache" / "logitsieve")
-    monkeypatch.setenv("HOME", str(folder))
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        yield

@@ -1,5 +1,4 @@
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,8 @@ def build_all(out: Path) -> Index:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Path], Path]) -> Index:
-    folder = tmp_path_factory.mktemp("built")
-    share_kernels(folder / ".cache" / "logitsieve")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(folder))
-        return build_all(folder / "lm" / "1")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return build_all(tmp_path_factory.mktemp("built") / "lm" / "1")
 
 
 def test_heads_are_nearly_right_and_equal_each_time(index: Index, tmp_path: Path) -> None:

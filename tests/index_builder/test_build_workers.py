@@ -3,6 +3,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,14 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
 from logitsieve.index_builder.fitting import label_block
-from tests.index_builder.building import CONFIG, build_small, files, judged
+from tests.index_builder.building import CONFIG, Watched, build_small, files, judged
 from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Path], Path]) -> Index:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Index:
     """A build in one thread."""
-    home = tmp_path_factory.mktemp("home")
-    share_kernels(home / ".cache" / "logitsieve")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(home))
-        return build_small(tmp_path_factory.mktemp("alone") / "lm" / "1")
+    return build_small(tmp_path_factory.mktemp("alone") / "lm" / "1")
 
 
 def assert_same(index: Index, alone: Index) -> None:
@@ -47,26 +44,17 @@ def test_processes_and_threads_change_only_the_manifest(alone: Index, tmp_path: 
     assert written == expected
 
 
-class Failing(ThreadPoolExecutor):
-    """Fails at a block of labels."""
-
-    def __init__(self, error: BaseException, at: int) -> None:
-        super().__init__(1)
-        self.labels, self._error, self._at = 0, error, at
-
-    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        if call is label_block:
-            if self.labels == self._at:
-                raise self._error
-            self.labels += 1
-        return super().submit(call, *args, **options)
-
-
 @pytest.mark.parametrize(
     "error", [InvalidRequest("weight", "nothing", "rows"), KeyboardInterrupt()]
 )
 def test_an_error_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
-    with Failing(error, at=6) as pool, pytest.raises(type(error)):
+    blocks = count()
+
+    def fail(call: Any) -> None:
+        if call is label_block and next(blocks) == 6:
+            raise error
+
+    with Watched(fail) as pool, pytest.raises(type(error)):
         build_small(tmp_path / "lm" / "1", pool)
     assert not list(tmp_path.iterdir())
 

@@ -1,5 +1,4 @@
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from logitsieve.index_builder.fitting import (
 from logitsieve.index_builder.reduction import augmented
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix
+from tests.index_builder.building import Watched
 from tests.index_builder.clustered import make_contexts, make_inputs
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -123,12 +123,11 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
     softmax, file = make_softmax(vocab_size=90, dim=16), tmp_path / "labels.npy"
     held: list[bool] = []
 
-    class Watching(Executor):
-        def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-            held.append(file.stat().st_blocks * 512 >= file.stat().st_size)
-            raise InterruptedError
+    def watch(call: Any) -> None:
+        held.append(file.stat().st_blocks * 512 >= file.stat().st_size)
+        raise InterruptedError
 
-    contexts, workers = Contexts([make_contexts(5000)]), Workers(Watching(), tmp_path)
+    contexts, workers = Contexts([make_contexts(5000)]), Workers(Watched(watch), tmp_path)
     shared = shared_heads(softmax, {})["exact"]
     inputs = BuildInputs(softmax=softmax, train=contexts, heldout=contexts, workers=workers)
     with pytest.raises(InterruptedError):

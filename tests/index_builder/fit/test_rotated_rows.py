@@ -1,13 +1,18 @@
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit import rotated_rows
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turning, factored, turn
+from logitsieve.index_builder.fit.rotated_rows import (
+    BLOCK_ROWS,
+    Turning,
+    factored,
+    turn,
+    turn_block,
+)
 from logitsieve.index_builder.workers import Workers
+from tests.index_builder.building import Watched
 from tests.synthetic import make_hidden, make_softmax, rotated
 
 
@@ -37,25 +42,14 @@ def test_rows_and_their_rest_are_the_matrix() -> None:
     np.testing.assert_allclose(norms, turned.outside, rtol=1e-6)
 
 
-class Changing(ThreadPoolExecutor):
-    """Writes to W once a block of it has been turned."""
-
-    def __init__(self, weight: np.ndarray) -> None:
-        super().__init__(1)
-        self._weight = weight
-
-    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        future = super().submit(call, *args, **options)
-        assert call is rotated_rows.turn_block
-        future.result()
-        self._weight[5, 3] += 1
-        return future
-
-
 def test_a_matrix_that_changes_meanwhile_has_no_hash() -> None:
     """Neither that of the rows that were turned, nor that of those that were hashed, is right."""
     softmax, turning = softmax_and_turning()
     weight = softmax.weight.copy()
-    changing = Softmax(weight, softmax.bias)
-    with Changing(weight) as pool:
-        assert turn(changing, turning, Workers(pool)).sha256 == ""
+
+    def change(call: Any) -> None:
+        assert call is turn_block
+        weight[5, 3] += 1
+
+    with Watched(change) as pool:
+        assert turn(Softmax(weight, softmax.bias), turning, Workers(pool)).sha256 == ""
