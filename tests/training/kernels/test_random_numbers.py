@@ -1,10 +1,11 @@
+from collections import Counter
 from itertools import combinations
-from math import comb
 
 import numpy as np
 import pytest
 
 from logitsieve.training.kernels.random_numbers import add_uniform_sample
+from tests.oracle import chi_square_p
 
 
 def draw(
@@ -41,17 +42,13 @@ def test_rows_keep_their_own_ids_and_get_others(count: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_every_set_is_equally_likely(count: int) -> None:
-    times: dict[tuple[int, ...], int] = {}
-    steps = 6000
-    for step in range(steps):
+    times = Counter[tuple[int, ...]]()
+    for step in range(6000):
         (ids,), _ = draw([[0, 4]], np.array([[8]]), count, 9, step=step)
-        drawn = tuple(sorted(ids[2:]))
-        times[drawn] = times.get(drawn, 0) + 1
+        times[tuple(sorted(ids[2:]))] += 1
     sets = list(combinations([1, 2, 3, 5, 6, 7], count))
     assert set(times) == set(sets)
-    expected = steps / comb(6, count)
-    chi_square = sum((n - expected) ** 2 / expected for n in times.values())
-    assert chi_square < len(sets) + 5 * (2 * len(sets)) ** 0.5
+    assert chi_square_p(np.array(list(times.values())), np.full(len(sets), 1 / len(sets))) > 1e-5
 
 
 def test_rows_steps_and_seeds_draw_differently() -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from logitsieve.api.results import Float64, Int64
+from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.training.autograd.classes import LogitForm
 from logitsieve.training.structures.tree import KernelTree, QuadraticFeatures, RandomFourier
 from tests.refusals import refused
@@ -36,23 +36,55 @@ def drawn(tree: KernelTree, contexts: Tensor, draws: int = 4000) -> tuple[Int64,
     return tree.draw(tree.mixture(contexts), (np.arange(draws) + 0.5) / draws)
 
 
-def masses_of(tree: KernelTree, contexts: Tensor) -> Float64:
-    """[B, L]: the probability of each leaf for each context, by the rows that the tree holds."""
-    rows = torch.zeros(tree.leaves * tree.per_leaf, tree.features.size)
-    rows[:CLASSES] = torch.from_numpy(tree.features(tree.rows.float().numpy()))
-    phi = torch.from_numpy(tree.features(contexts.float().numpy()))
-    each = (phi @ rows.T).view(len(contexts), tree.leaves, -1).sum(2).double()
-    shares: Float64 = (each / each.sum(1, keepdim=True)).numpy()
-    return shares
+def leaf_probabilities(tree: KernelTree, query: tuple[Float32, float]) -> Float64:
+    """[L]: the product of the branches' probabilities, by recursion over ranges of leaves."""
+    phi, floor = query
+    masses = (tree.features(tree.rows.float().numpy()) @ phi).astype(np.float64)
+
+    def mass(first: int, last: int) -> float:
+        own = masses[first * tree.per_leaf : last * tree.per_leaf]
+        return max(float(own.sum()), floor * len(own)) if len(own) else 0.0
+
+    def share(first: int, last: int, probability: float) -> list[float]:
+        if last - first == 1:
+            return [probability]
+        middle = (first + last) // 2
+        left, right = mass(first, middle), mass(middle, last)
+        low = probability * left / (left + right) if probability else 0.0
+        return share(first, middle, low) + share(middle, last, probability - low)
+
+    return np.array(share(0, tree.leaves, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("form", "classes", "leaf"),
+    [
+        (ABSOLUTE, CLASSES, 4),
+        (UNIT, CLASSES, 4),
+        (UNIT, 37, 5),  # the last leaf is short
+        (UNIT, 9, 2),  # leaves without any class
+        (UNIT, 5, 5),  # a leaf and no branch
+    ],
+)
+def test_leaves_are_drawn_by_the_product_of_their_branches(
+    form: LogitForm, classes: int, leaf: int
+) -> None:
+    tree, contexts = tree_over(weights()[:classes], form, leaf), vectors(3, form)
+    query = tree.mixture(contexts)
+    assert (form, classes) != (UNIT, CLASSES) or (tree.sums @ query[0] < 0).any()
+    probabilities = leaf_probabilities(tree, query)
+    leaves, log_q = drawn(tree, contexts)
+    assert (np.diff(leaves) >= 0).all()
+    np.testing.assert_allclose(np.exp(log_q), probabilities[leaves], rtol=1e-3)
+    shares = np.bincount(leaves, minlength=tree.leaves) / len(leaves)
+    np.testing.assert_allclose(shares, probabilities, atol=2 / len(leaves))
 
 
 def test_the_mixture_is_the_mean_of_the_distributions_if_nothing_is_clipped() -> None:
     contexts, tree = vectors(5, ABSOLUTE), tree_over(weights(), ABSOLUTE)
-    mean = masses_of(tree, contexts).mean(0)
-    leaves, log_q = drawn(tree, contexts)
-    np.testing.assert_allclose(np.exp(log_q), mean[leaves], rtol=1e-3)
-    shares = np.bincount(leaves, minlength=tree.leaves) / len(leaves)
-    np.testing.assert_allclose(shares, mean, atol=2 / len(leaves))
+    each = [leaf_probabilities(tree, tree.mixture(one[None])) for one in contexts]
+    mean = leaf_probabilities(tree, tree.mixture(contexts))
+    np.testing.assert_allclose(mean, np.mean(each, axis=0), rtol=1e-3)
 
 
 @EVERY_FORM
