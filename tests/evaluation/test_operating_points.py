@@ -93,12 +93,3 @@ def test_dominated_points_are_dropped_and_proven_ones_stay() -> None:
     lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
     slow = make_point("exact", (900, 900, 900), (1, 1, 1), proven=True)
     assert undominated([lucky, EXACT, slow]) == [lucky, EXACT]
-
-
-@pytest.mark.parametrize(
-    ("point", "precision", "k", "met"),
-    [(FAST, 0.95, 5, True), (FAST, 0.951, 5, False), (FAST, 0.1, BEYOND, False),
-     (make_point(low=(1, 1, 1)), 1.0, 1, False), (EXACT, 1.0, BEYOND, True)],
-)  # fmt: skip
-def test_what_meets_a_precision(point: OperatingPoint, precision: float, k: int, met: bool) -> None:
-    assert point.meets(precision, k) == met

@@ -1,8 +1,5 @@
-import errno
 import hashlib
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,15 +25,3 @@ def test_a_link_shares_the_file(tmp_path: Path, symbolic: bool) -> None:
         source.symlink_to("real")
     assert link_or_copy(source, tmp_path / "other") is None
     assert (tmp_path / "other").lstat().st_ino == real.stat().st_ino
-
-
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK])
-def test_a_copy_for_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "link", refuse)
-    (tmp_path / "one").write_bytes(b"abc")
-    assert link_or_copy(tmp_path / "one", tmp_path / "two") == hashlib.sha256(b"abc").hexdigest()
-    assert (tmp_path / "two").read_bytes() == b"abc"
-    assert (tmp_path / "two").stat().st_ino != (tmp_path / "one").stat().st_ino

@@ -4,17 +4,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import FileEntry
-from logitsieve.index.reader import read_contents, read_vocabulary
+from logitsieve.index.reader import read_contents
 from logitsieve.index.tensorfile import pieces
 from logitsieve.index.verify import verify_contents
 from tests.index.samples import (
     ESCAPES,
-    WORDS,
     forge,
     read_manifest,
     replace_file,
@@ -29,16 +27,6 @@ def refused(path: Path) -> IndexUnreadable:
     with pytest.raises(IndexUnreadable) as caught:
         read_contents(path)
     return caught.value
-
-
-def test_reads_what_was_written(tiny: Path) -> None:
-    contents = read_contents(str(tiny))
-    assert contents.path == tiny
-    np.testing.assert_array_equal(contents.softmax.weight, tiny_softmax().weight)
-    np.testing.assert_array_equal(contents.softmax.bias, tiny_softmax().bias)
-    for name, array in tiny_screen().items():
-        np.testing.assert_array_equal(contents.parts["screen"][name], array)
-    assert read_vocabulary(tiny, contents.manifest) == tuple(WORDS)
 
 
 @pytest.mark.parametrize("path", ["demo/latest", "demo/01", "Demo/1", ".tmp-1/1"])

@@ -76,25 +76,18 @@ def cell(name: str, *place: int, by: float) -> Callable[[Sketch], Any]:
     return lambda sketch: sketch[name].__setitem__(place, sketch[name][place] * by)
 
 
-def coarse_extra(kind: int, row: int, change: Callable[[float], float]) -> Callable[[Sketch], Any]:
-    """Change the scale (0), the rest (1) or the bias (2) that `coarse` has of a row of W."""
+def extra(
+    name: str, kind: int, row: int, change: Callable[[float], float]
+) -> Callable[[Sketch], Any]:
+    """Change the scale (0), the rest (1) or, of `coarse`, the bias (2) that codes have of a row."""
 
     def apply(sketch: Sketch) -> None:
-        group, lane = divmod(int(np.flatnonzero(sketch["order"] == row)[0]), 16)
-        extras = sketch["coarse"][group, -192:].copy().view(np.float32).reshape(3, 16)
-        extras[kind, lane] = change(extras[kind, lane])
-        sketch["coarse"][group, -192:] = extras.view(np.uint8).ravel()
-
-    return apply
-
-
-def fine_extra(kind: int, row: int, change: Callable[[float], float]) -> Callable[[Sketch], Any]:
-    """Change the scale (0) or the rest (1) that `fine` has of a row of W."""
-
-    def apply(sketch: Sketch) -> None:
-        extras = sketch["fine"][row, -8:].copy().view(np.float32)
-        extras[kind] = change(extras[kind])
-        sketch["fine"][row, -8:] = extras.view(np.uint8)
+        if name == "fine":
+            numbers, place = sketch["fine"][row, -8:].view(np.float32), kind
+        else:
+            group, lane = divmod(int(np.flatnonzero(sketch["order"] == row)[0]), 16)
+            numbers, place = sketch["coarse"][group, -192:].view(np.float32), 16 * kind + lane
+        numbers[place] = change(numbers[place])
 
     return apply
 
@@ -110,7 +103,7 @@ def flip_code(sketch: Sketch) -> None:
 def endless(sketch: Sketch) -> None:
     """A row with infinite bounds, which are right, but not those of all rows together."""
     sketch["fine"][9, :-8] = np.where(sketch["fine"][9, :-8] == 128, 129, sketch["fine"][9, :-8])
-    fine_extra(0, 9, lambda s: np.inf)(sketch)
+    extra("fine", 0, 9, lambda s: np.inf)(sketch)
 
 
 LESS = 1 - 1e-5
@@ -131,12 +124,15 @@ SPOILED: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "singular": (lambda sketch: sketch["triangle"].fill(0), "triangle has no inverse"),
     "order": (swapped, r"^row \d+: coarse has another bias"),
     "code": (flip_code, r"^row 77: fine codes are farther off"),
-    "coarse scale": (coarse_extra(0, 9, lambda s: s * 2), "^row 9: coarse codes are farther off"),
-    "coarse rest": (coarse_extra(1, 9, lambda n: n * LESS), "^row 9: coarse rest is below"),
-    "coarse bias": (coarse_extra(2, 9, lambda b: b - 1), "^row 9: coarse has another bias"),
-    "fine scale": (fine_extra(0, 9, lambda s: -s), "^row 9: fine has no such scale"),
-    "fine NaN": (fine_extra(0, 9, lambda s: np.nan), "^row 9: fine has no such scale"),
-    "fine rest": (fine_extra(1, 9, lambda n: n * LESS), "^row 9: fine rest is below its norm"),
+    "coarse scale": (
+        extra("coarse", 0, 9, lambda s: s * 2),
+        "^row 9: coarse codes are farther off",
+    ),
+    "coarse rest": (extra("coarse", 1, 9, lambda n: n * LESS), "^row 9: coarse rest is below"),
+    "coarse bias": (extra("coarse", 2, 9, lambda b: b - 1), "^row 9: coarse has another bias"),
+    "fine scale": (extra("fine", 0, 9, lambda s: -s), "^row 9: fine has no such scale"),
+    "fine NaN": (extra("fine", 0, 9, lambda s: np.nan), "^row 9: fine has no such scale"),
+    "fine rest": (extra("fine", 1, 9, lambda n: n * LESS), "^row 9: fine rest is below its norm"),
     **{
         name: (cell("norms", place, by=LESS), rf"^norms has [\d.]+ for {name}, their rows have \d")
         for place, name in enumerate(NORMS)

@@ -77,19 +77,6 @@ def test_calibration_holds_every_head_and_batch(tmp_path: Path) -> None:
     assert measured(index)["machine"].keys() >= {"cpu", "date", "threads", "numpy", "torch"}
 
 
-def test_from_files_without_a_bias(tmp_path: Path) -> None:
-    hidden = make_contexts(900)
-    np.savez(tmp_path / "W.npz", W=SOFTMAX.weight)
-    np.savez(tmp_path / "H.npz", H=hidden, held=hidden[800:])
-    weight, contexts, heldout = (
-        f"{tmp_path}/{name}" for name in ("W.npz:W", "H.npz:H", "H.npz:held")
-    )
-    out = tmp_path / "lm" / "1"
-    index = build(weight, None, contexts, out, heldout=heldout, config=CONFIG)
-    assert not index.softmax.bias.any()
-    assert measured(index)["heldout_rows"] == 100
-
-
 @pytest.mark.parametrize("asked", ["given", "bfloat16"])
 def test_all_is_fitted_to_stored_values(
     tmp_path: Path, asked: Literal["given", "bfloat16"]

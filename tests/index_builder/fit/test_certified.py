@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.heads import CertifiedHead
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.certified import Widths, fastest, fit_certified
 from logitsieve.index_builder.fit.rotated_rows import factored
 from tests.index_builder.clustered import make_inputs
-from tests.synthetic import encode, make_head, make_hidden, make_softmax, rotated
+from tests.synthetic import make_head, make_hidden, make_softmax, rotated
 
 
 def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
@@ -75,11 +75,3 @@ def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None
 
     assert fastest(time, 1500, 0.3) == Widths(256, 512)
     assert fastest(time, 1500, 0.1) == Widths(16, 512)
-
-
-def test_rows_of_zeros_can_be_coded() -> None:
-    softmax = Softmax(np.zeros((40, 8), np.float32), np.arange(40, dtype=np.float32))
-    directions, _ = rotated(softmax, make_hidden(9, 8), 8)
-    arrays = encode(softmax, directions, Widths(16, 64))
-    assert np.isfinite(arrays["limits"]).all()
-    assert CertifiedHead(softmax, arrays).topk(make_hidden(2, 8), 2).ids.tolist() == [[39, 38]] * 2

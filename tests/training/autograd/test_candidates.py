@@ -1,4 +1,3 @@
-from math import log
 from typing import Any
 
 import pytest
@@ -123,15 +122,6 @@ def test_float32_is_near_float64(form: dict[str, Any], ragged: bool) -> None:
     rounded = run(single, doubles(5, D, seed=1).float(), ONE)
     assert all(each.dtype == torch.float32 for each in rounded)
     assert_same([each.double() for each in rounded], exact, 2e-5)
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_duplicates_count_as_often_as_they_are_there(ragged: bool) -> None:
-    twice = SharedCandidates(torch.tensor([7, 2, 7]), torch.tensor([0.3, 0.1, 0.3]))
-    once = SharedCandidates(torch.tensor([2, 7]), torch.tensor([0.1, 0.3 + log(2)]))
-    both = [as_ragged(x, rows_of(ONE)) if ragged else x for x in (twice, once)]
-    first, second = (run(loss_over(x, {}), doubles(5, D, seed=1), ONE) for x in both)
-    assert_same(first, second, 1e-6)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
