@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from logitsieve.gpu import matrix as module
-from logitsieve.heads import Softmax
 from tests.gpu.opened import TYPES, matrix_of, stored_as, there
 from tests.stored import BLOCKS, reference, stored_softmax
 from tests.synthetic import make_hidden, make_softmax
@@ -50,21 +49,6 @@ def test_a_half_type_is_widened_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyP
 def test_blocks_become_float32(kind: str) -> None:
     softmax = stored_softmax(kind, 9)
     np.testing.assert_array_equal(matrix_of(softmax).weight.cpu(), reference(softmax.matrix))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
-def test_rows_that_heads_refuse(value: float) -> None:
-    hidden = make_hidden(4)
-    hidden[2, 5] = value
-    assert matrix_of(make_softmax()).admissible(there(hidden)).tolist() == [True, True, False, True]
-
-
-def test_no_row_is_admissible_for_a_matrix_that_is_not_finite() -> None:
-    softmax = make_softmax()
-    weight = softmax.weight.copy()
-    weight[3, 1] = np.nan
-    matrix = matrix_of(Softmax(weight, softmax.bias))
-    assert not matrix.admissible(there(make_hidden(2))).any()
 
 
 def test_batches_fit_their_logits(monkeypatch: pytest.MonkeyPatch) -> None:

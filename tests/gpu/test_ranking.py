@@ -39,18 +39,6 @@ def test_more_ties_than_candidates_leave_a_row_open() -> None:
     assert everything.exact.all()
 
 
-def test_what_is_settled_is_right_where_logits_are_one_bit_apart() -> None:
-    weight = np.ones((700, 20), np.float32)
-    weight[:, 7] += np.arange(700, dtype=np.float32)[::-1] * np.spacing(np.float32(1))
-    softmax, hidden = Softmax(weight, np.zeros(700, np.float32)), make_hidden(9, 20)
-    hidden[0] = 1
-    found = rank_by_scores(matrix_of(softmax), there(hidden), 3)
-    true = best(logits64(softmax.weight, softmax.bias, hidden), 3)
-    settled = found.exact.cpu().numpy()
-    np.testing.assert_array_equal(found.ids.cpu().numpy()[settled], true[settled])
-    assert not settled[0]
-
-
 def test_lists_with_room_left_and_equal_logits() -> None:
     softmax = make_softmax(10)
     softmax = Softmax(softmax.weight[[0, 0, 1, 0, 2]], softmax.bias[[0, 0, 1, 0, 2]])

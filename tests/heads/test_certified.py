@@ -50,6 +50,7 @@ def test_the_widest_sketch_answers_where_all_codes_are_the_largest() -> None:
     np.testing.assert_equal(top[:2], wanted[:2])
     assert top.scanned.max() < 300
     bounds, true = head.bounds(hidden[0], 5), logits64(softmax.weight, softmax.bias, hidden[:1])[0]
+    assert np.isin(wanted.ids[0], bounds.ids).all()
     off = 2.0**-24 * true
     assert ((bounds.lower <= true + off) & (true - off <= bounds.upper)).all()
     assert (bounds.upper - bounds.lower).max() < 100
@@ -142,16 +143,6 @@ def test_all_that_min_p_leaves_is_computed_and_little_else() -> None:
     np.testing.assert_array_equal(drawn.ids, exact.ids)
     assert (drawn.log_z[:, HIGH] - drawn.log_z[:, LOW] < 1e-10).all()
     assert drawn.scanned.max() < 1000
-
-
-def test_bounds_of_a_row_are_the_logits_where_they_were_computed() -> None:
-    softmax, hidden = decaying(1000, 64)
-    bounds = certified(softmax, Widths(16, 64), hidden).bounds(hidden[0], 5)
-    assert set(best(logits64(softmax.weight, softmax.bias, hidden[:1]), 5)[0]) <= set(bounds.ids)
-    for ends in (bounds.lower, bounds.upper):
-        np.testing.assert_array_equal(ends[bounds.ids], bounds.logits)
-    assert (bounds.lower <= bounds.upper).all()
-    assert 0 < bounds.log_z_high - bounds.log_z_low < 0.1
 
 
 def test_all_rows_together_say_more_of_log_z_than_each_alone() -> None:

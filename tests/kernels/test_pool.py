@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,9 +33,3 @@ def test_a_forked_child_gets_threads_of_its_own() -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-
-
-def test_many_callers_share_the_threads() -> None:
-    with ThreadPoolExecutor(8) as callers:
-        sums = callers.map(lambda _: sum(run_slices(lambda a, b: b - a, 64, 2)), range(50))
-        assert set(sums) == {64}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logitsieve.kernels.rows.functions import decoded
 from logitsieve.utils.stored import KINDS, StoredMatrix
-from tests.stored import BLOCKS, HALVES, random_blocks, reference, stored_softmax
+from tests.stored import BLOCKS, random_blocks, reference, stored_softmax
 
 EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
 # float16: 0, the smallest, the largest of the subnormal, the smallest normal, 1, the largest.
@@ -68,12 +68,6 @@ def test_rows_are_decoded_one_by_one(kind: str) -> None:
     matrix.data.flags.writeable = False
     np.testing.assert_array_equal(decoded(matrix[2:5]), values[2:5])
     np.testing.assert_array_equal(decoded(matrix[np.array([8, 0, 8])]), values[[8, 0, 8]])
-
-
-@pytest.mark.parametrize("kind", HALVES)
-def test_halves_are_widened(kind: str) -> None:
-    matrix = stored_softmax(kind, 9, 37).matrix
-    np.testing.assert_array_equal(decoded(matrix), reference(matrix))
 
 
 def test_float32_is_not_copied() -> None:

@@ -1,9 +1,12 @@
+from collections.abc import Callable
+from typing import Any
+
 import ml_dtypes
+import numba
 import numpy as np
 import pytest
 from llvmlite import ir
 
-from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.rows.functions import STORED_TYPES
 from logitsieve.kernels.rows.stored_types import F16C, Halves, floats_of_halves, half_at
 from logitsieve.kernels.simd.lanes import cpu_has, load, load_first, store
@@ -12,39 +15,34 @@ from tests.kernels.assembly import instructions, vector
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 PORTABLE = Halves("Float16 by integers", lambda *given: floats_of_halves(*given, native=False))
-HALVES = PORTABLE, STORED_TYPES["F16"], STORED_TYPES["BF16"]
-as_portable, as_float16, as_bfloat16 = map(pointer_to, HALVES)
+FORMS: list[tuple[Any, Any]] = [
+    (PORTABLE, np.float16),
+    (STORED_TYPES["F16"], np.float16),
+    (STORED_TYPES["BF16"], ml_dtypes.bfloat16),
+]
+EVERY_FORM = pytest.mark.parametrize(("halves", "peer"), FORMS)
 
 
-@kernel("(uint8[::1], float32[::1], int64)")
-def widen(bits, values, how):
-    for i in range(0, values.size, 16):
-        if how == 0:
-            store(pointer(values), i, load(as_portable(pointer(bits)), i))
-        elif how == 1:
-            store(pointer(values), i, load(as_float16(pointer(bits)), i))
-        else:
-            store(pointer(values), i, load(as_bfloat16(pointer(bits)), i))
+def loads_of(halves: Any) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Widen all halves, and the first of those that begin at the third."""
+    view = pointer_to(halves)
 
+    @numba.njit
+    def widen(bits: Any, values: Any) -> None:
+        for i in range(0, values.size, 16):
+            store(pointer(values), i, load(view(pointer(bits)), i))
 
-@kernel("(uint8[::1], float32[::1], int64, int64)")
-def widen_first(bits, values, count, how):
-    if how == 0:
-        store(pointer(values), 0, load_first(as_portable(pointer(bits)), 2, count))
-    elif how == 1:
-        store(pointer(values), 0, load_first(as_float16(pointer(bits)), 2, count))
-    else:
-        store(pointer(values), 0, load_first(as_bfloat16(pointer(bits)), 2, count))
+    @numba.njit
+    def widen_first(bits: Any, values: Any, count: int) -> None:
+        store(pointer(values), 0, load_first(view(pointer(bits)), 2, count))
 
-
-FORMS = {"integers": (0, np.float16), "f16c": (1, np.float16), "bfloat16": (2, ml_dtypes.bfloat16)}
-EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+    return widen, widen_first
 
 
 @EVERY_FORM
-def test_every_pattern_of_bits_is_widened_exactly(form: str) -> None:
-    (how, peer), values = FORMS[form], np.empty(EVERY.size, np.float32)
-    widen(EVERY.view(np.uint8), values, how)
+def test_every_pattern_of_bits_is_widened_exactly(halves: Any, peer: Any) -> None:
+    values, (widen, _) = np.empty(EVERY.size, np.float32), loads_of(halves)
+    widen(EVERY.view(np.uint8), values)
     expected = EVERY.view(peer).astype(np.float32)
     number = ~np.isnan(expected)
     np.testing.assert_array_equal(values[number].view(np.uint32), expected[number].view(np.uint32))
@@ -52,13 +50,12 @@ def test_every_pattern_of_bits_is_widened_exactly(form: str) -> None:
 
 
 @EVERY_FORM
-def test_lanes_after_the_first_are_zero(form: str) -> None:
-    how, peer = FORMS[form]
-    bits = np.arange(0x3C00, 0x3C00 + 20, dtype=np.uint16)
+def test_lanes_after_the_first_are_zero(halves: Any, peer: Any) -> None:
+    bits, (_, widen_first) = np.arange(0x3C00, 0x3C00 + 20, dtype=np.uint16), loads_of(halves)
     expected = bits.view(peer).astype(np.float32)[2:]
     for count in range(1, 16):
         values = np.empty(16, np.float32)
-        widen_first(bits.view(np.uint8), values, count, how)
+        widen_first(bits.view(np.uint8), values, count)
         np.testing.assert_array_equal(values[:count], expected[:count])
         assert not values[count:].any()
 
