@@ -1,4 +1,4 @@
-"""Softmaxes, heads and constraints to be drawn from, and what constraints must make of a row."""
+"""Softmaxes, decoders and constraints to be drawn from, and what constraints must make of a row."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.decoding import LocalDecoder
-from logitsieve.heads import Head, Softmax
+from logitsieve.heads import Softmax
 from tests.oracle import edited, logits64
-from tests.synthetic import make_head, make_softmax, write_heads
+from tests.synthetic import make_softmax, write_heads
 
 SIZES = (1, 2, 17, 300)
 Whole = Callable[[int, bool], LocalDecoder]  # the fixture `whole`
@@ -26,11 +26,6 @@ def softmax_of(size: int, tied: bool) -> Softmax:
         return softmax
     places = np.arange(size) // 7
     return Softmax(softmax.weight[places].copy(), softmax.bias[places].copy())
-
-
-@cache
-def head_of(name: str, size: int, tied: bool) -> Head:
-    return make_head(name, softmax_of(size, tied))
 
 
 @st.composite

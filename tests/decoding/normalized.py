@@ -11,17 +11,25 @@ from tests.oracle import best, log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX = make_softmax()  # what `write_whole` writes: V = 300, D = 24
-HIDDEN = make_hidden(5, scale=0.4)
-ORDER = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), 300)
+SIZE = SOFTMAX.vocab_size
+HIDDEN = make_hidden(4, scale=0.4)
+ORDER = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), SIZE)
 CONSTRAINTS: dict[str, Constraints | None] = {
     "none": None,
     "best banned": Constraints(banned=[row[:5].tolist() for row in ORDER]),
+    "worst biased up": Constraints(
+        biased=[row[-3:].tolist() for row in ORDER], bias=[[8.0] * 3] * 4
+    ),
     "nearly all changed": Constraints(
-        banned=[[1]] * 5, biased=[[*range(290)]] * 5, bias=[[-2.5] * 290] * 5
+        banned=[[1]] * 4, biased=[[*range(290)]] * 4, bias=[[-2.5] * 290] * 4
     ),
     "few allowed": Constraints(allowed=[row[::60].tolist() for row in ORDER]),
-    "some allow few": Constraints(allowed=[[3, 4], [*range(300)], [7], [*range(1, 300)], [0]]),
+    "many allowed": Constraints(allowed=[row[::20].tolist() + row[40:].tolist() for row in ORDER]),
+    "some allow few": Constraints(
+        allowed=[[3, 4], [*range(SIZE)], [7], [*range(1, SIZE)]], banned=[[0, 2]] * 4
+    ),
     "one left": Constraints(banned=[np.delete(row, 150).tolist() for row in ORDER]),
+    "penalised": Constraints(repeated=[row[:40].tolist() for row in ORDER], repetition_penalty=1.7),
 }
 SCALES = [1e-4, 0.5, 1.0, 2.0, 100.0, 1e5]
 
@@ -43,8 +51,12 @@ def normalized(
     return NORMALIZERS[name].log_z(query).rounded()
 
 
+def logits_of(constraints: Constraints | None) -> np.ndarray:
+    """[B, V] by brute force."""
+    if constraints is None:
+        return logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
+    return edited_logits(SOFTMAX, HIDDEN, constraints)
+
+
 def truth(constraints: Constraints | None, scale: float = 1.0) -> np.ndarray:
-    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
-    if constraints is not None:
-        logits = edited_logits(SOFTMAX, HIDDEN, constraints)
-    return np.array([log_sum_exp(row * scale) for row in logits])
+    return np.array([log_sum_exp(row * scale) for row in logits_of(constraints)])

@@ -179,33 +179,6 @@ def test_a_group_is_answered_as_alone(whole: Whole, data: st.DataObject, head: s
         np.testing.assert_array_equal(alone.answer.exact, together.answer.exact[rows])
 
 
-def test_groups_with_little_to_choose_from(whole: Whole) -> None:
-    asked: Any = {"lengths": [1, 6, 7, 7], "finished": [True] * 4, "eos_ids": [9, 4]}
-    reply = whole(300, False).beam_step(
-        make_hidden(4, 8), [-1, -2, -4, -3], beams_in=2, beams_out=3, length_alpha=1.0, **asked
-    )
-    assert reply.parents.tolist() == [[0, 1, -1], [1, 0, -1]]
-    assert reply.tokens.tolist() == [[9, 9, -1]] * 2
-    assert reply.scores.tolist() == [[-1, -2, -np.inf], [-3, -4, -np.inf]]
-    np.testing.assert_allclose(reply.ranks[:, :2], [[-1, -12 / 11], [-1.5, -2]], rtol=1e-7)
-    assert reply.finished.tolist() == [[True, True, False]] * 2
-    assert reply.answer.exact.all()
-    assert not reply.answer.scanned.any()
-    reply = whole(17, False).beam_step(
-        make_hidden(2, 8), beams_in=2, beams_out=3, constraints=Constraints(allowed=[[], [3, 4]])
-    )
-    assert reply.parents.tolist() == [[1, 1, -1]]
-    assert sorted(reply.tokens[0].tolist()) == [-1, 3, 4]
-    decoder, hidden = whole(300, False), make_hidden(2, 8)
-    reply = decoder.beam_step(hidden, beams_in=1, beams_out=4, head="exact", normalizer="exact")
-    top = decoder.topk(hidden, 4, head="exact", normalizer="exact")
-    np.testing.assert_array_equal(reply.tokens, top.ids)
-    np.testing.assert_allclose(reply.scores, top.log_probs(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(reply.scores, reply.ranks)
-    assert not reply.finished.any()
-    assert reply.answer.normalizer == "exact"
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [

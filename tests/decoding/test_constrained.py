@@ -8,21 +8,13 @@ from hypothesis import strategies as st
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.logit_edits import BestLogits, Edits, best_edited, edits_of, wanted_of
-from logitsieve.heads import Head, Softmax
-from tests.decoding.drawn import SIZES, constraints_of, edited_logits, head_of, softmax_of
+from logitsieve.decoding.logit_edits import Edits, edits_of
+from tests.decoding.drawn import SIZES, Whole, constraints_of, edited_logits, softmax_of
 from tests.oracle import best, logits64
 from tests.refusals import refused
 from tests.synthetic import make_hidden
 
 EVERY_HEAD = pytest.mark.parametrize("name", ["exact", "certified", "screen"])
-
-
-def answer(
-    softmax: Softmax, head: Head, hidden: np.ndarray, k: int, constraints: Constraints
-) -> BestLogits:
-    edits = edits_of(softmax, constraints, hidden)
-    return best_edited(softmax, head, hidden, wanted_of(edits, k, softmax.vocab_size), edits)
 
 
 def applied(edits: Edits, logits_BV: np.ndarray) -> np.ndarray:
@@ -69,63 +61,57 @@ def test_a_row_of_hidden_that_is_not_finite_is_named() -> None:
 @EVERY_HEAD
 @given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans(), rows=st.integers(1, 5))
 def test_the_answer_is_the_full_softmaxs_over_what_remains(
-    name: str, data: st.DataObject, size: int, tied: bool, rows: int
+    whole: Whole, name: Any, data: st.DataObject, size: int, tied: bool, rows: int
 ) -> None:
-    softmax, head, hidden = softmax_of(size, tied), head_of(name, size, tied), make_hidden(rows, 8)
+    softmax, decoder, hidden = softmax_of(size, tied), whole(size, tied), make_hidden(rows, 8)
     constraints = data.draw(constraints_of(size, rows))
     expected = edited_logits(softmax, hidden, constraints)
     remaining = np.isfinite(expected).sum(axis=1)
     if (remaining == 0).any():
         with pytest.raises(InvalidRequest, match="k: got 1, allowed: at most 0, "):
-            answer(softmax, head, hidden, 1, constraints)
+            decoder.topk(hidden, 1, head=name, constraints=constraints)
         return
     k = data.draw(st.integers(1, int(remaining.min())))
-    found = answer(softmax, head, hidden, k, constraints)
+    found = decoder.topk(hidden, k, head=name, constraints=constraints)
     chosen = np.take_along_axis(expected, found.ids.astype(np.int64), 1)
-    np.testing.assert_array_equal(found.logits, chosen)
+    np.testing.assert_array_equal(found.logits, chosen.astype(np.float32), strict=True)
     assert np.isfinite(chosen).all()
     assert (np.diff(np.sort(found.ids, axis=1), axis=1) > 0).all()
     order = np.lexsort((found.ids, -chosen), axis=1)
     np.testing.assert_array_equal(order, np.tile(np.arange(k), (rows, 1)))
-    exact, scanned, fallback = found.provenance[:3]
+    exact, scanned, fallback = found.answer[4:7]
     np.testing.assert_array_equal(found.ids[exact], best(expected, k)[exact])
-    assert head.proves <= bool(exact.all())
-    assert not (fallback & (head.proves | ~exact)).any()
+    proves = decoder.index.head(name).proves
+    assert proves <= bool(exact.all())
+    assert not (fallback & (proves | ~exact)).any()
     assert ((k <= scanned) & (scanned <= size)).all()
     for row in range(rows):
         own = constraints.for_rows(rows).take(np.array([row]))
-        alone = answer(softmax, head, hidden[[row]], k, own)
-        mine = [each[row : row + 1] for each in (*found[:2], *found.provenance[:3])]
-        np.testing.assert_equal([*alone[:2], *alone.provenance[:3]], mine)
+        alone = decoder.topk(hidden[[row]], k, head=name, constraints=own)
+        mine = [each[row : row + 1] for each in (*found[:2], *found.answer[4:7])]
+        np.testing.assert_equal([*alone[:2], *alone.answer[4:7]], mine)
 
 
 @EVERY_HEAD
 @pytest.mark.parametrize("k", [6, 17])
-def test_more_than_what_remains_is_refused(name: str, k: int) -> None:
-    constraints = Constraints(allowed=[[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5]])
+def test_more_than_what_remains_is_refused(whole: Whole, name: Any, k: int) -> None:
+    asked: Any = {"constraints": Constraints(allowed=[[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5]])}
     with pytest.raises(InvalidRequest, match="at most 5, which the constraints leave in row 1"):
-        answer(softmax_of(17, False), head_of(name, 17, False), make_hidden(2, 8), k, constraints)
+        whole(17, False).topk(make_hidden(2, 8), k, head=name, **asked)
 
 
-def test_a_few_allowed_ids_need_no_head() -> None:
-    softmax, hidden = softmax_of(300, False), make_hidden(2, 8)
-    few, screen = Constraints(allowed=[7, 9, 8]), head_of("screen", 300, False)
-    found = answer(softmax, screen, hidden, 2, few).provenance
-    assert found.exact.all()
-    assert not found.fallback.any()
-    assert found.scanned.tolist() == [3, 3]
+def test_a_few_allowed_ids_need_no_head(whole: Whole) -> None:
+    few, hidden = Constraints(allowed=[7, 9, 8]), make_hidden(2, 8)
+    answer = whole(300, False).topk(hidden, 2, head="screen", constraints=few).answer
+    assert answer.exact.all()
+    assert not answer.fallback.any()
+    assert answer.scanned.tolist() == [3, 3]
 
 
-def test_a_decoder_takes_constraints(decoder: LocalDecoder) -> None:
+def test_no_rule_changes_nothing_and_what_a_head_looks_at_may_all_be_banned(
+    decoder: LocalDecoder,
+) -> None:
     hidden = make_hidden(3)
-    plain = decoder.topk(hidden, 4, head="exact")
-    banned = [[int(row[0])] for row in plain.ids]
-    reply = decoder.topk(hidden, 3, head="exact", constraints=Constraints(banned=banned))
-    np.testing.assert_array_equal(reply.ids, plain.ids[:, 1:])
-    np.testing.assert_array_equal(reply.logits, plain.logits[:, 1:])
-    assert reply.logits.dtype == np.float32
-    assert reply.ids.dtype == reply.answer.scanned.dtype == np.int32
-    assert (reply.answer.normalizer, reply.answer.log_z) == ("", None)
     for head in decoder.index.heads:
         plain = decoder.topk(hidden, 4, head=head)
         reply = decoder.topk(hidden, 4, head=head, constraints=Constraints())
@@ -137,9 +123,6 @@ def test_a_decoder_takes_constraints(decoder: LocalDecoder) -> None:
     reply = decoder.topk(hidden, 4, head="screen", constraints=constraints)
     assert reply.answer.fallback.all()
     assert reply.answer.exact.all()
-    exact = decoder.topk(hidden, 4, head="exact", constraints=constraints)
-    np.testing.assert_array_equal(reply.ids, exact.ids)
-    assert not exact.answer.fallback.any()
     worst = decoder.topk(hidden, 300, head="exact").ids[:, 150:]
     plain = decoder.topk(hidden, 4, head="screen")
     reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=list(worst)))

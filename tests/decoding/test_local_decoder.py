@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
+from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.heads import HEADS
 from logitsieve.index import open_index
@@ -57,17 +57,6 @@ def test_its_own_names(decoder: LocalDecoder, model: str) -> None:
 def test_other_names(decoder: LocalDecoder, model: str) -> None:
     with pytest.raises(ModelNotFound, match="demo@2"):
         decoder.topk(make_hidden(1), 1, model=model)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "field"),
-    [({"probes": 0}, "knobs.probes"), ({"self": 1}, "knobs.self"), ({"probes": "many"}, "knobs")],
-)
-def test_wrong_knobs(decoder: LocalDecoder, knobs: Any, field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        decoder.topk(make_hidden(1), 1, knobs=knobs)
-    assert caught.value.field == field
-    assert isinstance(caught.value, InvalidKnob) == field.startswith("knobs.")
 
 
 def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache: Path) -> None:

@@ -4,13 +4,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from logitsieve.api.constraints import Constraints
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import SAMPLED, SAMPLED_SHARE, Query
 from logitsieve.index import open_index
 from logitsieve.index_builder.fit.svd import preview_arrays
-from tests.decoding.drawn import edited_logits
-from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SOFTMAX, normalized, truth
+from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SOFTMAX, logits_of, normalized, truth
 from tests.log_z import present
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax, write_heads
@@ -22,20 +22,20 @@ def test_lowrank_previews_the_others(
     decoder: LocalDecoder, constraints: str, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logitsieve.decoding.normalizers.LOGITS_AT_ONCE", 600)  # two rows
-    asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (5, 1))
+    asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (4, 1))
     answering = decoder.index.head(head)
     query, lowrank = Query(decoder.index, answering, HIDDEN), cast(Any, NORMALIZERS["lowrank"])
     logits = lowrank.target_logits(query, every)[1]
-    assert len([*lowrank._slices(query)]) == 3
+    assert len([*lowrank._slices(query)]) == 2
     found, exact = answering.candidates(HIDDEN, 1), logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
-    rows = np.repeat(np.arange(5), np.diff(found.offsets))
+    rows = np.repeat(np.arange(4), np.diff(found.offsets))
     np.testing.assert_array_equal(
         logits[rows, found.ids], exact[rows, found.ids].astype(np.float32)
     )
     assert np.abs(logits - exact).max() > 0.01  # a third of the dimensions
     if asked is not None:
-        edits, edited = edits_of(SOFTMAX, asked, HIDDEN), edited_logits(SOFTMAX, HIDDEN, asked)
-        named = np.repeat(np.arange(5), np.diff(edits.offsets)), edits.ids
+        edits, edited = edits_of(SOFTMAX, asked, HIDDEN), logits_of(asked)
+        named = np.repeat(np.arange(4), np.diff(edits.offsets)), edits.ids
         if edits.allow_list:
             logits[:] = -np.inf
         logits[named] = edited[named]
@@ -61,8 +61,7 @@ class Wide:
     def __init__(self, folder: Path) -> None:
         self.softmax = make_softmax(4000, 16, seed=3, scale=0.6)
         self.hidden = make_hidden(400, 16, seed=4)
-        logits = logits64(self.softmax.weight, self.softmax.bias, self.hidden)
-        self.log_z = np.array([log_sum_exp(row) for row in logits])
+        self.logits = logits64(self.softmax.weight, self.softmax.bias, self.hidden)
         parts = {"svd": preview_arrays(self.softmax, 16)}
         path = write_heads(folder / "wide" / "1", self.softmax, "svd", parts=parts)
         self.index = open_index(path)
@@ -74,13 +73,28 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Wide:
     return Wide(tmp_path_factory.mktemp("wide"))
 
 
-def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide) -> None:
-    found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden))
-    off = (present(found.value) - wide.log_z) / present(found.error)
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.2])
+def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide, scale: float) -> None:
+    found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden, scale=scale))
+    log_z = np.array([log_sum_exp(row * scale) for row in wide.logits])
+    off = (present(found.value) - log_z) / present(found.error)
     assert abs(off.mean()) < 4 / np.sqrt(len(off))
     assert 0.9 < off.std() < 1.2
     assert (present(found.error) > 0).all()
     assert SAMPLED_SHARE == 10  # as the page says
+
+
+def test_sampled_looks_at_all_others_if_all_that_was_looked_at_is_banned(wide: Wide) -> None:
+    few = wide.head.candidates(wide.hidden[:3], 1)
+    lists, logits = np.split(few.ids, few.offsets[1:-1]), wide.logits[:3].copy()
+    np.put_along_axis(logits, np.stack(lists), -np.inf, axis=1)
+    banned = Constraints(banned=[ids.tolist() for ids in lists])
+    edits = edits_of(wide.softmax, banned, wide.hidden[:3])
+    for scale in (1.0, 1e3):
+        found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden[:3], edits, scale=scale))
+        wanted = [log_sum_exp(row * scale) for row in logits]
+        np.testing.assert_allclose(present(found.value), wanted, rtol=2e-7)
+        assert not present(found.error).any()
 
 
 def test_sampled_depends_on_its_row_alone(wide: Wide) -> None:

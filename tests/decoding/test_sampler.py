@@ -10,40 +10,13 @@ from logitsieve.api.results import SampleReply
 from logitsieve.decoding import NORMALIZERS, LocalDecoder, sampler
 from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
-from logitsieve.heads.exact import DrawOptions
 from logitsieve.index import open_index
-from tests.decoding.drawn import edited_logits
+from tests.decoding.normalized import CONSTRAINTS, HIDDEN, ORDER, SIZE, logits_of
 from tests.log_z import log_z_in, present
-from tests.oracle import best, chi_square_p, drawn, filtered, log_sum_exp, logits64, softmax
+from tests.oracle import chi_square_p, drawn, filtered, log_sum_exp, softmax
 from tests.refusals import refused
 from tests.server.running import write_whole
-from tests.synthetic import make_head, make_hidden, make_softmax
-
-SOFTMAX = make_softmax()  # what `write_whole` writes: V = 300, D = 24
-SIZE = SOFTMAX.vocab_size
-HIDDEN = make_hidden(4, scale=0.4)
-ORDER = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), SIZE)
-
-CONSTRAINTS: dict[str, Constraints | None] = {
-    "none": None,
-    "best banned": Constraints(banned=[row[:5].tolist() for row in ORDER]),
-    "worst biased up": Constraints(
-        biased=[row[-3:].tolist() for row in ORDER], bias=[[8.0] * 3] * 4
-    ),
-    "few allowed": Constraints(allowed=[row[::60].tolist() for row in ORDER]),
-    "many allowed": Constraints(allowed=[row[::20].tolist() + row[40:].tolist() for row in ORDER]),
-    "some allow few": Constraints(
-        allowed=[[3, 4], [*range(SIZE)], [7], [*range(1, SIZE)]], banned=[[0, 2]] * 4
-    ),
-    "penalised": Constraints(repeated=[row[:40].tolist() for row in ORDER], repetition_penalty=1.7),
-}  # fmt: skip
-
-
-def logits_of(constraints: Constraints | None, hidden: np.ndarray = HIDDEN) -> np.ndarray:
-    """[B, V] by brute force."""
-    if constraints is None:
-        return logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
-    return edited_logits(SOFTMAX, hidden, constraints)
+from tests.synthetic import make_hidden, write_heads
 
 
 def counts_of(ids: np.ndarray) -> np.ndarray:
@@ -51,18 +24,22 @@ def counts_of(ids: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("head", ["screen", "svd"])
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
 @pytest.mark.parametrize("constraints", ["none", "best banned", "worst biased up", "penalised"])
-def test_lazy_draws_follow_the_softmax(decoder: LocalDecoder, head: str, constraints: str) -> None:
+def test_lazy_draws_follow_the_softmax(
+    decoder: LocalDecoder, head: str, temperature: float, constraints: str
+) -> None:
     """The svd head looks at 128 of 300 rows; the random lists of the screen miss good ones."""
     asked = CONSTRAINTS[constraints]
-    reply = decoder.sample(HIDDEN, 6000, seeds=range(4), constraints=asked, head=head)
+    options: Any = {"temperature": temperature, "constraints": asked, "head": head}
+    reply = decoder.sample(HIDDEN, 6000, seeds=range(4), **options)
     assert not reply.answer.exact.any()
     assert reply.answer.normalizer == "sampled"
     good = decoder.topk(HIDDEN, TRUSTED, head=head).ids == ORDER[:, :TRUSTED]
     rows = np.flatnonzero(good.all(axis=1))
     assert head == "screen" or rows.size > 1
     for row in rows:
-        probs = softmax(logits_of(asked)[row])
+        probs = softmax(logits_of(asked)[row], temperature)
         assert chi_square_p(counts_of(reply.ids[row]), probs) > 1e-3
 
 
@@ -77,33 +54,43 @@ def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None
 
 
 @pytest.mark.parametrize(
-    ("constraints", "filters"),
+    ("constraints", "temperature", "filters"),
     [
-        *zip(CONSTRAINTS, repeat((1.0, 0.0)), strict=False),
-        *zip(CONSTRAINTS, cycle([(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)]), strict=False),
+        *zip(CONSTRAINTS, cycle([0.8, 1e-5, 0.1, 1e4]), repeat((1.0, 0.0)), strict=False),
+        *zip(CONSTRAINTS, repeat(0.8), cycle([(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)]), strict=False),
     ],
 )
 @pytest.mark.parametrize("head", ["exact", "certified"])
 def test_draws_are_the_best_of_what_remains_by_the_noise_of_all(
-    decoder: LocalDecoder, head: str, constraints: str, filters: tuple[float, float]
+    decoder: LocalDecoder,
+    head: str,
+    constraints: str,
+    temperature: float,
+    filters: tuple[float, float],
 ) -> None:
     """So a filter changes only the draws that it forbids."""
     asked, (top_p, min_p) = CONSTRAINTS[constraints], filters
-    options: Any = {"seeds": range(4), "step": 3, "temperature": 0.8, "constraints": asked}
+    options: Any = {"seeds": range(4), "step": 3, "temperature": temperature, "constraints": asked}
     reply = decoder.sample(HIDDEN, 300, top_p=top_p, min_p=min_p, head=head, **options)
     assert reply.answer.exact.all()
     of_some = filters != (1.0, 0.0) or "allow" in constraints
     assert reply.answer.normalizer == ("candidates" if of_some else head)
     for row, logits in enumerate(logits_of(asked)):
-        left = filtered(logits, 0.8, 0, top_p, min_p)
-        assert reply.ids[row].tolist() == drawn(logits, 300, row, 3, 0.8, left)
-        log_z = log_sum_exp(logits[left] / 0.8)
+        left = filtered(logits, temperature, 0, top_p, min_p)
+        assert reply.ids[row].tolist() == drawn(logits, 300, row, 3, temperature, left)
+        log_z, scaled = (
+            log_sum_exp(logits[left] / temperature),
+            logits[reply.ids[row]] / temperature,
+        )
         value, low, high = (each[row] for each in log_z_in(reply.answer))
         assert low - 1e-6 * abs(log_z) <= log_z <= high + 1e-6 * abs(log_z)
         if head == "exact":
             assert value == pytest.approx(log_z, rel=1e-6)
-            wanted = logits[reply.ids[row]] / 0.8 - log_z
+            wanted = scaled - log_z
             np.testing.assert_allclose(reply.log_probs[row], wanted, rtol=1e-6, atol=1e-7)
+        off = 1e-6 * (1 + np.abs(scaled))
+        assert (reply.log_probs[row] >= np.minimum(scaled - high, 0) - off).all()
+        assert (reply.log_probs[row] <= np.minimum(scaled - low + off, 0)).all()
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
@@ -258,31 +245,6 @@ def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: Lo
     assert (many.ids[1] != decoder.sample(HIDDEN[1:2], 40, seeds=11, head="exact").ids).any()
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 0.1, 1.0, 1e4])
-@pytest.mark.parametrize("constraints", ["none", "best banned", "penalised"])
-def test_log_probs_of_draws(decoder: LocalDecoder, temperature: float, constraints: str) -> None:
-    asked = CONSTRAINTS[constraints]
-    logits = logits_of(asked) / temperature
-    log_z = np.array([log_sum_exp(row) for row in logits])
-    for head in ("exact", "certified"):
-        reply = decoder.sample(
-            HIDDEN, 50, seeds=2, temperature=temperature, constraints=asked, head=head
-        )
-        answer, found = reply.answer, np.take_along_axis(logits, reply.ids, axis=1)
-        assert answer.normalizer == head
-        if head == "exact":
-            wanted = found - log_z[:, None]
-            np.testing.assert_allclose(reply.log_probs, wanted, rtol=1e-6, atol=1e-8)
-            np.testing.assert_allclose(present(answer.log_z), log_z, rtol=1e-7)
-            continue
-        _, low, high = log_z_in(answer)
-        spare = 1e-6 * np.abs(log_z)
-        assert ((low - spare <= log_z) & (log_z <= high + spare)).all()
-        spare, most = 1e-6 + 1e-6 * np.abs(found), found - low[:, None]
-        assert (reply.log_probs >= np.minimum(found - high[:, None], 0) - spare).all()
-        assert (reply.log_probs <= np.minimum(most + spare, 0)).all()
-
-
 @pytest.mark.parametrize("head", ["certified", "exact", "screen"])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_a_normalizer_is_that_of_scores(decoder: LocalDecoder, head: str, normalizer: Any) -> None:
@@ -330,6 +292,7 @@ def test_what_a_draw_claims_and_refuses(decoder: LocalDecoder) -> None:
         reply = decoder.sample(HIDDEN, 3000, seeds=0, temperature=temperature, head="certified")
         assert ((reply.answer.scanned >= 1) & (reply.answer.scanned <= SIZE)).all()
     assert (decoder.sample(HIDDEN, head="exact").answer.scanned == SIZE).all()
+    assert (decoder.sample(HIDDEN, seeds=0, head="svd").answer.scanned < 128 + 60).all()
     with refused("constraints"):
         decoder.sample(HIDDEN, constraints=Constraints(allowed=[]))
     for head in ("certified", "exact", "screen"):
@@ -339,14 +302,16 @@ def test_what_a_draw_claims_and_refuses(decoder: LocalDecoder) -> None:
             decoder.sample(spoiled, head=head)
 
 
-@pytest.mark.parametrize("head", ["certified", "exact"])
-def test_equal_rows_are_drawn_alike_however_large_their_logits(head: str) -> None:
+@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+def test_equal_rows_are_drawn_alike_however_large_their_logits(tmp_path: Path, head: str) -> None:
     """Noise would be lost in logits of 1e30; so would the difference of equal log Z."""
     weight = np.zeros((40, 3), np.float32)
     weight[10:14, 0] = 1e20
-    made: Any = make_head(head, Softmax(weight, np.zeros(40, np.float32)))
+    large = Softmax(weight, np.zeros(40, np.float32))
+    path = write_heads(tmp_path / "large" / "1", large, "certified", "screen")
     hidden = np.array([[1e10, 0, 0], [-1e10, 0, 0], [0, 0, 0]], np.float32)
-    ids = made.draw(hidden, DrawOptions(8000, np.arange(3, dtype=np.uint64), 0, 1e5))[0]
+    options: Any = {"seeds": range(3), "temperature": 1e-5, "head": head}
+    ids = LocalDecoder(open_index(path)).sample(hidden, 8000, **options).ids
     alike = np.zeros((3, 40))
     alike[0, 10:14], alike[1], alike[2] = 1 / 4, 1 / 36, 1 / 40
     alike[1, 10:14] = 0
