@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 296,
     "lines of source": 41_865,
     "lines of core/": 18_159,
-    "lines of tests/": 41_280,
+    "lines of tests/": 41_285,
     "lines of benchmarks/": 7_046,
 }
 LONGEST = 70  # lines of a function of the source
