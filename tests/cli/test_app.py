@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.cli.app import COMMANDS, MODULES
 from logitsieve.version import __version__
-from tests.cli.conftest import Run
+from tests.cli.conftest import PROGRAM, Run
 
 
 def test_the_help_lists_every_command_and_others_are_refused(run: Run) -> None:
@@ -75,6 +75,13 @@ def missing_places(name: str, extra: str) -> list[str]:
 def test_every_place_of_a_command_is_filled(name: str) -> None:
     assert COMMANDS[name].extra in MODULES, f"{name}: app.MODULES lacks the extra"
     assert missing_places(name, COMMANDS[name].extra) == []
+
+
+def test_help_on_a_full_disk() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

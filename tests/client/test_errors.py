@@ -1,6 +1,7 @@
 """What the server raises is what the client raises: status.py and errors.py are inverse."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -279,3 +280,11 @@ def test_an_http_port_says_so() -> None:
             assert hint(http.server_port).endswith("is that the metrics port?")
         finally:
             http.shutdown()
+
+
+def test_an_address_that_is_silent_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "127.0.0.1:{1}".format(*server.getsockname())
+        late = pytest.raises(DeadlineExceeded, match=f"^{address} did not answer in time$")
+        with DecoderClient(address, timeout_s=0.1) as client, late:
+            client.models()

@@ -98,6 +98,8 @@ def test_characters_come_whole_and_it_ends_where_the_cache_is_full(context: Llam
     octets = [3 + byte for byte in "日é".encode()]
     generation = generate(context, "the", max_tokens=5, allowed=lambda made: [octets[len(made)]])
     assert [token.text for token in generation] == ["", "", "日", "", "é"]
+    generation = generate(context, "the", max_tokens=2, allowed=lambda made: [octets[len(made)]])
+    assert [token.text for token in generation] == ["", "\ufffd"]
     generation = generate(context, [5] * 250, max_tokens=50, ignore_end=True)
     assert len(list(generation)) == 7
 

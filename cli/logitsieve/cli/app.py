@@ -96,15 +96,12 @@ class CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
-    def invoke(self, ctx: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # `| head`: typer ends quietly
-        except (LogitsieveError, OSError) as error:
+            return super().main(*args, **kwargs)
+        except (LogitsieveError, OSError) as error:  # no BrokenPipeError: typer ends quietly
             print(f"error: {shown(str(error))}", file=sys.stderr)
-            code = BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT
-            raise typer.Exit(code) from error
+            sys.exit(BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT)
 
 
 app = typer.Typer(

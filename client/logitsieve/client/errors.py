@@ -49,6 +49,8 @@ def of_message(error: pb.Error) -> errors.LogitsieveError:
 def _explained(words: str, address: str, tls: bool, other_port: str) -> str:
     if words == "Method not found!":
         return f"Method not found at {address}: is that the {other_port} port?"
+    if words == "Deadline Exceeded":
+        return f"{address} did not answer in time"
     if words.startswith(NOT_CONNECTED):
         for sign, hints in HINTS.items():
             if sign in words and (hint := hints[tls]):

@@ -121,9 +121,9 @@ class Continuation:
         return text[:shown]
 
     def rest(self) -> str:
-        """Return the held back text, once no token follows."""
-        held, self._held = self._held, ""
-        return held
+        """Return the held back text, once no token follows; U+FFFD for a begun character."""
+        held, self._held = self._held + self._utf8.decode(b"", final=True), ""
+        return "" if self.stopped else held
 
 
 def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:

@@ -197,8 +197,8 @@ def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_trut
     if is_truth:
         return Counts(len(block), scanned, shares, own, np.ones(len(rows)))
     vocab_size = int(truth.scanned[0])  # it scans all
-    mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
-    mass = np.minimum(mass, 1.0)  # rounding may exceed it
+    log_share = log_mass(head, rows, min(ks), vocab_size) - truth.log_z
+    mass = np.exp(np.minimum(log_share, 0.0))  # rounding may exceed it
     return Counts(len(block), scanned, shares, own, mass)
 
 

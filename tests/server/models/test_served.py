@@ -106,6 +106,7 @@ def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Se
     assert us(64, exact=True) == 3.0
     assert us(9, head=pb.Head(name="screen")) == 1.0
     assert us(1, True, head=pb.Head(name="screen")) == 1.0 + DENSE_US
+    assert us(64, True, head=pb.Head(name="exact")) == 3.0  # finds both in one pass
     assert us(1, head=pb.Head(name="screen"), normalizer=pb.NORMALIZER_EXACT) == 1.0 + DENSE_US
     assert us(1, head=pb.Head(name="screen"), normalizer=pb.NORMALIZER_CANDIDATES) == 1.0
     assert us(1, head=pb.Head(name="screen", knobs={"probes": 2})) == DENSE_US
