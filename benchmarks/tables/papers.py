@@ -57,6 +57,7 @@ COLUMNS = {
     "error": "error of the gradient in W",
     "rate": "rate",
     "perplexity": "perplexity",
+    "perplexities": "by seed",
     "features": "features",
     "mse": "mean squared error",
     "every": "clustered every",
@@ -131,9 +132,11 @@ def table(results: dict[str, Any]) -> str:
     return f"{text}\n`{command}`{settings and ': '}{settings}\n"
 
 
-def cell(key: str, value: float | str | list[str]) -> str:
+def cell(key: str, value: float | str | list[float] | list[str]) -> str:
     if isinstance(value, list):
-        return " ".join(value)
+        return " ".join(
+            each if isinstance(each, str) else cell("perplexity", each) for each in value
+        )
     if isinstance(value, str):
         return value if key in ("data", "rule") else f"`{value}`"
     if value == math.inf:

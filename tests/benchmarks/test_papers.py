@@ -7,7 +7,7 @@ from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
 from benchmarks.papers.__main__ import PAPERS
 from benchmarks.papers.classification import Prototypes, classifiers, packages
-from benchmarks.papers.runs import Options, classes_scored, make, steps
+from benchmarks.papers.runs import Options, classes_scored, language_models, make, steps
 from benchmarks.tables import documents, papers
 from benchmarks.tables.figures import UNMEASURED
 from logitsieve.training import SampledSoftmax
@@ -58,6 +58,13 @@ def test_steps_and_classifiers_are_timed() -> None:
     [row] = classifiers(Prototypes(50), ["lsh:k=5"], 8, SMALL)
     assert 0 <= row["p1"] <= 1
     assert row["steps"] >= 1
+
+
+def test_a_language_model_has_more_seeds_at_its_best_rate() -> None:
+    [row] = language_models(["uniform:n_sampled=5"], [1e-3, 0.1], SMALL._replace(seeds=2))
+    assert row["rate"] == 0.1
+    assert row["perplexity"] == pytest.approx(sum(row["perplexities"]) / 2)
+    assert len(set(row["perplexities"])) == 2
 
 
 def test_packages_have_sources_words_and_first_alternatives() -> None:
