@@ -148,10 +148,11 @@ def _made(
 
 
 def _to_build(data: Dataset, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Every head, or where no such index is there yet, those that are wanted and a screen."""
+    """Every head, or where no such index is there yet, those that a race of `wanted` needs."""
     if _folder(data, RACED).exists():
         return RACED
-    return tuple(name for name in RACED if name in wanted or name in LEARNT)
+    needed = {EXACT, *wanted, *(LEARNT if "screen" in wanted else ())}
+    return tuple(name for name in RACED if name in needed)
 
 
 def _folder(data: Dataset, heads: Sequence[str]) -> Path:
