@@ -213,7 +213,7 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
         origin="Transformer language model of 3 layers, 2.5 million words of technical prose",
     ),
     "lstm-1500": partial(
-        _trained, origin="LSTM language model of 1 layer, 1.2 million words of technical prose"
+        _trained, origin="LSTM language model of 1 layer, 4 million words of technical prose"
     ),
     **dict.fromkeys(MODELS, _published),
     "synthetic-50k": partial(_synthetic, words=50_257, dim=768),
