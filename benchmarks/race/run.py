@@ -6,6 +6,8 @@ call on 1 thread as in Chen et al. 2019 (arXiv:1810.12406), then 64 rows on 1 an
 """
 
 import argparse
+import shlex
+import sys
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -52,6 +54,7 @@ def main() -> None:
             print(data.beside)
         with bars() as progress:
             results = race(data, options, progress)
+        results["command"] = f"python -m benchmarks.race {shlex.join(sys.argv[1:])}"
         raw.write(options.out / f"{name}.json.gz", results)
         text = table.markdown(results)
         (options.out / f"{name}.md").write_text(text, encoding="utf-8")

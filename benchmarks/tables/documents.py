@@ -34,7 +34,6 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
     "race/": "`python -m benchmarks.race {name}{options}`",
-    "papers/": "`{command}`",
 }
 # Files of several runs by their names.
 LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn"
@@ -86,10 +85,11 @@ def index() -> str:
 
 
 def command(name: str, found: Mapping[str, Any]) -> str:
+    if "command" in found:
+        return f"`{found['command']}`"
     first = next(text for start, text in COMMANDS.items() if name.startswith(start))
     options = " --cold" * (found.get("cleared_bytes", 0) > 0)
-    own = found.get("command", "")
-    return first.format(name=name.rpartition("/")[2], options=options, command=own)
+    return first.format(name=name.rpartition("/")[2], options=options)
 
 
 TABLES: dict[str, Callable[[], str]] = (

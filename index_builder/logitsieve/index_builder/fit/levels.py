@@ -50,6 +50,7 @@ ROTATION = 1  # the stream of random numbers that draws it
 ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a normal law
 # Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
+BITS = 1.5  # time of a byte of levels, summed by tables, over one of numbers
 FIRST = (16, 32, 64)  # coordinates in eight bits: the first without held-out contexts
 LEAST_DIM = 192  # of a row much longer than its codes
 MOMENT_ROWS = 8192
@@ -57,7 +58,7 @@ JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts of the estimate
 
 
 def fit_levels(inputs: BuildInputs) -> FitResult | None:
-    """Return the sketch with levels; None if one without them probably reads fewer bytes."""
+    """Return the sketch with levels; None if one without them probably takes less time."""
     softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
     if softmax.dim < LEAST_DIM:
         return None
@@ -74,7 +75,7 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
         steep, proven = costs(softmax, basis_DD, inputs.heldout, threads)
         # Bytes of a proven answer and of an estimated one, which hardly leaves the first level.
         first = min(FIRST, key=lambda each: proven[each] + first_bytes(softmax.dim, each))
-        if steep < proven[first]:
+        if steep < BITS * proven[first]:
             return None
     progress("basis", 1, 1)
     turned = turn_all(inputs, square(turned_at_random(basis_DD, first, seed)))
