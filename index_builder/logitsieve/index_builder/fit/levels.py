@@ -51,7 +51,7 @@ ERRORS = (0.756, 0.365, 0.116)  # of a tail's length that a level leaves, for a 
 # Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
 BITS = 1.5  # time of a byte of levels, summed by tables, over one of numbers
-FIRST = (16, 32, 64)  # coordinates in eight bits: the first without held-out contexts
+FIRST = 16  # coordinates in eight bits
 LEAST_DIM = 192  # of a row much longer than its codes
 MOMENT_ROWS = 8192
 JUDGED_ROWS, JUDGING = 16384, 64  # rows and contexts of the estimate
@@ -70,28 +70,21 @@ def fit_levels(inputs: BuildInputs) -> FitResult | None:
     with one_thread():  # more threads take no less time
         basis_DD = balanced(moments_DD, contexts_DD)
     threads = inputs.config.threads
-    first = FIRST[0]
     if inputs.heldout.rows:
-        steep, proven = costs(softmax, basis_DD, inputs.heldout, threads)
-        # Bytes of a proven answer and of an estimated one, which hardly leaves the first level.
-        first = min(FIRST, key=lambda each: proven[each] + first_bytes(softmax.dim, each))
-        if steep < BITS * proven[first]:
+        steep, levels = costs(softmax, basis_DD, inputs.heldout, threads)
+        if steep < BITS * levels:
             return None
     progress("basis", 1, 1)
-    turned = turn_all(inputs, square(turned_at_random(basis_DD, first, seed)))
+    turned = turn_all(inputs, square(turned_at_random(basis_DD, FIRST, seed)))
     report = counter(progress, "codes", softmax.vocab_size)
-    arrays = code_levels(turned, first, threads, report)
-    return FitResult(arrays, {"coarse": first, "coordinates": softmax.dim}, {})
-
-
-def first_bytes(dim: int, first: int) -> float:
-    return first + LEVELS_EXTRA + (dim - first) / 8
+    arrays = code_levels(turned, FIRST, threads, report)
+    return FitResult(arrays, {"coarse": FIRST, "coordinates": softmax.dim}, {})
 
 
 def costs(
     softmax: Softmax, basis_DD: Float64, heldout: Contexts, threads: int = 1
-) -> tuple[float, dict[int, float]]:
-    """Return bytes a row for a proven top k: by the best sketch without levels, and with FIRST."""
+) -> tuple[float, float]:
+    """Return bytes a row for a proven top k: by the best sketch without levels, and with them."""
     hidden_ND = heldout.sample(JUDGING)
     exact = ExactHead(softmax, threads=threads)
     least_N = exact.topk(hidden_ND, min(DEPTH, softmax.vocab_size)).logits[:, -1]
@@ -120,13 +113,10 @@ def costs(
         for fine in FINE
         if coarse <= fine
     )
-    levels = {}
-    for first in FIRST:
-        bits, products = (dim - first) / 8, lengths(first)
-        _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
-        both, fine = first_bytes(dim, first) + bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
-        levels[first] = both + second * fine + last * stored
-    return steep, levels
+    bits, products = (dim - FIRST) / 8, lengths(FIRST)
+    _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
+    both, fine = FIRST + LEVELS_EXTRA + 2 * bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
+    return steep, both + second * fine + last * stored
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
