@@ -36,7 +36,7 @@ RACES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 UNMATCHED: tuple[tuple[str, tuple[str, ...]], ...] = (  # of no shape in the paper
     ("V = 30,000, D = 512", (f"{FAIR}-transformer-30k",)),
-    ("SmolLM2 135M", (f"{FAIR}-smollm2-135m", "race/smollm2-135m")),
+    ("SmolLM2 135M", ("race/smollm2-135m",)),
     ("Gemma 3 270M", (f"{FAIR}-gemma-3-270m", "race/gemma-3-270m")),
 )
 COLUMNS = {
