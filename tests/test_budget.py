@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 296,
-    "lines of source": 41_865,
+    "lines of source": 41_857,
     "lines of core/": 18_159,
-    "lines of tests/": 41_285,
-    "lines of benchmarks/": 7_046,
+    "lines of tests/": 40_604,
+    "lines of benchmarks/": 7_214,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -61,7 +61,7 @@ def test_steps_and_classifiers_are_timed() -> None:
 
 
 def test_a_language_model_has_more_seeds_at_its_best_rate() -> None:
-    [row] = language_models(["uniform:n_sampled=5"], [1e-3, 0.1], SMALL._replace(seeds=2))
+    [row] = language_models(["uniform:n_sampled=5"], [1e-3, 0.1], Options(words=300, seeds=2))
     assert row["rate"] == 0.1
     assert row["perplexity"] == pytest.approx(sum(row["perplexities"]) / 2)
     assert len(set(row["perplexities"])) == 2
