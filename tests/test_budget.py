@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 296,
-    "lines of source": 41_857,
+    "lines of source": 41_860,
     "lines of core/": 18_159,
-    "lines of tests/": 40_604,
+    "lines of tests/": 40_610,
     "lines of benchmarks/": 7_214,
 }
 LONGEST = 70  # lines of a function of the source

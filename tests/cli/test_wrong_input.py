@@ -133,5 +133,5 @@ def test_it_is_named(
     before = set(tmp_path.rglob("*"))
     assert run(*shlex.split(line), code=2, says=said).stdout == ""
     new = {path.relative_to(tmp_path) for path in {*tmp_path.rglob("*")} - before}
-    assert {path.parts[0] for path in new} <= {"cache", "run"}
+    assert {path.parts[0] for path in new} <= {"__pycache__", "cache", "run"}
     assert Path("run", "checkpoint.pt") not in new

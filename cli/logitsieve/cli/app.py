@@ -101,7 +101,10 @@ class CommandGroup(TyperGroup):
             return super().main(*args, **kwargs)
         except (LogitsieveError, OSError) as error:  # no BrokenPipeError: typer ends quietly
             print(f"error: {shown(str(error))}", file=sys.stderr)
-            sys.exit(BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT)
+            code = BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT
+            if not kwargs.get("standalone_mode", True):
+                return code
+            sys.exit(code)
 
 
 app = typer.Typer(

@@ -13,17 +13,23 @@ from logitsieve.evaluation import evaluate
 from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.fit import levels
 from logitsieve.index_builder.screen.cascade import ScreenCosts
 from logitsieve.index_builder.screen.outlook import Outlook, outlook
 from tests.index_builder.clustered import make_contexts, make_inputs
 from tests.synthetic import make_hidden, make_softmax
 
-V, D, ROWS, TOPICS = 1500, 208, 3000, 200  # long rows of a flat spectrum, which get levels
+V, D, ROWS, TOPICS = 1500, 208, 3000, 200
 CONFIG = BuildConfig(clusters_tried=(TOPICS,), rounds=1, steps=5, batch_rows=64)
 TARGET = {"p1": 0.95, "p5": 0.9}
 SOFTMAX = make_softmax(V, D, scale=0.3)
 GATHERED = make_contexts(ROWS + 800, D, TOPICS, noise=0.2)
 ANYWHERE = make_hidden(ROWS + 800, D, scale=2.0)
+
+
+@pytest.fixture(autouse=True)
+def always_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "BITS", 0.0)  # the time of their bytes
 
 
 def built(out: Path, contexts: np.ndarray, heldout: Sequence[np.ndarray], **more: Any) -> Index:
