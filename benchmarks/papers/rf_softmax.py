@@ -10,7 +10,7 @@ from benchmarks.race.datasets import load
 from logitsieve.training.proposals.kernel import RF_SCALE
 
 M, SCALE = "n_sampled=100", f"scale={RF_SCALE:.3f}"
-RATES = [0.2, 0.4, 0.8, 1.6]
+RATES = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
 BASELINES = [
     f"full:{SCALE}",
     f"exp:{M};{SCALE}",
@@ -76,12 +76,12 @@ def table_3(options: Options) -> Rows:
 
 def figure_1(options: Options) -> Rows:
     """Perplexity by nu, by waves and by positive features."""
-    return language_models(NUS, RATES[1:3], options)
+    return language_models(NUS, RATES[2:4], options)
 
 
 def figure_2(options: Options) -> Rows:
     """Perplexity by the number of features."""
-    return language_models(WIDTHS, RATES[1:3], options)
+    return language_models(WIDTHS, RATES[2:4], options)
 
 
 def figure_3(options: Options) -> Rows:
