@@ -2,8 +2,7 @@
 
 For each shape, type of W, batch size and k, medians of warm calls in microseconds, each waited for:
 torch.nn.functional.linear with torch.topk (or a draw by torch.multinomial), and our heads.
-Without a GPU PyTorch's CPU device stands for one (TRITON_INTERPRET=1), and times mean
-nothing.
+Without a GPU PyTorch's CPU device stands for one (TRITON_INTERPRET=1), and times mean nothing.
 
 Shape letters: B rows of hidden, C clusters, D hidden size, V vocabulary.
 """

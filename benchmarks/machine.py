@@ -54,8 +54,8 @@ def fused_peak() -> float:
 
 
 def median_ns(run: Callable[[], object]) -> float:
-    """Of seven runs, after one that is not timed."""
-    return 1e9 * statistics.median(repeat(run, run, repeat=7, number=1))
+    """Return the median time of seven runs, after one to warm up."""
+    return 1e9 * statistics.median(repeat(run, repeat=8, number=1)[1:])
 
 
 def level_of(size: int) -> str:

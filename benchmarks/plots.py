@@ -34,7 +34,7 @@ MARKS = "osD^vP*X<>hd"
 
 
 def main() -> None:
-    """Draw every picture whose results are there."""
+    """Draw the pictures of all raw results."""
     draw_screen(raw.load("screen"), SCREEN)
     for source in sorted(raw.RESULTS.glob("race/*.json.gz")):
         results = raw.read(source)

@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import json
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ RESULTS = Path(__file__).parent / "results"
 
 def parser(about: str | None, out: str) -> argparse.ArgumentParser:
     """A parser of a benchmark's options, with `--out`: a file or folder of RESULTS by default."""
+    spec = sys.modules["__main__"].__spec__
     made = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m {spec.name.removesuffix('.__main__')}" if spec else None,
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--out", type=Path, default=RESULTS / out, help="where raw results go")
     return made
@@ -32,5 +36,5 @@ def write(path: Path, results: Any) -> None:
 
 @cache
 def load(name: str) -> Any:
-    """What `benchmarks/results/<name>.json.gz` holds."""
+    """Read `benchmarks/results/<name>.json.gz` once."""
     return read(RESULTS / f"{name}.json.gz")

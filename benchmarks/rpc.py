@@ -134,8 +134,7 @@ def percentiles(runs: list[np.ndarray]) -> dict[str, float]:
 
 def ratios(ours: list[np.ndarray], others: list[np.ndarray]) -> list[float]:
     """Of the medians of each pair of runs."""
-    over: list[float] = (np.median(ours, axis=1) / np.median(others, axis=1)).tolist()
-    return over
+    return list(np.median(ours, axis=1) / np.median(others, axis=1))
 
 
 @contextmanager

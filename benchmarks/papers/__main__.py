@@ -47,7 +47,7 @@ def main() -> None:
         rows.append(row)
     results = {
         "machine": describe(),
-        "command": f"python -m benchmarks.papers {shlex.join(sys.argv[1:])}",
+        "command": f"{parser.prog} {shlex.join(sys.argv[1:])}",
         "cpu_minutes": round((time.process_time() - start) / 60, 1),
         "rows": rows,
     }

@@ -43,7 +43,7 @@ def debian(package: str, cache: Path) -> Path:
 
 
 def paragraphs(page: str) -> list[str]:
-    """Return the text of each `div` of the class `para`, without that of `div`s within it."""
+    """Return the text of each `div` of the class `para`. Nested `div`s are not part of it."""
     found = []
     for div in reversed(ElementTree.fromstring(page).findall(".//{*}div")):
         if div.get("class") == "para":

@@ -42,7 +42,7 @@ class Design:
     dim: int
     words: int  # to train on
     learning_rate: float
-    trained_run: int = RUN  # T of training; an LSTM of half the length takes two thirds of the time
+    trained_run: int = RUN  # T of training: short runs are faster to train an LSTM on
 
 
 class Reader(nn.Module):

@@ -27,7 +27,7 @@ class Method:
     """A way to the best words; `name` may repeat where only build knobs differ."""
 
     name: str
-    kind: str  # what it reads of W, and in which numbers
+    kind: str  # how it finds the best words, such as "dense float32"
     nbytes: int  # memory beyond W and b
     built = NO_KNOBS  # build knobs, for the tables
     settings: Sequence[Knobs] = (NO_KNOBS,)  # operating points to try, from fast to precise

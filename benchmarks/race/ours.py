@@ -148,7 +148,7 @@ def _made(
 
 
 def _to_build(data: Dataset, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Every head, or where no such index is there yet, those that a race of `wanted` needs."""
+    """Return all heads if an index of them exists, else those that a race of `wanted` needs."""
     if _folder(data, RACED).exists():
         return RACED
     needed = {EXACT, *wanted, *(LEARNT if "screen" in wanted else ())}

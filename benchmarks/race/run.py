@@ -54,7 +54,7 @@ def main() -> None:
             print(data.beside)
         with bars() as progress:
             results = race(data, options, progress)
-        results["command"] = f"python -m benchmarks.race {shlex.join(sys.argv[1:])}"
+        results["command"] = f"{parser.prog} {shlex.join(sys.argv[1:])}"
         raw.write(options.out / f"{name}.json.gz", results)
         text = table.markdown(results)
         (options.out / f"{name}.md").write_text(text, encoding="utf-8")

@@ -57,7 +57,7 @@ class Source:
 
 
 def generate(words: int, dim: int) -> dict[str, Any]:
-    """Fields of a Dataset: W, b and contexts, and their statistics beside the real ones."""
+    """Return the fields of a Dataset, with a table of its statistics and the real ones."""
     real = Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
     source = make_source(real, dim)
     weight, bias, popularity = make_words(real, source, words)

@@ -139,9 +139,7 @@ def table(results: dict[str, Any]) -> str:
 
 def cell(key: str, value: float | str | list[float] | list[str]) -> str:
     if isinstance(value, list):
-        return " ".join(
-            each if isinstance(each, str) else cell("perplexity", each) for each in value
-        )
+        return " ".join(each if isinstance(each, str) else f"{each:.1f}" for each in value)
     if isinstance(value, str):
         return value if key in ("data", "rule") else f"`{value}`"
     if value == math.inf:

@@ -87,12 +87,12 @@ def runs(way: str, file: str = "llamacpp") -> Iterator[Run]:
 
 
 def instructions(system_info: str) -> str:
-    """The features that llama.cpp reports, without those that it lacks."""
+    """Return the CPU features that llama.cpp reports as present."""
     return ", ".join(re.findall(r"(\w+) = 1", system_info))
 
 
 def speeds() -> str:
-    """A row for each model, build, kind of text and number of threads; then what each build is."""
+    """A row for each model, build, kind of text and number of threads. Lines below name builds."""
     greedy, rows = list(runs("greedy")), []
     heads = [name for name in HEADS if any(name in run.found for run in greedy)]
     for run in greedy:

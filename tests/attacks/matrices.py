@@ -12,7 +12,7 @@ from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index_builder.fit.certified import Widths, code
-from logitsieve.index_builder.fit.levels import code_levels
+from logitsieve.index_builder.fit.levels import FIRST, code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
@@ -20,7 +20,6 @@ from tests.synthetic import coded_rows, rotated, sketch_head
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
-FIRST = 16  # coordinates in eight bits where there are levels
 WIDTHS = (Widths(16, 64), Widths(16, 128), Widths(32, 64), Widths(64, 192), Widths(128, 256))
 
 

@@ -10,11 +10,11 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32
 from logitsieve.index.sketch_rows import check_rows
+from logitsieve.index_builder.fit.levels import FIRST
 from logitsieve.kernels.sketch.levels import FIRST_NORM, LAST_NORM, MIDDLE_NORM
 from tests.attacks import bounds, topk
 from tests.attacks.matrices import (
     DIMS,
-    FIRST,
     Sketched,
     contexts_of,
     other_sketch,
