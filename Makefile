@@ -7,6 +7,7 @@ DATA ?= demo
 OUT ?= screen
 FUZZ_SECONDS ?= 60
 ATTACK_MINUTES ?= 10
+CHAOS_MINUTES ?= 10
 SEED ?= 0
 COUNT ?= 40
 ONLY ?=
@@ -103,6 +104,9 @@ fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is
 attack: .venv/dev     ## attack what is claimed to be exact for ATTACK_MINUTES
 	$(BIN)/python -m tests.attacks --minutes $(ATTACK_MINUTES)
 
+chaos: .venv/dev      ## honest and hostile clients of every interface at running servers for CHAOS_MINUTES
+	$(BIN)/python -m tests.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
+
 mutants: .venv/dev    ## COUNT small changes of decision code (ONLY: in files of that path); prints those that no test notices
 	$(BIN)/python -m tests.mutants --seed $(SEED) --count $(COUNT) --only '$(ONLY)'
 
@@ -124,4 +128,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-eval test-avx2 test test-all fuzz attack mutants proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-eval test-avx2 test test-all fuzz attack chaos mutants proofs bench race tables docs proto

@@ -1,0 +1,1 @@
+"""Clients of every interface and hostile ones against running servers (`make chaos`)."""

@@ -1,0 +1,220 @@
+"""Clients that break the rules, over plain sockets: each goes on until a time.
+
+HTTP/2 frames are written by hand, since libraries keep the rules.
+"""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from struct import pack
+from threading import Thread
+from time import monotonic, sleep
+
+import numpy as np
+
+Hostile = Callable[[int, float, np.random.Generator], None]  # a port, until, chance
+
+DATA, HEADERS, RESET, SETTINGS = 0, 1, 3, 4
+END_STREAM, END_HEADERS = 1, 4
+INITIAL_WINDOW = 4  # a setting
+TOP_K = "/logitsieve.v1.Decoder/TopK"
+DECODE = "/logitsieve.v1.Decoder/Decode"
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+LARGE = 12 << 20
+PART = 64 << 10
+
+
+def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    return pack(">I", len(body))[1:] + bytes([kind, flags]) + pack(">I", stream) + body
+
+
+def call(path: str, stream: int) -> bytes:
+    """The headers of a call, each a literal without an index."""
+    named = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    words = [[bytes([len(word)]) + word.encode() for word in pair] for pair in named.items()]
+    return frame(HEADERS, END_HEADERS, stream, b"".join(b"\0" + b"".join(two) for two in words))
+
+
+def message(size: int) -> bytes:
+    return b"\0" + pack(">I", size) + bytes(size)
+
+
+@contextmanager
+def connected(port: int, window: int | None = None, reads: bool = True) -> Iterator[socket.socket]:
+    """A connection with its preface; a thread reads and drops replies."""
+    with socket.create_connection(("127.0.0.1", port), 2) as connection:
+        settings = b"" if window is None else pack(">HI", INITIAL_WINDOW, window)
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, settings)
+        connection.sendall(preface)
+        if reads:
+            Thread(target=_drop, args=(connection.dup(),), daemon=True).start()
+        yield connection
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def _drop(connection: socket.socket) -> None:
+    with connection, suppress(OSError):
+        while connection.recv(1 << 16):
+            pass
+
+
+def _again(until: float, attempt: Callable[[], None]) -> None:
+    """Repeat what a server may cut off."""
+    while monotonic() < until:
+        with suppress(OSError):
+            attempt()
+        sleep(0.01)
+
+
+def half_open(port: int, until: float, rng: np.random.Generator) -> None:
+    """Calls with headers and no message; calls with most of a large one; silent streams."""
+    path, part = rng.choice([TOP_K, CHECK, DECODE]), int(rng.choice([0, PART]))
+
+    def attempt() -> None:
+        with connected(port) as connection:
+            for stream in range(1, 129, 2):
+                connection.sendall(call(path, stream))
+                if part:
+                    begun = b"\0" + pack(">I", LARGE) + bytes(part // 8)
+                    connection.sendall(frame(DATA, 0, stream, begun))
+            while monotonic() < until:
+                sleep(0.1)
+                connection.sendall(frame(DATA, 0, 127, b"" if part else b"\0"))
+
+    _again(until, attempt)
+
+
+def beyond_the_limit(port: int, until: float, rng: np.random.Generator) -> None:
+    """Whole calls without regard to the most streams of a connection, or reset at once."""
+    body, resets = message(int(rng.integers(0, 2000))), bool(rng.integers(2))
+
+    def attempt() -> None:
+        with connected(port) as connection:
+            for stream in range(1, 1 << 30, 2):
+                whole = call(TOP_K, stream) + frame(DATA, END_STREAM, stream, body)
+                reset = frame(RESET, 0, stream, pack(">I", 8)) if resets else b""
+                connection.sendall(whole + reset)
+                if monotonic() > until:
+                    return
+
+    _again(until, attempt)
+
+
+def large_health(port: int, until: float, rng: np.random.Generator) -> None:
+    """Messages of megabytes to a service that needs no token."""
+
+    def attempt() -> None:
+        with connected(port) as connection:
+            for stream in range(1, 33, 2):
+                connection.sendall(call(CHECK, stream))
+                for start in range(0, LARGE, 16 << 10):
+                    head = b"\0" + pack(">I", LARGE) if start == 0 else b""
+                    connection.sendall(frame(DATA, 0, stream, head + bytes((16 << 10) - len(head))))
+                    if monotonic() > until:
+                        return
+
+    _again(until, attempt)
+
+
+def watchers(port: int, until: float, rng: np.random.Generator) -> None:
+    """Health streams without end, from connections without end."""
+
+    def attempt() -> None:
+        with connected(port) as connection:
+            for stream in range(1, 201, 2):
+                connection.sendall(
+                    call(WATCH, stream) + frame(DATA, END_STREAM, stream, message(0))
+                )
+            sleep(max(0.0, min(1.0, until - monotonic())))
+
+    _again(until, attempt)
+
+
+def deaf(port: int, until: float, rng: np.random.Generator) -> None:
+    """Calls whose replies have no window."""
+
+    def attempt() -> None:
+        with connected(port, window=0, reads=False) as connection:
+            for stream in range(1, 201, 2):
+                connection.sendall(
+                    call(TOP_K, stream) + frame(DATA, END_STREAM, stream, message(40))
+                )
+            sleep(max(0.0, until - monotonic()))
+
+    _again(until, attempt)
+
+
+def crowd(port: int, until: float, rng: np.random.Generator) -> None:
+    """Hundreds of connections that send nothing."""
+    idle: list[socket.socket] = []
+
+    def attempt() -> None:
+        while monotonic() < until and len(idle) < 600:
+            idle.append(socket.create_connection(("127.0.0.1", port), 2))
+        sleep(max(0.0, min(0.5, until - monotonic())))
+
+    _again(until, attempt)
+    for connection in idle:
+        connection.close()
+
+
+def noise(port: int, until: float, rng: np.random.Generator) -> None:
+    """Bytes of no protocol, and frames that mean nothing."""
+
+    def attempt() -> None:
+        with connected(port) as connection:
+            kind = int(rng.integers(0, 12))
+            connection.sendall(frame(kind, int(rng.integers(256)), 1, rng.bytes(100)) * 20)
+        with socket.create_connection(("127.0.0.1", port), 2) as connection:
+            connection.sendall(rng.bytes(2000))
+
+    _again(until, attempt)
+
+
+def unfinished_bodies(port: int, until: float, rng: np.random.Generator) -> None:
+    """Requests over HTTP/1.1 that announce megabytes and stop; some leave in the middle."""
+    size, leaves = 15 << 20, bool(rng.integers(2))
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+    ).encode()
+    held: list[socket.socket] = []
+
+    def attempt() -> None:
+        while monotonic() < until and len(held) < 40:
+            connection = socket.create_connection(("127.0.0.1", port), 2)
+            held.append(connection)
+            connection.sendall(head + b"[" * (size - 1))
+        sleep(max(0.0, min(0.2, until - monotonic())))
+        if leaves:
+            while held:
+                held.pop().close()
+
+    _again(until, attempt)
+    for connection in held:
+        connection.close()
+
+
+OF_GRPC: dict[str, Hostile] = {
+    "half_open": half_open,
+    "beyond_the_limit": beyond_the_limit,
+    "large_health": large_health,
+    "watchers": watchers,
+    "deaf": deaf,
+    "crowd": crowd,
+    "noise": noise,
+}
+OF_HTTP: dict[str, Hostile] = {
+    "unfinished_bodies": unfinished_bodies,
+    "crowd": crowd,
+    "noise": noise,
+}
