@@ -147,6 +147,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "llama_vocab_bos": (_I, _P),
     "llama_vocab_get_add_bos": (_B, _P),
     "llama_vocab_is_eog": (_B, _P, _I),
+    "llama_vocab_get_attr": (_U, _P, _I),
     "llama_tokenize": (_I, _P, _C, _I, _P, _I, _B, _B),
     "llama_token_to_piece": (_I, _P, _I, _P, _I, _I, _B),
     "llama_init_from_model": (_P, _P, LlamaParameters),

@@ -1,22 +1,20 @@
-"""A model that llama.cpp has loaded from a GGUF file, its tokenizer and chat template."""
+"""A model that llama.cpp has loaded from a GGUF file, and its tokenizer."""
 
 import ctypes
-import sys
+import re
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from time import monotonic
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.chat import ChatPrompt, any_of
 from logitsieve.llamacpp.library import LlamaLibrary, library, messages
 from logitsieve.llamacpp.model_file import GgufModel
-from logitsieve.utils.environment import require
 
 NO_TOKENIZER = 0  # llama_vocab_type
 LONGEST_PIECE = 256
+SPECIAL = 1 | 8  # llama_token_attr: unknown, control
 
 WITHOUT_RESULT_NORM = (
     "a causal language model whose graph names the tensor before its output layer result_norm"
@@ -70,10 +68,12 @@ class LlamaModel:
     def tokenize(self, text: str, *, begin: bool = True, special: bool = True) -> list[int]:
         """Return the ids of a text, after the model's first token if `begin`; or InvalidRequest.
 
-        `special` reads names such as `</s>` as tokens.
+        `special` reads names such as `</s>` as tokens. A ChatPrompt tells both of its parts itself.
         """
         if self._api.llama_vocab_type(self._vocabulary) == NO_TOKENIZER:
             raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
+        if isinstance(text, ChatPrompt):
+            return self._chat_ids(text)
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
@@ -84,6 +84,27 @@ class LlamaModel:
         if count <= 0:
             raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
         return list(buffer[:count])
+
+    def _chat_ids(self, prompt: ChatPrompt) -> list[int]:
+        ids = []
+        for text, special in prompt.parts(self._special_name):
+            part = self.tokenize(text, begin=False, special=special) if text else []
+            if not special and (made := self._special.keys() & part):
+                got = f"{self._special[min(made)]!r:.80}, a special token even as plain text"
+                raise InvalidRequest("text", got, "a message without it")
+            ids += part
+        return ids or self.tokenize("", begin=False)
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """The names of tokens that only `special` reads."""
+        attributes = self._api.llama_vocab_get_attr
+        words = enumerate(self.gguf.vocabulary or ())
+        return {id: one for id, one in words if one and attributes(self._vocabulary, id) & SPECIAL}
+
+    @cached_property
+    def _special_name(self) -> re.Pattern[str]:
+        return any_of({*self._special.values()})
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return a token's bytes, maybe a part of a character; `special` spells `</s>` and such."""
@@ -114,68 +135,3 @@ class LlamaModel:
 
     def _refused(self, got: str, allowed: str) -> InvalidRequest:
         return InvalidRequest("gguf", f"{self.gguf.path}: {got}", allowed)
-
-
-TEMPLATED = "a model whose file has a chat template that takes these messages"
-FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-RENDER_S = 2.0
-
-
-def chat_prompt(model: LlamaModel, message: str, system: str | None = None) -> str:
-    given = {"system": system, "user": message}
-    return render_chat(
-        model, [{"role": role, "content": text} for role, text in given.items() if text is not None]
-    )
-
-
-def render_chat(model: LlamaModel, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
-
-    The template runs in Jinja's sandbox with Hugging Face's functions, for RENDER_S at most.
-    InvalidRequest names `chat` without a template, or if it refuses the messages; MissingExtra
-    without Jinja.
-    """
-    require("llamacpp", "jinja2")
-    import jinja2
-    import jinja2.sandbox
-
-    gguf = model.gguf
-    if gguf.chat_template is None:
-        raise InvalidRequest("chat", f"{gguf.path}, without a chat template", TEMPLATED)
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
-    begin = "" if model.begin else gguf.special("bos")  # else it would occur twice
-    try:
-        template = environment.from_string(gguf.chat_template)
-        with _time_limit():
-            return template.render(
-                messages=messages,
-                add_generation_prompt=True,
-                bos_token=begin,
-                eos_token=gguf.special("eos"),
-            )
-    except (jinja2.TemplateError, *FAILURES) as error:
-        raise InvalidRequest("chat", f"{gguf.path}: {error}", TEMPLATED) from error
-
-
-@contextmanager
-def _time_limit() -> Iterator[None]:
-    """ValueError in Python code of this thread that still runs after RENDER_S."""
-    before, until = sys.gettrace(), monotonic() + RENDER_S
-
-    def trace(*_: object) -> Any:
-        if monotonic() > until:
-            raise ValueError(f"it takes more than {RENDER_S:g} s")
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)

@@ -1,0 +1,141 @@
+"""Prompts of chats, as Hugging Face renders them by the template in a GGUF file."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
+from os.path import commonprefix
+from typing import Protocol, Self
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.model_file import GgufModel
+from logitsieve.utils.environment import require
+
+TEMPLATED = "a model whose file has a chat template that takes these messages"
+SPECIAL = {  # names in templates, and in GGUF files
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",
+    "pad_token": "padding",
+    "cls_token": "cls",
+    "mask_token": "mask",
+}
+PRIVATE = range(0xF0000, 0xFFFFE)  # characters
+
+Messages = Sequence[Mapping[str, str]]
+
+
+class Model(Protocol):
+    @property
+    def gguf(self) -> GgufModel: ...
+
+
+class ChatPrompt(str):
+    """A chat's prompt, with every special token that its template wrote, the first one too.
+
+    `LlamaModel.tokenize` adds no first token to it, and reads names of special tokens in messages
+    as plain text.
+    """
+
+    __slots__ = ("_messages", "_render")
+    _messages: Messages
+    _render: Callable[[Messages], str]
+
+    def __new__(cls, render: Callable[[Messages], str], messages: Messages) -> Self:
+        made = super().__new__(cls, render(messages))
+        made._render, made._messages = render, messages
+        return made
+
+    def parts(self, name: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
+        """Yield parts of the text, and if special tokens, which `name` finds, are read in them.
+
+        They are not between two of the template's own where a message has the name of one.
+        """
+        texts = [text for message in self._messages for text in message.values()]
+        if not any(map(name.search, texts)):
+            yield str(self), True
+            return
+        taken = {*self, *"".join(texts)}
+        first, last = islice((mark for mark in map(chr, PRIVATE) if mark not in taken), 2)
+
+        def marked(text: str) -> str:
+            return name.sub(rf"{first}\g<0>{last}", text)
+
+        rendered = self._render(
+            [{key: marked(text) for key, text in one.items()} for one in self._messages]
+        )
+        told = re.compile(f"{first}(?:{name.pattern}){last}|[{first}{last}]|({name.pattern})")
+        yield from _parts(rendered, told, {ord(first): None, ord(last): None})
+
+
+def _parts(
+    rendered: str, told: re.Pattern[str], unmarked: dict[int, None]
+) -> Iterator[tuple[str, bool]]:
+    done = start = 0  # all before `done` is yielded, the template's last token ends at `start`
+    plain = False  # a message's name is after `start`
+    for match in told.finditer(rendered):
+        if match[1] is None:
+            plain = True
+            continue
+        if plain:
+            yield rendered[done:start], True
+            yield rendered[start : match.start()].translate(unmarked), False
+            done = match.start()
+        start, plain = match.end(), False
+    yield rendered[done : start if plain else None], True
+    if plain:
+        yield rendered[start:].translate(unmarked), False
+
+
+def any_of(names: Collection[str]) -> re.Pattern[str]:
+    """Return a pattern of the longest of `names`: a tree, for vocabularies have thousands."""
+    return re.compile(_branches(names) or "(?!)")
+
+
+def _branches(names: Collection[str]) -> str:
+    ways = []
+    for _, group in groupby(sorted(filter(None, names)), key=itemgetter(0)):
+        alike = list(group)
+        begun = commonprefix(alike)  # noqa: RUF071  no paths
+        rest = _branches([one[len(begun) :] for one in alike]) if len(alike) > 1 else ""
+        ways.append(re.escape(begun) + rest)
+    return f"(?:{'|'.join(ways)})" + "?" * ("" in names) if ways else ""
+
+
+def chat_prompt(model: Model, message: str, system: str | None = None) -> ChatPrompt:
+    given = {"system": system, "user": message}
+    return render_chat(
+        model, [{"role": role, "content": text} for role, text in given.items() if text is not None]
+    )
+
+
+def render_chat(model: Model, messages: Messages) -> ChatPrompt:
+    """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
+
+    InvalidRequest names `chat` without a template, or if it refuses the messages; MissingExtra
+    without Jinja.
+    """
+    require("llamacpp", "jinja2")
+    from logitsieve.llamacpp.template import FAILURES, render
+
+    template = model.gguf.chat_template
+    if template is None:
+        raise InvalidRequest("chat", "a file without a chat template", TEMPLATED)
+    special = {name: text for name, key in SPECIAL.items() if (text := model.gguf.special(key))}
+
+    def rendered(messages: Messages) -> str:
+        try:
+            return render(
+                template,
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **special,
+            )
+        except FAILURES as error:
+            reason = str(error) or type(error).__name__
+            raise InvalidRequest("chat", f"{reason:.160}", TEMPLATED) from error
+
+    return ChatPrompt(rendered, messages)
