@@ -34,6 +34,14 @@ CHAT = """\
 answer:"""
 
 
+def byte_level_tokens() -> tuple[list[str], list[int]]:
+    """Special tokens, and each byte as byte-level pairs spell it."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [chr(256 + number) for number in range(256 - len(shown))]
+    words = ["<unk>", "<s>", "</s>", *map(chr, shown), *rest, "ab"]
+    return words, [UNKNOWN_TYPE, CONTROL, CONTROL] + [NORMAL] * (len(words) - 3)
+
+
 def tokens() -> tuple[list[str], list[int]]:
     """Tokens by id and their types: special ones, bytes, characters, beginnings of words."""
     begun = {f"▁{word[:end]}" for word in WORDS for end in range(1, len(word) + 1)}
@@ -55,19 +63,29 @@ def write_model(
     bias: bool = False,
     seed: int = 0,
     vocabulary: bool = True,
+    pre: str = "",
+    octets: bool = True,
+    extra: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
     chat_template: str = "",
     leave_out: tuple[str, ...] = (),
     **metadata: float,
 ) -> Path:
     """Write the model `path`; `metadata` are float values of the architecture, such as a softcap.
 
+    `pre`: byte-level pairs by this pre-tokenizer, not words; `octets`: the words have tokens for
+    bytes; `extra`: more tokens; `without`: tokens that are spelled as none.
     `head` is the type of its output matrix, of its embeddings where `tied`, `body` of its layers'
     matrices.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
 
-    words, kinds = tokens()
+    words, kinds = byte_level_tokens() if pre else tokens()
+    if not octets:
+        words = [word.replace("<0x", "<none") for word in words]
+    words = [f"<none {word}>" if word in without else word for word in words]
+    words, kinds = [*words, *extra], kinds + [NORMAL] * len(extra)
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
     writer.add_context_length(POSITIONS)
@@ -82,7 +100,10 @@ def write_model(
     for key, value in metadata.items():
         writer.add_float32(f"{architecture}.{key}", value)
     if vocabulary:
-        writer.add_tokenizer_model("llama")
+        writer.add_tokenizer_model("gpt2" if pre else "llama")
+        if pre:
+            writer.add_tokenizer_pre(pre)
+            writer.add_token_merges(["a b"])
         writer.add_token_list(words)
         writer.add_token_scores([float(len(word)) for word in words])
         writer.add_token_types(kinds)

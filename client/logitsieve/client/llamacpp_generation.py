@@ -171,7 +171,7 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 def _tokens(context: LlamaContext, prompt: Prompt) -> list[int]:
     try:
         if isinstance(prompt, str):
-            return context.tokenize(prompt)
+            return context.tokenize(prompt, most=context.longest_text)
     except InvalidRequest as error:
         raise InvalidRequest("prompts", error.got, error.allowed) from error
     if not prompt:

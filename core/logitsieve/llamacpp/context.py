@@ -21,6 +21,7 @@ from logitsieve.api.results import Float32
 from logitsieve.llamacpp.library import LlamaLibrary, TensorLayout, messages
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
+from logitsieve.llamacpp.tokenizer import MOST_TEXT
 
 POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
 CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
@@ -97,6 +98,12 @@ class LlamaContext(LlamaModel):
 
     def length(self, sequence: int) -> int:
         return self._lengths[sequence]
+
+    @property
+    def longest_text(self) -> int:
+        """Bytes of a prompt: no longer one fits a sequence."""
+        most = self.positions // self.sequences if self.separate else self.positions
+        return min(most * self.longest_token, MOST_TEXT)
 
     @property
     def free(self) -> int:

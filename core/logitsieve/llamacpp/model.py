@@ -1,6 +1,5 @@
 """A model that llama.cpp has loaded from a GGUF file, and its tokenizer."""
 
-import ctypes
 import re
 import weakref
 from functools import cached_property
@@ -11,9 +10,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp.chat import ChatPrompt, any_of
 from logitsieve.llamacpp.library import LlamaLibrary, library, messages
 from logitsieve.llamacpp.model_file import GgufModel
+from logitsieve.llamacpp.tokenizer import MOST_TEXT, Tokenizer
 
-NO_TOKENIZER = 0  # llama_vocab_type
-LONGEST_PIECE = 256
 SPECIAL = 1 | 8  # llama_token_attr: unknown, control
 
 WITHOUT_RESULT_NORM = (
@@ -29,6 +27,7 @@ class LlamaModel:
         self._closers: list[weakref.finalize[Any, Any]] = []
         self._model = self._load()
         self._vocabulary = self._api.llama_model_get_vocab(self._model)
+        self._tokenizer = Tokenizer(self._vocabulary, self.gguf)
         words = self._api.llama_vocab_n_tokens(self._vocabulary)
         if words not in (0, self.gguf.vocab_size):
             got = f"{words} tokens for {self.gguf.vocab_size} rows of {self.gguf.matrix.name}"
@@ -65,25 +64,23 @@ class LlamaModel:
             return []
         return [int(self._api.llama_vocab_bos(self._vocabulary))]
 
-    def tokenize(self, text: str, *, begin: bool = True, special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str, *, begin: bool = True, special: bool = True, most: int = MOST_TEXT
+    ) -> list[int]:
         """Return the ids of a text, after the model's first token if `begin`; or InvalidRequest.
 
-        `special` reads names such as `</s>` as tokens. A ChatPrompt tells both of its parts itself.
+        `special` reads names such as `</s>` as tokens; `most`: bytes of the text. A ChatPrompt
+        tells both of its parts itself.
         """
-        if self._api.llama_vocab_type(self._vocabulary) == NO_TOKENIZER:
-            raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
+        self._tokenizer.check(text, most)
         if isinstance(text, ChatPrompt):
             return self._chat_ids(text)
-        try:
-            raw = text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest("text", f"{text!r:.40}", "text that UTF-8 can hold") from error
-        buffer = (ctypes.c_int32 * (len(raw) + 8))()
-        arguments = raw, len(raw), ctypes.byref(buffer), len(buffer), begin, special
-        count = self._api.llama_tokenize(self._vocabulary, *arguments)
-        if count <= 0:
-            raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
-        return list(buffer[:count])
+        return self._tokenizer.tokens(self._api, text, begin, special)
+
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the longest token, or somewhat more."""
+        return self._tokenizer.longest
 
     def _chat_ids(self, prompt: ChatPrompt) -> list[int]:
         ids = []
@@ -108,11 +105,7 @@ class LlamaModel:
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return a token's bytes, maybe a part of a character; `special` spells `</s>` and such."""
-        buffer = ctypes.create_string_buffer(LONGEST_PIECE)
-        size = self._api.llama_token_to_piece(
-            self._vocabulary, token, buffer, len(buffer), 0, special
-        )
-        return buffer.raw[: max(size, 0)]
+        return self._tokenizer.piece(self._api, token, special)
 
     def ends(self, token: int) -> bool:
         return bool(self._api.llama_vocab_is_eog(self._vocabulary, token))

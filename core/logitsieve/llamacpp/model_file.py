@@ -93,6 +93,11 @@ class GgufModel:
         template = self._header.metadata.get("tokenizer.chat_template")
         return template if isinstance(template, str) else None
 
+    @property
+    def pre_tokenizer(self) -> str:
+        """The name of the pattern that splits texts; "" of a vocabulary without one."""
+        return str(self._header.metadata.get("tokenizer.ggml.pre", ""))
+
     def special(self, name: str) -> str:
         """Return the spelling of the special token "bos" or "eos"; "" without one."""
         token = self._header.metadata.get(f"tokenizer.ggml.{name}_token_id")

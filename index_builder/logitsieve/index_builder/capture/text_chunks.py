@@ -9,6 +9,7 @@ from logitsieve.api.errors import InvalidRequest
 
 CHARACTERS = 1 << 16  # of a chunk, before the rest of its last line
 TEXT = "UTF-8 text, or that gzipped"
+LONGEST_CHUNK = 1 << 17  # characters tokenized at once
 GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
@@ -45,7 +46,8 @@ def token_windows(
     """Yield `begin` and tokens of `path`, at most `window` in all; InvalidRequest names `text`."""
     length, ids, empty = window - len(begin), list[int](), True
     for chunk in text_chunks(path):
-        ids += tokenize(chunk)
+        for start in range(0, len(chunk), LONGEST_CHUNK):  # of a line that is longer
+            ids += tokenize(chunk[start : start + LONGEST_CHUNK])
         empty = empty and not ids
         for start in range(0, len(ids) - length + 1, length):
             yield begin + ids[start : start + length]

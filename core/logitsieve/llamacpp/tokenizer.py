@@ -1,0 +1,133 @@
+"""llama.cpp's tokenizer, called so that no text ends the process.
+
+Most pre-tokenizers of BPE vocabularies match by std::regex, which recurses for each character of a
+match: 353 bytes of stack with every regex of the wheel. A match may be the whole text, so a long
+text gets a thread with a stack for all of its characters.
+"""
+
+import ctypes
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any, TypeVar
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.model_file import GgufModel
+
+T = TypeVar("T")
+
+NO_TOKENIZER, SENTENCEPIECE = 0, 1  # llama_vocab_type
+MOST_TEXT = 1 << 20  # bytes of a text
+USUAL_PIECE = 256  # bytes of a buffer, which grows
+DIRECT = 1024  # characters, for the stack of any thread
+STACK_OF_CHARACTER, STACK_BESIDES = 512, 1 << 20  # bytes
+PAGE = 128  # characters, so that stacks are whole pages of 64 KiB
+SPACE = "\u2581"  # SentencePiece's
+# Texts that a pre-tokenizer must not get: it asserts that no word of several characters has a
+# space; its pattern takes the square of a number's length, a second for 4,000 digits.
+UNSAFE = {
+    "whitespace": (re.compile(r"\s | \s"), "single spaces"),
+    "superbpe": (re.compile(r"\d{1001}"), "numbers of at most 1000 digits"),
+}
+
+_STACKS = threading.Lock()  # the size of new stacks is the process's
+
+
+class Tokenizer:
+    """A vocabulary of llama.cpp; `api` is its open library."""
+
+    def __init__(self, vocabulary: Any, gguf: GgufModel) -> None:
+        self._vocabulary, self._gguf = vocabulary, gguf
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token, or more: as the file spells it."""
+        return max((len(word.encode()) for word in self._gguf.vocabulary or ()), default=0)
+
+    @cached_property
+    def _unspelled(self) -> set[int]:
+        """Bytes without a token, which a SentencePiece vocabulary needs for unknown characters."""
+        return {byte for byte in range(256) if f"<0x{byte:02X}>" not in self._words}
+
+    @cached_property
+    def _words(self) -> set[str]:
+        return set(self._gguf.vocabulary or ())
+
+    def check(self, text: str, most: int) -> None:
+        """Refuse a text of more than `most` bytes, or that UTF-8 cannot hold."""
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRequest("text", f"{text!r:.40}", "text that UTF-8 can hold") from error
+        if size > most:
+            raise InvalidRequest("text", f"a text of {size} bytes", f"at most {most} bytes")
+
+    def tokens(self, api: Any, text: str, begin: bool, special: bool) -> list[int]:
+        """Return the ids of a text that was checked."""
+        kind = api.llama_vocab_type(self._vocabulary)
+        if kind == NO_TOKENIZER:
+            raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
+        if kind == SENTENCEPIECE and self._unspelled:
+            self._refuse_unspelled(text)
+        if unsafe := UNSAFE.get(self._gguf.pre_tokenizer):
+            pattern, allowed = unsafe
+            if found := pattern.search(text):
+                raise InvalidRequest("text", f"{found[0]!r:.40}", allowed)
+        ids = with_stack(len(text), lambda: self._read(api, text.encode(), begin, special))
+        if not ids:
+            raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
+        return ids
+
+    def piece(self, api: Any, token: int, special: bool) -> bytes:
+        size = USUAL_PIECE
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            made = api.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, special)
+            if made >= 0:
+                return buffer.raw[:made]
+            size = -made
+
+    def _read(self, api: Any, raw: bytes, begin: bool, special: bool) -> list[int]:
+        size = len(raw) + 8
+        while True:  # some normalizers lengthen a text
+            buffer = (ctypes.c_int32 * size)()
+            arguments = raw, len(raw), ctypes.byref(buffer), size, begin, special
+            count = api.llama_tokenize(self._vocabulary, *arguments)
+            if count >= 0:
+                return list(buffer[:count])
+            size = -count
+
+    def _refuse_unspelled(self, text: str) -> None:
+        """Refuse a text for which llama.cpp would throw std::out_of_range through its C API."""
+        for character in sorted({SPACE, *text.replace(" ", SPACE)} - self._words):
+            if not self._unspelled.isdisjoint(character.encode()):
+                allowed = "characters of the model's vocabulary, which lacks tokens of bytes"
+                raise InvalidRequest("text", f"{character!r}", allowed)
+
+
+def with_stack(characters: int, work: Callable[[], T]) -> T:
+    """Return `work()`, of a thread with a stack for a regex over as many characters if need be."""
+    if characters <= DIRECT:
+        return work()
+    made = Future[T]()
+
+    def run() -> None:
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+
+    thread = threading.Thread(target=run, name="logitsieve-tokenizer", daemon=True)
+    size = STACK_BESIDES + -(-characters // PAGE) * PAGE * STACK_OF_CHARACTER
+    with _STACKS:
+        before = threading.stack_size(size)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            got, allowed = f"a text of {characters} characters", "a shorter one: no stack is left"
+            raise InvalidRequest("text", got, allowed) from error
+        finally:
+            threading.stack_size(before)
+    return made.result()
