@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
@@ -10,6 +11,7 @@ from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.completions.engine import SLICE, Engine, Piece, Task, steady_sequences
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
+from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -61,6 +63,37 @@ def test_a_long_prompt_stalls_nobody(make_gguf: Make) -> None:
     assert [short[-1].finish, long[-1].finish] == ["length", "length"]
     assert len(short) == 3
     assert turns == 6  # a slice in each, the second one of the short prompt
+
+
+@pytest.mark.parametrize("sequences", [3, 5, 8])
+def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequences: int) -> None:
+    """Twelve texts of unequal lengths: sequences end and begin again in any order, with gaps."""
+    path, rng = make_gguf(body="Q4_1", head="Q4_1"), np.random.default_rng(sequences)
+    asked: list[dict[str, Any]] = [
+        {
+            "prompt": rng.integers(259, 500, rng.integers(1, 2 * SLICE)).tolist(),
+            "max_tokens": int(rng.integers(1, 16)),
+            "options": options(temperature=place % 2, seeds=place),
+            "logprobs": (1, None, 3)[place % 3],
+            "echo": place % 5 == 0,
+        }
+        for place in range(12)
+    ]
+    context = LlamaContext(path, sequences=sequences, positions=256 * sequences, separate=True)
+    index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
+    with context, attach(context, LocalDecoder(index), head="certified") as attached:
+        engine = Engine(attached, waiting=len(asked), widths=steady_sequences(context))
+        heard = []
+        for at_once in (1, len(asked)):
+            told: list[list[Any]] = [[] for _ in asked]
+            tasks = [task(news, **one) for news, one in zip(told, asked, strict=True)]
+            for start in range(0, len(tasks), at_once):
+                engine.submit(tasks[start : start + at_once])
+                while engine.running or engine.waiting:
+                    engine.turn()
+            heard.append(told)
+    assert heard[0] == heard[1]
+    assert all(news[-1].finish == "length" for news in heard[0])
 
 
 def test_drafts_change_nothing_of_what_is_told(make_gguf: Make) -> None:

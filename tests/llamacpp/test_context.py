@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,34 @@ def test_sequences_in_one_step_are_as_one_by_one(make_gguf: Make) -> None:
             np.testing.assert_allclose(row, alone[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("headless", [True, False])
+@pytest.mark.parametrize("separate", [True, False])
+def test_rows_of_a_step_are_in_the_order_asked(
+    make_gguf: Make, separate: bool, headless: bool
+) -> None:
+    """llama.cpp computes sequences in another order, and those with a gap between them apart."""
+    made = make_gguf(body="Q4_1", head="Q4_1")
+    with LlamaContext(made, sequences=5, positions=5 * 256, separate=separate) as context:
+        context.headless = headless
+        rng = np.random.default_rng(4)
+
+        def rows(numbers: list[int]) -> np.ndarray:
+            for number in numbers:  # in a cache that others left
+                context.forget(number)
+                context.read([5 + number, *[300 + number] * number], number)
+            return context.step({number: 310 + number for number in numbers})
+
+        alone = np.concatenate([rows([number]) for number in range(5)])
+        orders = [list(order) for order in permutations(range(4))]
+        orders += [rng.permutation(5)[: 1 + case % 5].tolist() for case in range(40)]
+        for order in orders:
+            if separate:
+                np.testing.assert_array_equal(rows(order), alone[order], str(order))
+            else:
+                np.testing.assert_allclose(rows(order), alone[order], atol=1e-4)
+        assert [context.length(number) for number in range(5)] == [2, 3, 4, 5, 6]
+
+
 def test_a_long_prompt_is_read_in_parts_with_and_without_a_head(make_gguf: Make) -> None:
     with LlamaContext(make_gguf(), sequences=2, positions=3 * POSITIONS) as context:
         tokens = (context.tokenize(TEXT) * 60)[: POSITIONS + 90]
@@ -136,6 +165,8 @@ def test_prompts_of_ids_alone_and_as_many_as_fit(make_gguf: Make) -> None:
         with pytest.raises(InvalidRequest, match="at most 0, the space in the cache"):
             context.step({0: 5})
         context.forget()
+        with pytest.raises(InvalidRequest, match="got 0 tokens, allowed: 1 to 256"):
+            context.step({})
         assert context.free == 256
 
 

@@ -41,9 +41,9 @@ def test_it_copies_the_rows_of_one_name(mode: int, goes_on: bool, values: np.nda
         assert ask(hook, wanted, True)
         assert ask(hook, wanted, False) == goes_on
     np.testing.assert_array_equal(hook.rows(), np.concatenate([values, values]))
-    assert hook.fault == 0
+    assert (hook.fault, hook.graphs) == (0, 2)
     hook.begin(mode)
-    assert len(hook.rows()) == 0
+    assert (len(hook.rows()), hook.graphs) == (0, 0)
 
 
 def test_it_is_off_at_first_and_rows_that_do_not_fit_are_a_fault(values: np.ndarray) -> None:

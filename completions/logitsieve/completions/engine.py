@@ -110,7 +110,7 @@ class Engine:
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
         self._drafter = drafter
         self._head: OutputHead = attached.head
-        self._free = deque(range(self.context.sequences))
+        self._free = set(range(self.context.sequences))
         self._news = Condition()
         self._closing = self._draining = False
         self._thread = Thread(target=self._work, name="logitsieve-engine", daemon=True)
@@ -213,7 +213,8 @@ class Engine:
         with self._news:
             while self._free and self.waiting:
                 task = self.waiting.popleft()
-                task.number = self._free.popleft()
+                task.number = min(self._free)  # llama.cpp computes neighbours together
+                self._free.remove(task.number)
                 self.context.forget(task.number)
                 self.running.append(task)
 
@@ -221,7 +222,7 @@ class Engine:
         with self._news:
             if task in self.running:
                 self.running.remove(task)
-                self._free.append(task.number)
+                self._free.add(task.number)
             elif task in self.waiting:
                 self.waiting.remove(task)
 
@@ -255,7 +256,7 @@ class Engine:
         for task in tasks:
             if task.rows is None and task.ahead is not None:
                 self._look_ahead(task, task.ahead)
-        due = [task for task in tasks if task.rows is None]
+        due = sorted((task for task in tasks if task.rows is None), key=lambda task: task.number)
         width = self._widths[self.context.headless]
         for start in range(0, len(due), width):
             group = due[start : start + width]
@@ -342,13 +343,14 @@ def _steady(context: LlamaContext) -> int:
     tokens = rng.integers(0, context.gguf.vocab_size, (context.sequences, PROBED + 1)).tolist()
 
     def rows(numbers: Sequence[int]) -> Float32:
-        context.forget()
         for number in numbers:
+            context.forget(number)
             context.read(tokens[number][:PROBED], number)
         return context.step({number: tokens[number][PROBED] for number in numbers})
 
     alone = np.concatenate([rows([number]) for number in range(context.sequences)])
     for count in range(2, context.sequences + 1):
-        if not np.array_equal(rows(range(count)), alone[:count]):
-            return count - 1
+        for numbers in (list(range(count)), rng.permutation(context.sequences)[:count].tolist()):
+            if not np.array_equal(rows(numbers), alone[numbers]):
+                return count - 1
     return context.sequences

@@ -1,7 +1,8 @@
 """A llama.cpp model with its key-value cache and an output layer that a decoder can replace.
 
-A decode computes logits, or stops before the output layer with the rows of hidden. A batch has one
-sequence, or one token of each of several, so outputs keep the inputs' order.
+A decode computes logits, or stops before the output layer with the rows of hidden, in the order in
+which llama.cpp computes them: a batch has one sequence, or one token of each of several, and these
+ascending and in one graph.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _FIRST = int.from_bytes(NAME[:8], "little")
 _SECOND = int.from_bytes(NAME[8:], "little")
 
 # Words of the callback's state.
-MODE, COLUMNS, DATA, NAME_AT, BUFFER, ROWS, FULL, DIM, FAULT = range(9)
-STATE_WORDS = 9
+MODE, COLUMNS, DATA, NAME_AT, BUFFER, ROWS, FULL, DIM, FAULT, GRAPHS = range(10)
+STATE_WORDS = 10
 OFF, COPY, STOP = 0, 1, 2  # MODE: do nothing; copy the rows; copy them and end the graph
 TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
 
@@ -156,10 +157,16 @@ class LlamaContext(LlamaModel):
         """Append a token to each of some sequences; return the outputs [B, .] in that order."""
         for sequence, token in tokens.items():
             self._check([token], sequence)
-        if len(tokens) > self.free:
-            allowed = f"at most {self.free}, the space in the cache"
+        if not 0 < len(tokens) <= self.free:
+            allowed = f"1 to {self.free}, the space in the cache"
             raise InvalidRequest("tokens", f"{len(tokens)} tokens", allowed)
-        return self._decode(list(tokens.items()), [True] * len(tokens))
+        order = sorted(tokens)
+        runs = _neighbours(order) if self.separate else [order]
+        rows = [
+            self._decode([(one, tokens[one]) for one in run], [True] * len(run)) for run in runs
+        ]
+        place = {sequence: row for row, sequence in enumerate(order)}
+        return np.concatenate(rows)[[place[sequence] for sequence in tokens]]
 
     def look_ahead(self, tokens: Sequence[int], sequence: int = 0) -> Float32:
         """Append a token and read drafts after it; return the outputs [1 or more, .] of the first.
@@ -217,7 +224,8 @@ class LlamaContext(LlamaModel):
 
     def _decode(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> Float32:
         api = self._api  # raises if closed, before anything is written
-        for sequence in {sequence for sequence, _ in tokens}:
+        sequences = {sequence for sequence, _ in tokens}
+        for sequence in sequences:
             self._drop_drafts(sequence)
         self._fill(tokens, marks)
         self._hook.begin(STOP if self.headless else OFF)
@@ -228,6 +236,8 @@ class LlamaContext(LlamaModel):
             return self._logits([place for place, marked in enumerate(marks) if marked])
         hidden = self._hook.rows()
         self._refuse_fault(len(hidden), sum(marks))
+        if len(sequences) > 1 and self._hook.graphs > 1:
+            raise LogitsieveError("llama.cpp: a step of several sequences was not computed at once")
         return hidden if self.gguf.scale == 1 else hidden * np.float32(self.gguf.scale)
 
     def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> None:
@@ -321,6 +331,17 @@ class LlamaContext(LlamaModel):
         self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
 
 
+def _neighbours(ascending: Sequence[int]) -> list[list[int]]:
+    """Cut sequences into runs without gaps, as llama.cpp computes separate caches."""
+    runs: list[list[int]] = []
+    for sequence in ascending:
+        if runs and runs[-1][-1] == sequence - 1:
+            runs[-1].append(sequence)
+        else:
+            runs.append([sequence])
+    return runs
+
+
 def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
     """Free a context and, only then, the reference to `hook`, which it calls."""
     with messages(api):
@@ -365,6 +386,7 @@ def callback() -> Any:
             target = state[BUFFER] + state[ROWS] * row_bytes
             memmove(target, words[state[DATA]], rows * row_bytes)
             state[ROWS] += rows
+        state[GRAPHS] += 1
         return state[MODE] == COPY
 
     return take_hidden
@@ -383,11 +405,15 @@ class HiddenHook:
         return int(self._state.ctypes.data)
 
     def begin(self, mode: int) -> None:
-        self._state[[MODE, ROWS, FAULT]] = mode, 0, 0
+        self._state[[MODE, ROWS, FAULT, GRAPHS]] = mode, 0, 0, 0
 
     @property
     def fault(self) -> int:
         return int(self._state[FAULT])
+
+    @property
+    def graphs(self) -> int:
+        return int(self._state[GRAPHS])
 
     def rows(self) -> Float32:
         return self._copied[: self._state[ROWS]].copy()
