@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.llamacpp import generate
+from logitsieve.client.llamacpp import LlamaAttachment, generate
+from logitsieve.client.llamacpp_heads import DecoderOutput
 from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.llamacpp import LlamaContext
+from tests.client.dense import DenseDecoder
 from tests.llamacpp.small_model import END, Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -120,3 +122,24 @@ def test_penalties_count_the_last_tokens() -> None:
     assert sorted(edits.repeated) == [5, 6]
     assert edits.repetition_penalty == 1.5
     assert GenerationOptions(penalized=0, presence_penalty=1.0).edits([9], [5]).bias == {}
+
+
+def test_tokens_that_the_file_suppresses_are_never_chosen(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf()) as plain:
+        chosen = generate(plain, "the time", max_tokens=9, ignore_end=True)
+        for _ in chosen:
+            pass
+    listed = sorted({*chosen.ids[0]})
+    path = make_gguf(keys=(("tokenizer.ggml.suppress_tokens", [*listed, 1 << 20]),))
+    with LlamaContext(path) as context:
+        weight = context.gguf.matrix.rows(slice(None))
+        head = LlamaAttachment(context, DecoderOutput(DenseDecoder(weight), {}, len(weight), None))
+        others = head.generate("the time", max_tokens=9, ignore_end=True)
+        for _ in others:
+            pass
+        head.detach()
+        own = generate(context, "the time", max_tokens=9, ignore_end=True)
+        for _ in own:
+            pass
+    assert own.ids == others.ids
+    assert not {*own.ids[0]} & {*listed}

@@ -69,12 +69,14 @@ def write_model(
     without: tuple[str, ...] = (),
     chat_template: str = "",
     leave_out: tuple[str, ...] = (),
+    keys: tuple[tuple[str, Any], ...] = (),
     **metadata: float,
 ) -> Path:
     """Write the model `path`; `metadata` are float values of the architecture, such as a softcap.
 
     `pre`: byte-level pairs by this pre-tokenizer, not words; `octets`: the words have tokens for
-    bytes; `extra`: more tokens; `without`: tokens that are spelled as none.
+    bytes; `extra`: more tokens; `without`: tokens that are spelled as none. `keys` are metadata by
+    whole names, of integers, booleans, or lists of either.
     `head` is the type of its output matrix, of its embeddings where `tied`, `body` of its layers'
     matrices.
     """
@@ -99,6 +101,9 @@ def write_model(
     writer.add_vocab_size(len(words))
     for key, value in metadata.items():
         writer.add_float32(f"{architecture}.{key}", value)
+    for key, value in keys:
+        whole = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        (writer.add_array if isinstance(value, list) else whole)(key, value)
     if vocabulary:
         writer.add_tokenizer_model("gpt2" if pre else "llama")
         if pre:
@@ -145,11 +150,33 @@ def weights(
         }
         made |= {f"blk.{layer}.{name}.weight": drawn(*shape) for name, shape in shapes.items()}
         norms = ["attn_norm", "ffn_norm"]
-        if architecture == "gemma2":
+        if architecture in ("gemma2", "gemma4"):
             norms += ["post_attention_norm", "post_ffw_norm"]
         made |= {f"blk.{layer}.{name}.weight": np.ones(dim) for name in norms}
+        if architecture == "gemma4":
+            heads = ("attn_q_norm", "attn_k_norm")
+            made |= {f"blk.{layer}.{name}.weight": np.ones(dim // HEADS) for name in heads}
     if not tied:
         made["output.weight"] = 4 * drawn(vocab, dim)
     if bias:
         made["output.bias"] = drawn(vocab)
     return {name: np.asarray(values, np.float32) for name, values in made.items()}
+
+
+def gemma4(dim: int = 64, **keys: Any) -> dict[str, Any]:
+    """Options of `write_model` for a Gemma 4, with `keys` of the tokenizer more."""
+    wanted = {
+        **dict.fromkeys(
+            ("key_length", "value_length", "key_length_swa", "value_length_swa"), dim // HEADS
+        ),
+        "sliding_window": 64,
+        "shared_kv_layers": 0,
+        "sliding_window_pattern": [True] * LAYERS,
+    }
+    of_model = {f"gemma4.attention.{name}": value for name, value in wanted.items()}
+    of_model |= {
+        "gemma4.rope.dimension_count_swa": dim // HEADS,
+        "gemma4.embedding_length_per_layer_input": 0,
+        **{f"tokenizer.ggml.{name}": value for name, value in keys.items()},
+    }
+    return {"architecture": "gemma4", "tied": True, "keys": tuple(of_model.items())}

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.llamacpp.context import COPY, OFF, OTHER, STOP, TOO_MANY, HiddenHook
+from logitsieve.llamacpp.hook import COPY, OFF, OTHER, STOP, TOO_MANY, HiddenHook
 from logitsieve.llamacpp.library import TensorLayout
 
 LAYOUT = TensorLayout(columns=2, data=31, name=32)

@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,12 @@ class Continuation:
         ended = bool(self.made) and self.context.ends(self.made[-1])
         return self.stopped or (ended and not self.options.ignore_end)
 
+    def edits(self) -> RowEdits:
+        """Return the edits for the next token; the model's suppressed ones are banned."""
+        made = self.options.edits(self.prompt, self.made)
+        suppressed = self.context.gguf.suppressed
+        return replace(made, banned=(*made.banned, *suppressed)) if suppressed else made
+
     def take(self, token: int) -> str:
         """Append a token; return the text that is certain."""
         self.made.append(token)
@@ -147,7 +153,7 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
 
 
 def _chosen(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
-    edits = [one.options.edits(one.prompt, one.made) for one in each]
+    edits = [one.edits() for one in each]
     drawing = each[0].drawing
     if drawing is not None:
         seeds = np.concatenate([one.drawing.seeds for one in each if one.drawing is not None])

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, types  # type: ignore[attr-defined]
 
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
-from logitsieve.llamacpp.library import LlamaLibrary, TensorLayout, messages
+from logitsieve.llamacpp.hook import COPY, OFF, OTHER, REPLACE, STOP, HiddenHook
+from logitsieve.llamacpp.library import LlamaLibrary, messages
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
+from logitsieve.llamacpp.probe import OtherLogits, compare_logits
 from logitsieve.llamacpp.tokenizer import MOST_TEXT
 
 POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
@@ -30,18 +30,6 @@ MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
 # Tokens of one call of `look_ahead`: four rows together have other bits with some types of blocks,
 # but only some of the rows, so that a comparison of a few might not notice.
 MOST_AHEAD = 3
-PROBED = 512  # ids with logits that are compared with llama.cpp's
-NEARLY = 0.05  # of the logits' spread: bound on the error of products with a quantised h
-
-NAME = b"result_norm\0"
-_FIRST = int.from_bytes(NAME[:8], "little")
-_SECOND = int.from_bytes(NAME[8:], "little")
-
-# Words of the callback's state.
-MODE, COLUMNS, DATA, NAME_AT, BUFFER, ROWS, FULL, DIM, FAULT, GRAPHS = range(10)
-STATE_WORDS = 10
-OFF, COPY, STOP = 0, 1, 2  # MODE: do nothing; copy the rows; copy them and end the graph
-TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
 
 
 class LlamaContext(LlamaModel):
@@ -259,7 +247,8 @@ class LlamaContext(LlamaModel):
         shape = ctypes.c_float * self.gguf.vocab_size
         rows = np.empty((len(places), self.gguf.vocab_size), np.float32)
         for row, place in zip(rows, places, strict=True):
-            address = self._api.llama_get_logits_ith(self._context, place)
+            if not (address := self._api.llama_get_logits_ith(self._context, place)):
+                raise self._refused(f"{self.gguf.architecture} without logits", WITHOUT_RESULT_NORM)
             row[:] = np.ctypeslib.as_array(shape.from_address(address))
         return rows
 
@@ -310,25 +299,27 @@ class LlamaContext(LlamaModel):
             raise self._refused(got, WITHOUT_RESULT_NORM)
 
     def _probe(self) -> None:
-        """Decode one token: InvalidRequest unless its logits are W h + b. Empties the cache."""
-        begin = self._api.llama_vocab_bos(self._vocabulary)
-        self._fill([(0, max(begin, 0))], [True])
-        self._hook.begin(COPY)
+        """InvalidRequest for other logits than W h + b, or tokens that see later ones."""
+        begin = max(self._api.llama_vocab_bos(self._vocabulary), 0)
+        try:
+            compare_logits(self.gguf, self._replaced, begin)
+        except OtherLogits as error:
+            got = f"{self.gguf.architecture}: {error}"
+            raise self._refused(
+                got, "a causal model whose logits are its output layer's"
+            ) from error
+        finally:
+            self.forget()
+
+    def _replaced(self, tokens: Sequence[int], given: Float32 | None) -> tuple[Float32, Float32]:
+        """Return rows of hidden and the logits of all tokens, or of the rows `given` for them."""
+        self.forget()
+        self._fill([(0, token) for token in tokens], [True] * len(tokens))
+        self._hook.begin(COPY if given is None else REPLACE, given)
         self._run(self._api)
-        hidden = self._hook.rows().astype(np.float64)
-        self._refuse_fault(len(hidden), 1)
-        logits = self._logits([0])[0]
-        ids = np.linspace(0, len(logits) - 1, min(PROBED, len(logits))).astype(np.int64)
-        expected = self.gguf.scale * self.gguf.matrix.rows(ids).astype(np.float64) @ hidden[0]
-        if self.gguf.bias is not None:
-            expected += self.gguf.bias[ids]
-        if self.gguf.softcap is not None:
-            expected = self.gguf.softcap * np.tanh(expected / self.gguf.softcap)
-        gap = np.sqrt(np.mean((logits[ids] - expected) ** 2))
-        if not gap <= NEARLY * np.sqrt(np.mean(expected**2)):
-            got = f"logits {gap:.3g} away from W h + b on average ({self.gguf.architecture})"
-            raise self._refused(got, "an architecture whose logits are its output layer's")
-        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
+        hidden = self._hook.rows()
+        self._refuse_fault(len(hidden), len(tokens))
+        return hidden, self._logits(range(len(tokens)))
 
 
 def _neighbours(ascending: Sequence[int]) -> list[list[int]]:
@@ -346,74 +337,3 @@ def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
     """Free a context and, only then, the reference to `hook`, which it calls."""
     with messages(api):
         api.llama_free(context)
-
-
-@cache
-def callback() -> Any:
-    """Compile the callback that copies NAME out of the graph, and ends the graph there.
-
-    ggml's scheduler calls it for every node, to ask if the value is needed, and once it is
-    computed; false then ends the graph. It is never freed; its last argument addresses the state.
-    """
-    memmove = ctypes.CDLL(None).memmove
-    memmove.restype, memmove.argtypes = None, (ctypes.c_size_t,) * 3
-
-    @cfunc(types.boolean(types.voidptr, types.boolean, types.voidptr))
-    def take_hidden(tensor: Any, asking: Any, argument: Any) -> Any:
-        state = carray(argument, (STATE_WORDS,), np.int64)
-        if state[MODE] == OFF:
-            return False
-        words = carray(tensor, (64,), np.int64)
-        name = state[NAME_AT]
-        if words[name] != _FIRST or (words[name + 1] & 0xFFFFFFFF) != _SECOND:
-            return False
-        if asking:
-            return True
-        columns = state[COLUMNS]
-        rows, row_bytes = words[columns + 1], 4 * state[DIM]
-        wrong = words[columns] != state[DIM] or (words[0] & 0xFFFFFFFF) != 0
-        if (
-            wrong
-            or words[columns + 2] != 1
-            or words[columns + 3] != 1
-            or words[columns + 4] != 4
-            or (rows > 1 and words[columns + 5] != row_bytes)
-        ):
-            state[FAULT] = OTHER
-        elif state[ROWS] + rows > state[FULL]:
-            state[FAULT] = TOO_MANY
-        else:
-            target = state[BUFFER] + state[ROWS] * row_bytes
-            memmove(target, words[state[DATA]], rows * row_bytes)
-            state[ROWS] += rows
-        state[GRAPHS] += 1
-        return state[MODE] == COPY
-
-    return take_hidden
-
-
-class HiddenHook:
-    def __init__(self, layout: TensorLayout, rows: int, dim: int) -> None:
-        self.address = int(callback().address)
-        self._copied = np.zeros((rows, dim), np.float32)
-        self._state = np.zeros(STATE_WORDS, np.int64)
-        self._state[[COLUMNS, DATA, NAME_AT]] = layout.columns, layout.data, layout.name
-        self._state[[BUFFER, FULL, DIM]] = self._copied.ctypes.data, rows, dim
-
-    @property
-    def argument(self) -> int:
-        return int(self._state.ctypes.data)
-
-    def begin(self, mode: int) -> None:
-        self._state[[MODE, ROWS, FAULT, GRAPHS]] = mode, 0, 0, 0
-
-    @property
-    def fault(self) -> int:
-        return int(self._state[FAULT])
-
-    @property
-    def graphs(self) -> int:
-        return int(self._state[GRAPHS])
-
-    def rows(self) -> Float32:
-        return self._copied[: self._state[ROWS]].copy()

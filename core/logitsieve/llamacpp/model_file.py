@@ -7,6 +7,7 @@ logits and is applied to answers.
 
 import hashlib
 import math
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +25,20 @@ FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint1
 DEQUANTIZED_AT_ONCE = 1 << 24  # numbers
 
 # The power of `logit_scale` that an architecture's graph multiplies by.
+INVERSE = ("granite", "granitemoe", "granitehybrid", "granite_swa", "graniteswitch", "minicpm")
 SCALE_POWERS = {
-    **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok"), 1),
-    **dict.fromkeys(("granite", "granitemoe", "granitehybrid", "minicpm"), -1),
+    **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok", "talkie"), 1),
+    **dict.fromkeys(INVERSE, -1),
 }
-DEFAULT_SOFTCAPS = {"gemma2": 30.0, "gemma3n": 30.0}
+# What logits are multiplied by without that key, by hidden size.
+DEFAULT_SCALES: dict[str, Callable[[int], float]] = {
+    "minicpm": lambda dim: dim / 256,
+    "minicpm3": lambda dim: 256 / dim,
+    "grok": lambda _: 3**-0.5,
+}
+DEFAULT_SOFTCAPS = dict.fromkeys(("gemma2", "gemma3n", "gemma4"), 30.0)
+SUPPRESSED = "tokenizer.ggml.suppress_tokens"
+TENSOR_SCALE = "output.scale"  # of NVFP4
 
 
 class OutputMatrix(NamedTuple):
@@ -74,6 +84,7 @@ class GgufModel:
         self.scale: float = self._scale()  # to multiply h by
         cap = self._number("final_logit_softcapping", DEFAULT_SOFTCAPS.get(architecture, 0.0))
         self.softcap: float | None = cap or None
+        self.suppressed: list[int] = self._suppressed()  # never to be chosen
 
     @property
     def vocab_size(self) -> int:
@@ -133,13 +144,26 @@ class GgufModel:
         return float(value)
 
     def _scale(self) -> float:
+        factor = self._tensor_scale()
+        if f"{self.architecture}.logit_scale" not in self._header.metadata:
+            default = DEFAULT_SCALES.get(self.architecture)
+            return factor if default is None else factor * default(self.dim)
         scale = self._number("logit_scale", 0.0)
         if scale in (0.0, 1.0):
-            return 1.0
+            return factor
         if self.architecture not in SCALE_POWERS:
             got = f"logit_scale of the architecture {self.architecture}"
             raise self._refused(got, f"one of {', '.join(SCALE_POWERS)}, where logits are scaled")
-        return float(scale ** SCALE_POWERS[self.architecture])
+        return float(factor * scale ** SCALE_POWERS[self.architecture])
+
+    def _tensor_scale(self) -> float:
+        span = self._header.tensors.get(TENSOR_SCALE)
+        return 1.0 if span is None else float(self._floats(TENSOR_SCALE, span, (1,))[0])
+
+    def _suppressed(self) -> list[int]:
+        listed = self._header.metadata.get(SUPPRESSED)
+        ids = np.unique(listed).tolist() if isinstance(listed, np.ndarray) else []
+        return [token for token in ids if token in range(self.vocab_size)]
 
     def _matrix(self) -> OutputMatrix:
         name = next((name for name in TENSORS if name in self._header.tensors), None)
@@ -162,14 +186,15 @@ class GgufModel:
 
     def _bias(self) -> Float32 | None:
         span = self._header.tensors.get(BIAS)
-        if span is None:
-            return None
-        kind, size = self._type_of(BIAS, span)
-        if kind != "F32" or span.shape != (self.vocab_size,):
-            allowed = f"F32 [{self.vocab_size}]"
-            raise self._refused(f"{BIAS}: {kind} {list(span.shape)}", allowed)
-        raw = np.frombuffer(self._header.mapped, np.uint8, size, self._place(span))
-        return raw.view(np.float32)
+        return None if span is None else self._floats(BIAS, span, (self.vocab_size,))
+
+    def _floats(self, name: str, span: TensorSpan, shape: tuple[int, ...]) -> Float32:
+        kind, size = self._type_of(name, span)
+        if kind != "F32" or span.shape != shape:
+            raise self._refused(f"{name}: {kind} {list(span.shape)}", f"F32 {list(shape)}")
+        return np.frombuffer(self._header.mapped, np.uint8, size, self._place(span)).view(
+            np.float32
+        )
 
     def _place(self, span: TensorSpan) -> int:
         return self._header.data_offset + span.offset

@@ -1,0 +1,133 @@
+"""Compare llama.cpp's logits with W h + b as the file describes them.
+
+llama.cpp reads scales, caps and lists of tokens by rules of its own for each architecture. A cap
+shows at large logits alone, and a product with a rounded h hides small differences. So contexts of
+real tokens are rounded to numbers that llama.cpp's product rounds no more, multiplied by powers of
+two, and put into the graph in place of h: what is left is float32's own rounding.
+
+Shape letters: N contexts, D hidden size, V vocabulary, S ids with rows of W at hand.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.llamacpp.model_file import FLOATS, GgufModel
+from logitsieve.utils.floats import narrowed, widened
+
+TOKENS = 8  # read at once: two contexts in PEAKS' sizes fit
+READ = 1 << 20  # numbers of W that are compared
+PEAKS = (4.0, 64.0, 1024.0)  # of |logits| before a cap, about
+LARGEST = 1024.0  # of |h|: sums of a block are float16 in llama.cpp's Q8_1
+ROUNDING = 2.0**-16  # of the sum of |w h|: float32 sums in any order
+# Q4_1 and Q5_1 store the sums of h's blocks in float16.
+COARSE = dict.fromkeys(("Q4_1", "Q5_1"), 2.0**-9)
+BENT = 0.9  # of a cap: beyond it a logit does not tell what was bent
+CHANGED = 2.0**-6  # of a row of hidden: more than other kernels change
+
+Decode = Callable[[Sequence[int], Float32 | None], tuple[Float32, Float32]]
+
+
+class OtherLogits(ValueError):
+    """llama.cpp computes something else."""
+
+
+def compare_logits(gguf: GgufModel, decode: Decode, begin: int) -> None:
+    """OtherLogits names a difference.
+
+    `decode` reads tokens, the first of which is `begin`, from an empty cache and returns the rows
+    of hidden [N, D], and the logits [N, V] of these or of the rows that replace them.
+    """
+    last = gguf.vocab_size - 1
+    tokens = [begin, *np.linspace(0, last, TOKENS + 1).astype(int)[2:].tolist()]
+    hidden_ND, logits_NV = decode(tokens, None)
+    ids = np.unique(np.linspace(0, last, max(READ // gguf.dim, 64)).astype(np.int64))
+    layer = _Layer(gguf, ids)
+    contexts = [representable(row, gguf.matrix.kind) for row in hidden_ND[[TOKENS // 2, -1]]]
+    given_ND = np.concatenate([layer.amplified(row) for row in contexts])
+    other_ND, given_NV = decode([*tokens[:-1], max(tokens[-1] - 1, 0)], given_ND)
+    given_NV = given_NV[: len(given_ND)]
+    _refuse_other_past(hidden_ND[:-1], other_ND[:-1])
+    rounded_ND = np.abs(hidden_ND - representable(hidden_ND, gguf.matrix.kind))
+    layer.compare_rows(logits_NV, hidden_ND, rounded_ND)
+    layer.compare_rows(given_NV, given_ND, np.zeros_like(given_ND))
+    for start in range(0, len(given_ND), len(PEAKS)):
+        part = slice(start, start + len(PEAKS))
+        layer.compare_sizes(given_NV[part], given_ND[part])
+
+
+def representable(hidden: Float32, kind: str) -> Float32:
+    """Round h to numbers that stay as they are beside rows of a type: ggml's `vec_dot_type`."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    if kind in FLOATS:
+        name = {"F16": "float16", "BF16": "bfloat16"}.get(kind, "float32")
+        return widened(narrowed(np.ascontiguousarray(hidden), name))
+    wide = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0] == 256  # Q8_K, else Q8_0 or Q8_1
+    blocks = hidden.reshape(-1, 256 if wide else 32)
+    exact = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    codes = np.rint(np.divide(blocks, exact, out=np.zeros_like(blocks), where=exact > 0))
+    scale = exact if wide else exact.astype(np.float16).astype(np.float32)
+    return np.asarray(codes * scale, np.float32).reshape(hidden.shape)
+
+
+def _refuse_other_past(first_ND: Float32, second_ND: Float32) -> None:
+    """OtherLogits if another last token changed the rows of the tokens before it."""
+    change = np.abs(first_ND - second_ND).max(axis=1)
+    if not (change <= CHANGED * np.sqrt((first_ND**2).mean(axis=1))).all():
+        raise OtherLogits("its attention is not causal: a token's logits depend on later ones")
+
+
+class _Layer:
+    """An output layer and its rows of some ids."""
+
+    def __init__(self, gguf: GgufModel, ids: Int64) -> None:
+        self._gguf, self._ids = gguf, ids
+        self._weight_SD = gguf.matrix.rows(ids).astype(np.float64) * gguf.scale
+        self._bias: Float64 = np.zeros(gguf.vocab_size)
+        if gguf.bias is not None:
+            self._bias = gguf.bias.astype(np.float64)
+
+    def amplified(self, context: Float32) -> Float32:
+        """Return a context times powers of two [N, D] that give logits of about PEAKS."""
+        peak, largest = np.abs(self._weight_SD @ context).max(), np.abs(context).max()
+        if not (peak > 0 and largest > 0):
+            return np.tile(context, (len(PEAKS), 1))
+        sizes = np.minimum(np.array(PEAKS) / peak, LARGEST / largest)
+        factors_N = 2.0 ** np.floor(np.log2(sizes))
+        return np.asarray(factors_N[:, None] * context, np.float32)
+
+    def compare_rows(self, logits_NV: Float32, hidden_ND: Float32, rounded_ND: Float32) -> None:
+        """Compare with W h + b; llama.cpp may have moved h by up to `rounded_ND`."""
+        plain_NS = hidden_ND.astype(np.float64) @ self._weight_SD.T + self._bias[self._ids]
+        sizes_DS, bias = np.abs(self._weight_SD).T, np.abs(self._bias[self._ids])
+        rounding = COARSE.get(self._gguf.matrix.kind, ROUNDING)
+        slack_NS = rounding * (np.abs(hidden_ND) @ sizes_DS + bias) + rounded_ND @ sizes_DS
+        self._compare(logits_NV, self._bent(plain_NS), slack_NS, self._ids)
+
+    def compare_sizes(self, logits_NV: Float32, hidden_ND: Float32) -> None:
+        """Compare all logits of multiples of a context with those of its first multiple."""
+        cap, smallest = self._gguf.softcap, logits_NV[0].astype(np.float64)
+        ids = np.arange(len(smallest))
+        if cap is not None:
+            ids = np.flatnonzero(np.abs(smallest) <= BENT * cap)
+            smallest[ids] = cap * np.arctanh(smallest[ids] / cap)
+        largest = np.abs(hidden_ND).max(axis=1)
+        factors = largest[1:] / max(largest[0], np.finfo(np.float32).tiny)
+        product_V, bias = smallest[ids] - self._bias[ids], self._bias[ids]
+        plain_NV = factors[:, None] * product_V + bias
+        size = np.sqrt((product_V[np.isfinite(product_V)] ** 2).mean())
+        slack_NV = ROUNDING * (1 + factors[:, None]) * (np.abs(product_V) + np.abs(bias) + size)
+        self._compare(logits_NV[1:], self._bent(plain_NV), slack_NV, ids)
+
+    def _bent(self, plain: Float64) -> Float64:
+        cap = self._gguf.softcap
+        return plain if cap is None else np.asarray(cap * np.tanh(plain / cap), np.float64)
+
+    def _compare(self, logits_NV: Float32, expected: Float64, slack: Float64, ids: Int64) -> None:
+        gap = np.abs(logits_NV[:, ids] - expected)
+        if not (gap <= slack).all():
+            cap = self._gguf.softcap
+            described = f"scale {self._gguf.scale:.6g}, " + (f"cap {cap:g}" if cap else "no cap")
+            raise OtherLogits(f"logits up to {gap.max():.3g} away from W h + b ({described})")

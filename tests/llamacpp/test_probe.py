@@ -1,0 +1,77 @@
+"""llama.cpp's logits are compared with the file's when a context is opened."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp import GgufModel, LlamaContext
+from logitsieve.llamacpp.probe import representable
+from tests.llamacpp.small_model import Make, gemma4
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factor", [1.005, 0.995, -1.0])
+def test_a_scale_of_half_a_percent_is_seen(make_gguf: Make, kind: str, factor: float) -> None:
+    gguf = GgufModel(make_gguf(head=kind))
+    LlamaContext(gguf).close()
+    gguf.scale = factor
+    with pytest.raises(InvalidRequest, match=r"llama: logits up to .* away from W h \+ b \(scale"):
+        LlamaContext(gguf)
+
+
+@pytest.mark.parametrize("cap", [20.0, 2000.0])
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_a_cap_is_seen_from_either_side(make_gguf: Make, kind: str, cap: float) -> None:
+    plain = GgufModel(make_gguf(head=kind))
+    plain.softcap = cap
+    capped = GgufModel(
+        make_gguf(architecture="gemma2", tied=True, head=kind, final_logit_softcapping=cap)
+    )
+    LlamaContext(capped).close()
+    capped.softcap = None
+    for gguf in (plain, capped):
+        with pytest.raises(InvalidRequest, match=r"away from W h \+ b"):
+            LlamaContext(gguf)
+
+
+def test_a_bias_that_llama_does_not_add_is_seen(make_gguf: Make) -> None:
+    gguf = GgufModel(make_gguf())
+    gguf.bias = np.zeros(gguf.vocab_size, np.float32)
+    LlamaContext(gguf).close()
+    gguf.bias[7] = 0.01
+    with pytest.raises(InvalidRequest, match="away from W h"):
+        LlamaContext(gguf)
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {"minicpm": {"architecture": "minicpm"}, "gemma4": gemma4()}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_of_missing_keys_are_llamas(make_gguf: Make, name: str) -> None:
+    with LlamaContext(make_gguf(**DEFAULTS[name])) as context:
+        assert (context.gguf.scale, context.gguf.softcap) == {
+            "minicpm": (64 / 256, None),
+            "gemma4": (1.0, 30.0),
+        }[name]
+
+
+def test_a_model_that_sees_later_tokens_is_refused(make_gguf: Make) -> None:
+    path = make_gguf(keys=(("llama.attention.causal", False),))
+    with pytest.raises(InvalidRequest, match="attention is not causal"):
+        LlamaContext(path)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q6_K"])
+def test_what_is_representable_stays_so_and_is_near(kind: str) -> None:
+    hidden = np.random.default_rng(0).standard_normal((3, 512), np.float32) * 3
+    hidden[1, :256] = 0
+    once = representable(hidden, kind)
+    np.testing.assert_allclose(representable(once, kind), once, rtol=1e-6)
+    assert np.abs(once - hidden).max() <= np.abs(hidden).max() / 200
+    assert not once[1, :256].any()
