@@ -1,6 +1,7 @@
 """Texts of completions and chats: draws, stops, streams, and the clients that people have."""
 
 import json
+import socket
 from typing import Any
 
 import httpx2
@@ -10,6 +11,7 @@ from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.client.llamacpp_sequences import GenerationOptions
 from tests.completions.conftest import NAME, WAIT_S, Client
 from tests.llamacpp.small_model import END
+from tests.promlint import complaints
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
@@ -129,6 +131,19 @@ def test_models_health_and_metrics(client: Client) -> None:
     answered = 'logitsieve_completions_requests_total{path="/v1/completions",status="200"}'
     assert answered in text
     assert "logitsieve_completions_tokens_total" in text
+    assert not list(complaints(text))
+
+
+def test_a_client_that_leaves_in_its_body_is_no_incident(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    _, host, port = client.address.replace("//", "").split(":")
+    with socket.create_connection((host, int(port))) as leaving:
+        leaving.sendall(f"{head}Content-Length: 9\r\n\r\nhalf".encode())
+    while 'status="499"' not in client.get("/metrics")[1]:
+        pass
+    assert not caplog.records
 
 
 def test_the_official_client(client: Client) -> None:

@@ -6,6 +6,7 @@ from logitsieve.api.results import Answer
 from logitsieve.server.metrics import BOUNDS_NS, SECONDS, SHED, Call, Metrics
 from logitsieve.server.models.routes import Version
 from logitsieve.version import __version__
+from tests.promlint import complaints
 
 
 def finished(elapsed_ns: int, code: str = "OK", answer: Answer | None = None) -> Call:
@@ -93,3 +94,10 @@ def test_rates_see_the_first_refusal_and_operators_the_process() -> None:
     ((_, _, version),) = samples(metrics, "logitsieve_build_info")
     assert version == __version__
     assert samples(metrics, "logitsieve_in_flight") == {(): 0}
+
+
+def test_the_types_are_prometheus_own() -> None:
+    metrics = Metrics()
+    metrics.record(finished(5))
+    metrics.shed["deadline",] += 1
+    assert not list(complaints(metrics.text().decode()))

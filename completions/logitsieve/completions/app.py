@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +11,14 @@ from time import monotonic, time
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -25,9 +28,11 @@ from logitsieve.completions.answers import Answer, Choice, Speller, error_object
 from logitsieve.completions.engine import Engine, Piece, Task
 from logitsieve.completions.fields import Asked
 from logitsieve.llamacpp import LlamaContext, render_chat
-from logitsieve.server.http.application import LocalNames, read_json
+from logitsieve.server.http.application import LocalNames
+from logitsieve.server.http.bodies import read_json
 from logitsieve.server.security import HEADER, READ, Tokens
 
+GONE = 499  # the client has closed its connection
 MOST_JSON = 16 << 20  # bytes of a request: reading them holds up all others
 
 News = tuple[int, Piece | Exception]
@@ -81,6 +86,8 @@ class Endpoint:
                 if self._tokens is not None:
                     self._tokens.check(request.headers.get(HEADER, ""), READ)
                 reply = await endpoint(request)
+            except ClientDisconnect:
+                reply = Response(status_code=GONE)
             except Exception as error:
                 reply = await failure(request, error)
             self.metrics.answered.labels(path, reply.status_code).inc()
@@ -102,7 +109,7 @@ class Endpoint:
         try:
             await asyncio.wait((gone, whole), return_when=asyncio.FIRST_COMPLETED)
             if not whole.done():
-                return Response(status_code=499)  # the client has gone
+                return Response(status_code=GONE)
             return JSONResponse(await whole)
         finally:
             gone.cancel()
@@ -256,6 +263,17 @@ def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, allow_nan=False)}\n\n"
 
 
+class Counts(Collector):
+    """Counters that the engine counts itself."""
+
+    def __init__(self, prefix: str, counts: dict[str, tuple[str, Callable[[], float]]]) -> None:
+        self._prefix, self._counts = prefix, counts
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, value) in self._counts.items():
+            yield CounterMetricFamily(f"{self._prefix}_{name}", text, value())
+
+
 class Metrics:
     def __init__(self, engine: Engine) -> None:
         registry = self._registry = CollectorRegistry()
@@ -269,14 +287,15 @@ class Metrics:
             "waiting": ("Prompts that wait.", lambda: len(engine.waiting)),
         }
         counts: dict[str, tuple[str, Callable[[], float]]] = {
-            "prompt_tokens_total": ("Tokens of prompts.", lambda: engine.prompt_tokens),
-            "tokens_total": ("Tokens chosen.", lambda: engine.tokens),
-            "rows_total": ("Exact logits computed.", lambda: engine.scanned),
-            "drafted_total": ("Tokens read before they were chosen.", lambda: engine.drafted),
-            "accepted_total": ("Of these, the ones that were chosen.", lambda: engine.accepted),
+            "prompt_tokens": ("Tokens of prompts.", lambda: engine.prompt_tokens),
+            "tokens": ("Tokens chosen.", lambda: engine.tokens),
+            "rows": ("Exact logits computed.", lambda: engine.scanned),
+            "drafted": ("Tokens read before they were chosen.", lambda: engine.drafted),
+            "accepted": ("Of these, the ones that were chosen.", lambda: engine.accepted),
         }
-        for name, (text, value) in {**gauges, **counts}.items():
+        for name, (text, value) in gauges.items():
             Gauge(f"{prefix}_{name}", text, registry=registry).set_function(value)
+        registry.register(Counts(prefix, counts))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
@@ -18,7 +18,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from logitsieve.api.errors import PermissionDenied, ServiceError
 from logitsieve.console.api import ANSWER_S, Api, Desk
-from logitsieve.server.http.application import PLAIN, ServerView, http_failure, read_body
+from logitsieve.server.http.application import PLAIN, ServerView, http_failure
+from logitsieve.server.http.bodies import read_body
 from logitsieve.server.security import CONSOLE, HEADER, Tokens
 
 HERE = Path(__file__).parent
@@ -145,6 +146,8 @@ class Pages:
             if not (self._access.signs_in and path.startswith(OPEN)):
                 self._access.check(request)
             await self._router(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            return  # in its body: no error of ours
         except Exception as error:  # the browser must hear of any error
             reply = _failure(request, error, self._access.signs_in)
             await reply(scope, receive, send_with_headers)

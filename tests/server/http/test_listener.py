@@ -11,6 +11,14 @@ from tests.server.running import WAIT_S
 
 LARGE = b"x" * (32 << 20)  # more than sockets hold
 REQUEST, CLOSE = b"GET /metrics?a=b HTTP/1.1\r\nHost: here\r\n", b"Connection: close\r\n\r\n"
+TWO_LENGTHS = (
+    (
+        b"POST /metrics HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    )
+    + REQUEST
+    + CLOSE
+)
 POST = b"POST /metrics HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
 
 
@@ -41,12 +49,27 @@ async def reply_to(sent: bytes, patience_s: float) -> bytes:
         # A head that is too long: reset while it still sends, or refused.
         (b"GET /" + b"x" * MAX_HEAD, WAIT_S, rb"(HTTP/1.1 400.*)?"),
         (b"GET / HTTP/1.1\r\n" * MAX_HEAD, WAIT_S, rb"(HTTP/1.1 400.*)?"),
+        # One that comes at once is parsed before it is measured.
+        (
+            b"GET / HTTP/1.1\r\nHost: here\r\nx: " + b"x" * MAX_HEAD + b"\r\n\r\n",
+            WAIT_S,
+            b"HTTP/1.1 431.*",
+        ),
+        (
+            b"GET /" + b"x" * MAX_HEAD + b" HTTP/1.1\r\nHost: here\r\n\r\n",
+            WAIT_S,
+            b"HTTP/1.1 431.*",
+        ),
+        (TWO_LENGTHS, WAIT_S, rb"HTTP/1.1 400((?!HTTP).)*\r\nconnection: close\r\n.*"),
         (b"", 0.05, b""),
         (b"GET / HTTP/1.1\r\n", 0.05, b""),
         # The application answers without the body, and the connection is cut all the same.
         (POST, 0.05, b"HTTP/1.1 405.*"),
     ],
-    ids=["one", "several", "long_path", "long_head", "nothing", "half_a_head", "half_a_body"],
+    ids=[
+        *("one", "several", "long_path", "long_head", "head_at_once", "path_at_once"),
+        *("two_lengths", "nothing", "half_a_head", "half_a_body"),
+    ],
 )
 async def test_what_a_client_is_answered(sent: bytes, patience_s: float, answer: bytes) -> None:
     assert re.fullmatch(answer, await reply_to(sent, patience_s), re.S)

@@ -1,11 +1,10 @@
-"""/metrics, the probes, and a console under /; bodies within limits, and statuses of errors."""
+"""/metrics, the probes, and a console under /; statuses of errors."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Protocol
 
 from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -17,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from logitsieve.api.errors import InvalidRequest, MissingExtra, RequestTooLarge
+from logitsieve.api.errors import MissingExtra, RequestTooLarge
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
@@ -137,37 +136,3 @@ def http_failure(error: Exception) -> tuple[HTTPStatus, str, str, dict[str, str]
     if call.error.retry_after_ms:
         headers["Retry-After"] = str(-(-call.error.retry_after_ms // 1000))
     return status, call.error.message, call.error.field, headers
-
-
-async def read_json(request: Request, most: int) -> dict[str, Any]:
-    """Read a JSON object of at most `most` bytes; InvalidRequest, or RequestTooLarge.
-
-    A page of another site cannot send this content type without asking first.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0]
-    if kind != "application/json":
-        raise InvalidRequest("content-type", f"{kind!r:.80}", "application/json")
-    body = await read_body(request, most)
-    try:
-        read = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
-    if not isinstance(read, dict):
-        raise InvalidRequest("body", f"{type(read).__name__}", "a JSON object")
-    return read
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    """Read the body; RequestTooLarge once it is longer than `most` bytes."""
-    announced = request.headers.get("content-length", "0")
-    size = int(announced) if announced.isdigit() else 0
-    body = bytearray()
-    if size <= most:
-        async for chunk in request.stream():
-            body += chunk
-            size = len(body)
-            if size > most:
-                break
-    if size > most:
-        raise RequestTooLarge("body", f"{size} bytes or more", f"at most {most} bytes")
-    return bytes(body)

@@ -12,15 +12,34 @@ from functools import partial
 from typing import Any
 
 import h11
+from starlette.responses import PlainTextResponse
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from logitsieve.server.http.bodies import Bodies
 
 PATIENCE_S = 5.0  # for a request's head and for each reply to be read
 MAX_HEAD = 1 << 14
 MOST_RESTING = 100  # connections without a request; then the oldest is dropped
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
+
+
+async def _strict(application: Application, scope: Any, receive: Any, send: Any) -> None:
+    """Refuse what h11 lets pass: a head that came at once, and two lengths, of which proxies may
+    believe the other."""
+    names = [name for name, _ in scope["headers"]]
+    head = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    head += len(scope["raw_path"]) + len(scope["query_string"])
+    reply, close = application, {"Connection": "close"}
+    if head > MAX_HEAD:
+        message = f"head: got {head} bytes, allowed: at most {MAX_HEAD}\n"
+        reply = PlainTextResponse(message, 431, close)
+    elif b"content-length" in names and b"transfer-encoding" in names:
+        message = "content-length: got one besides transfer-encoding, allowed: one of them\n"
+        reply = PlainTextResponse(message, 400, close)
+    await reply(scope, receive, send)
 
 
 class Listener:
@@ -30,7 +49,7 @@ class Listener:
         self, application: Application, patience_s: float = PATIENCE_S, reply_s: float = 0.0
     ) -> None:
         config = Config(
-            application,
+            partial(_strict, application),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -44,7 +63,8 @@ class Listener:
         )
         self._patience_s, self._state = patience_s, ServerState()
         seconds = patience_s, max(reply_s, patience_s)
-        self._protocol = partial(PatientProtocol, config, self._state, {}, *seconds)
+        bodies = Bodies(patience_s)
+        self._protocol = partial(PatientProtocol, config, self._state, {}, bodies, *seconds)
         self._server: asyncio.Server | None = None
 
     @property
@@ -82,10 +102,11 @@ class PatientProtocol(H11Protocol):
         config: Config,
         state: ServerState,
         resting: dict[PatientProtocol, None],
+        bodies: Bodies,
         patience_s: float,
         reply_s: float,
     ) -> None:
-        super().__init__(config, state, {})
+        super().__init__(config, state, {"bodies": bodies})
         self._resting, self._patience_s, self._reply_s = resting, patience_s, reply_s
         self._deadline: asyncio.TimerHandle | None = None
         self._answered = True

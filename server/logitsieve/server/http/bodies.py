@@ -1,0 +1,114 @@
+"""Bodies of requests to a port: limits of their bytes, together and by client, and of seconds."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from logitsieve.api.errors import InvalidRequest, Overloaded, RequestTooLarge, Unavailable
+
+PART = 1 << 16  # bytes that come within the patience, and that count for nothing
+MOST, SHARE = 64 << 20, 32 << 20  # bytes of all bodies, of those of one address
+RETRY_S = 1.0
+CLOSE = {"Connection": "close"}
+
+
+class Bodies:
+    """The bodies that a port reads and keeps, each but for its first part."""
+
+    def __init__(self, patience_s: float, most: int = MOST, share: int = SHARE) -> None:
+        self._patience_s, self._most, self._share = patience_s, most, share
+        self._held = Counter[str]()  # bytes by address
+
+    @asynccontextmanager
+    async def hold(self, request: Request, most: int) -> AsyncIterator[bytes]:
+        """Read a body of at most `most` bytes, and count it until the end of the `with`.
+
+        RequestTooLarge; Unavailable or Overloaded beyond the limits; HTTPException 408 for a part
+        that does not come in time; starlette's ClientDisconnect.
+        """
+        address, counted = request.client.host if request.client else "", 0
+        body = bytearray()
+        try:
+            _check(_announced(request), most)
+            async with asyncio.timeout(self._patience_s) as limit:
+                due = PART
+                async for chunk in request.stream():
+                    body += chunk
+                    _check(len(body), most)
+                    if (more := len(body) - PART - counted) > 0:
+                        self._admit(address, more)
+                        self._held[address] += more
+                        counted += more
+                    if len(body) >= due:
+                        due = len(body) + PART
+                        limit.reschedule(asyncio.get_running_loop().time() + self._patience_s)
+            whole = bytes(body)
+            body.clear()
+            yield whole
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            got, allowed = f"{len(body)} bytes", f"{PART} more within {self._patience_s:g} s"
+            raise HTTPException(408, f"body: got {got}, allowed: {allowed}", CLOSE) from error
+        finally:
+            self._held[address] -= counted
+            self._held += Counter()  # drops addresses of nothing
+
+    def _admit(self, address: str, more: int) -> None:
+        if self._held[address] + more > self._share:
+            raise Overloaded(f"requests of one address have {self._share} bytes already", RETRY_S)
+        if self._held.total() + more > self._most:
+            raise Unavailable(f"requests have {self._most} bytes already", "body")
+
+
+def bodies_of(request: Request) -> Bodies:
+    """Return those of the request's port; without a Listener, ones for it alone."""
+    found: Bodies | None = request.scope.get("state", {}).get("bodies")
+    return found or Bodies(patience_s=5.0)
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """Read the body; raises as `hold`."""
+    async with bodies_of(request).hold(request, most) as body:
+        return body
+
+
+async def read_json(request: Request, most: int) -> dict[str, Any]:
+    """Read a JSON object of at most `most` bytes; InvalidRequest, or raises as `hold`.
+
+    A page of another site cannot send this content type without asking first.
+    """
+    check_json(request)
+    return parsed(await read_body(request, most))
+
+
+def check_json(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    if kind != "application/json":
+        raise InvalidRequest("content-type", f"{kind!r:.80}", "application/json")
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
+    if not isinstance(read, dict):
+        raise InvalidRequest("body", f"{type(read).__name__}", "a JSON object")
+    return read
+
+
+def _announced(request: Request) -> int:
+    size = request.headers.get("content-length", "0")
+    return int(size) if size.isascii() and size.isdigit() and len(size) < 20 else 0
+
+
+def _check(size: int, most: int) -> None:
+    if size > most:
+        raise RequestTooLarge("body", f"{size} bytes or more", f"at most {most} bytes")
