@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 296,
     "lines of source": 41_860,
     "lines of core/": 18_159,
-    "lines of tests/": 40_609,
+    "lines of tests/": 43_000,
     "lines of benchmarks/": 7_214,
 }
 LONGEST = 70  # lines of a function of the source
@@ -30,13 +30,10 @@ SOURCE = python_of(*(FOLDERS - NOT_SOURCE))
 
 
 def test_the_house_does_not_grow() -> None:
-    found = {
-        "files of source": len(SOURCE),
-        "lines of source": lines(SOURCE),
-        "lines of core/": lines(python_of("core")),
-        "lines of tests/": lines(python_of("tests")),
-        "lines of benchmarks/": lines(python_of("benchmarks")),
-    }
+    found = {"files of source": len(SOURCE), "lines of source": lines(SOURCE)}
+    for folder in ("core", "tests", "benchmarks"):
+        found[f"lines of {folder}/"] = lines(python_of(folder))
+    assert found.keys() == LIMITS.keys()
     print()
     for name, count in found.items():
         print(f"{name:21} {count:7,} of {LIMITS[name]:,}")

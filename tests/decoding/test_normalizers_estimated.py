@@ -15,6 +15,8 @@ from tests.log_z import present
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
+PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
+
 
 @pytest.mark.parametrize("head", ["screen", "svd", "certified"])
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
@@ -81,7 +83,7 @@ def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide, scale: float) -> Non
     assert abs(off.mean()) < 4 / np.sqrt(len(off))
     assert 0.9 < off.std() < 1.2
     assert (present(found.error) > 0).all()
-    assert SAMPLED_SHARE == 10  # as the page says
+    assert f"k = {SAMPLED_SHARE} sqrt(V)" in PAGE.read_text("utf-8")
 
 
 def test_sampled_looks_at_all_others_if_all_that_was_looked_at_is_banned(wide: Wide) -> None:
