@@ -20,7 +20,7 @@ from logitsieve.utils.options import Progress, no_progress
 TIMED_ROWS = 2048
 JUDGED_ROWS = 256
 JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
-LIBRARIES = ("logitsieve", "numpy", "numba", "torch", "faiss-cpu")
+LIBRARIES = ("logitsieve", "numpy", "numba", "faiss-cpu")
 
 Entry = dict[str, Any]  # of `points`
 Times = dict[int, float]  # rows a call -> microseconds a row

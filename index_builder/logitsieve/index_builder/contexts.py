@@ -112,7 +112,7 @@ class Contexts:
         if not finite.all():
             bad = first + int(np.argmin(finite))
             raise InvalidRequest(self.field, f"NaN or infinity near row {bad}", "finite values")
-        return block if block.flags.writeable else block.copy()  # torch takes no read-only array
+        return block
 
 
 def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts:

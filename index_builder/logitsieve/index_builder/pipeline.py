@@ -191,19 +191,16 @@ def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Limit torch, faiss and BLAS to `count` threads, so that sums are equal everywhere."""
+    """Limit faiss and BLAS to `count` threads, so that sums are equal everywhere."""
     import faiss
-    import torch
 
-    before = torch.get_num_threads(), faiss.omp_get_max_threads()
-    torch.set_num_threads(count)
+    before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)
     try:
         with threadpool_limits(count, "blas"):
             yield
     finally:
-        torch.set_num_threads(before[0])
-        faiss.omp_set_num_threads(before[1])
+        faiss.omp_set_num_threads(before)
 
 
 def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:

@@ -61,14 +61,19 @@ def test_training_beats_plain_clusters_and_keeps_its_best_round(inputs: FitInput
     np.testing.assert_equal(plain.arrays(plain.knapsack.select(12)), screen.arrays)
 
 
-@pytest.mark.parametrize(("labels", "budget", "filled_up"), [(5, 12.0, 0.0), (64, 10.0, 1.5)])
-def test_the_budget_holds_for_written_lists(labels: int, budget: float, filled_up: float) -> None:
+@pytest.mark.parametrize(("labels", "budget", "fills"), [(5, 12.0, False), (64, 10.0, True)])
+def test_the_budget_holds_for_written_lists(labels: int, budget: float, fills: bool) -> None:
     """But for what fills up the shortest of them."""
     _, inputs = make_inputs(rows=2000, depth=64)
     config = replace(CONFIG, labels=labels, budget=budget)
     screen = train_fixed(replace(inputs, config=config))
+    partition, share_C = screen.partition, screen.partition.pairs.rows / inputs.train.rows
+    size_C = partition.sizes(partition.knapsack.select(budget))
+    filled_up = np.maximum(5 - size_C, 0) @ share_C
+    assert (filled_up > 0) == fills
+    assert 8 < size_C @ share_C <= budget
     candidates = written(screen.arrays, inputs)
-    assert 8 < candidates <= budget + filled_up
+    assert candidates == pytest.approx(size_C @ share_C + filled_up)
     assert screen.summary["candidates"] == pytest.approx(candidates)
 
 

@@ -2,126 +2,136 @@
 
 Chen et al. 2019, section 3: eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss, with
 fixed candidate lists), in the closed form of docs/building.md, which needs no target of length V.
+Its gradient is written out; the tests compare it with automatic differentiation.
 """
 
 import math
 
-import torch
-from torch import Tensor
-from torch.autograd import backward
+import numpy as np
 
-from logitsieve.api.results import Float32
+from logitsieve.api.results import Float32, Int64
 from logitsieve.index_builder.config import ScreenConfig
 
 AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
 SCALE_ROWS = 8192  # contexts on which the scale is set
 AVERAGED = 0.99  # share of the past in the moving average of candidates a row
-
-
-def agreement(hidden_SD: Tensor, centroids_CD: Tensor, scale: float) -> float:
-    """Return the expected share of Gumbel samples (eq. 4) that pick the argmax, max_t P(t|h)."""
-    probability_SC = torch.softmax(scale * (hidden_SD @ centroids_CD.T), dim=1)
-    return float(probability_SC.amax(dim=1).mean())
+TINY = np.finfo(np.float32).tiny
 
 
 def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
+    """Return a factor of the centroids by which AGREEMENT of the samples pick the argmax.
+
+    The expected share is the mean of max_t P(t|h), eq. 4.
+    """
     stride = max(1, len(hidden_SD) // SCALE_ROWS)
-    some_SD, centroids = torch.from_numpy(hidden_SD[::stride]), torch.from_numpy(centroids_CD)
-    largest = float((some_SD @ centroids.T).abs().max())
-    if len(centroids) == 1 or largest == 0:
+    scores_SC = hidden_SD[::stride] @ centroids_CD.T
+    largest = float(np.abs(scores_SC).max())
+    if len(centroids_CD) == 1 or largest == 0:
         return 1.0
+    scores_SC -= scores_SC.max(axis=1, keepdims=True)
     low, high = 0.0, 1e4 / largest
     for _ in range(40):
         middle = (low + high) / 2
-        if agreement(some_SD, centroids, middle) < AGREEMENT:
+        if (1 / np.exp(np.float32(middle) * scores_SC).sum(axis=1)).mean() < AGREEMENT:
             low = middle
         else:
             high = middle
     return high
 
 
-def straight_through(scores_BC: Tensor, gumbel_BC: Tensor) -> Tensor:
-    """pbar [B, C]: one-hot of the sampled cluster, with gradients of eq. 5 at temperature 1."""
-    p_BC = torch.softmax(scores_BC + gumbel_BC, dim=1)
-    one_hot_BC = torch.zeros_like(p_BC).scatter_(1, p_BC.argmax(dim=1, keepdim=True), 1.0)
-    return one_hot_BC + p_BC - p_BC.detach()
+def softmax(scores_BC: Float32) -> Float32:
+    powers_BC = np.exp(scores_BC - scores_BC.max(axis=1, keepdims=True))
+    return np.asarray(powers_BC / powers_BC.sum(axis=1, keepdims=True))
+
+
+def softmax_gradient(p_BC: Float32, gradient_BC: Float32) -> Float32:
+    """Return the gradient by the scores of eq. 5 from the one by its probabilities."""
+    mean_B = np.einsum("bc,bc->b", p_BC, gradient_BC)
+    return np.asarray(p_BC * (gradient_BC - mean_B[:, None]))
 
 
 def cluster_loss(
-    labels_BK: Tensor, table_VC: Tensor, sizes_C: Tensor, waste_weight: float
-) -> Tensor:
+    labels_BK: Int64, table_VC: np.ndarray, sizes_C: Float32, waste_weight: float
+) -> Float32:
     """l [B, C], eq. 6 of every row under every cluster; table_VC is c transposed, sizes_C sums."""
-    hits_BC = table_VC[labels_BK].sum(dim=1, dtype=torch.float32)
-    return (labels_BK.shape[1] - hits_BC) + waste_weight * (sizes_C - hits_BC)
-
-
-def objective(
-    pbar_BC: Tensor, loss_BC: Tensor, average: Tensor, budget: float, overrun_weight: float
-) -> Tensor:
-    """Eq. 8 on a batch: sum_i sum_t pbar_it l_it + gamma max(0, Lbar - B), `average` being Lbar."""
-    return (pbar_BC * loss_BC).sum() + overrun_weight * torch.relu(average - budget)
+    hits_BC = np.zeros((len(labels_BK), len(sizes_C)), np.float32)
+    for labels_B in labels_BK.T:
+        hits_BC += table_VC[labels_B]
+    depth, waste = np.float32(labels_BK.shape[1]), np.float32(waste_weight)
+    return np.asarray((depth - hits_BC) + waste * (sizes_C - hits_BC))
 
 
 class MovingAverage:
-    """Lbar: a moving average in its value, with the gradient of the newest batch in full."""
+    """Lbar: the candidates a row, averaged over batches."""
 
     def __init__(self) -> None:
-        self._value: Tensor | None = None
+        self._value: float | None = None
 
-    def add(self, batch_mean: Tensor) -> Tensor:
-        new = batch_mean.detach()
-        self._value = new if self._value is None else AVERAGED * self._value + (1 - AVERAGED) * new
-        return self._value + (batch_mean - new)
+    def add(self, mean: float) -> float:
+        past = mean if self._value is None else self._value
+        self._value = AVERAGED * past + (1 - AVERAGED) * mean
+        return self._value
 
 
 class Adam:
-    """Kingma and Ba 2015, Algorithm 1, for one tensor; torch.optim takes three seconds to load."""
+    """Kingma and Ba 2015, Algorithm 1, for one array, which it changes in place."""
 
-    def __init__(self, parameter: Tensor, lr: float) -> None:
+    def __init__(self, parameter: Float32, lr: float) -> None:
         self._parameter, self._lr, self._steps = parameter, lr, 0
-        self._mean, self._square = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        self._mean, self._square = np.zeros_like(parameter), np.zeros_like(parameter)
 
-    @torch.no_grad()
-    def step(self, decay: float = 0.9, decay2: float = 0.999, eps: float = 1e-8) -> None:
-        gradient = self._parameter.grad
-        assert gradient is not None
+    def step(
+        self, gradient: Float32, decay: float = 0.9, decay2: float = 0.999, eps: float = 1e-8
+    ) -> None:
         self._steps += 1
-        self._mean.lerp_(gradient, 1 - decay)
-        self._square.mul_(decay2).addcmul_(gradient, gradient, value=1 - decay2)
-        root = self._square.sqrt() / math.sqrt(1 - decay2**self._steps)
+        self._mean += np.float32(1 - decay) * (gradient - self._mean)
+        self._square += np.float32(1 - decay2) * (gradient * gradient - self._square)
+        root = np.sqrt(self._square) / np.float32(math.sqrt(1 - decay2**self._steps))
         size = self._lr / (1 - decay**self._steps)
-        self._parameter.addcdiv_(self._mean, root.add_(eps), value=-size)
+        self._parameter -= np.float32(size) * self._mean / (root + np.float32(eps))
+
+
+def gradient(
+    v_CD: Float32,
+    hidden_BD: Float32,
+    noise_BC: Float32,
+    loss_BC: Float32,
+    sizes_C: Float32,
+    average: MovingAverage,
+    budget: float,
+    overrun_weight: float,
+) -> Float32:
+    """Return the gradient by v of sum_i sum_t pbar_it l_it + gamma max(0, Lbar - B), eq. 8.
+
+    pbar is the one-hot of the sampled cluster, with the gradient of eq. 5 at temperature 1. Lbar
+    moves slowly in its value, but has the gradient of the batch's mean in full.
+    """
+    p_BC = softmax(hidden_BD @ v_CD.T + noise_BC)
+    over = average.add(float(sizes_C[p_BC.argmax(axis=1)].mean())) > budget
+    overrun_C = np.float32(over * overrun_weight / len(hidden_BD)) * sizes_C
+    return np.asarray(softmax_gradient(p_BC, loss_BC + overrun_C).T @ hidden_BD)
 
 
 def train_centroids(
-    centroids_CD: Tensor,
-    hidden_SD: Tensor,
-    labels_SK: Tensor,
-    table_VC: Tensor,
+    centroids_CD: Float32,
+    hidden_SD: Float32,
+    labels_SK: Int64,
+    table_VC: np.ndarray,
     budget: float | None,
     config: ScreenConfig,
     seed: int,
-) -> Tensor:
+) -> Float32:
     """Return v after one round: `config.steps` steps of Adam, its rate in centroid sizes."""
-    generator = torch.Generator().manual_seed(seed)
-    v_CD = centroids_CD.clone().requires_grad_()
-    size = float(centroids_CD.square().mean().sqrt())
-    adam = Adam(v_CD, config.learning_rate * size)
-    sizes_C = table_VC.sum(dim=0, dtype=torch.float32)
-    average = MovingAverage()
+    random = np.random.default_rng(seed)
+    v_CD = centroids_CD.copy()
+    adam = Adam(v_CD, config.learning_rate * float(np.sqrt(np.square(v_CD).mean())))
+    sizes_C, average = table_VC.sum(axis=0, dtype=np.float32), MovingAverage()
+    most = math.inf if budget is None else budget
     for _ in range(config.steps):
-        rows = torch.randint(len(hidden_SD), (config.batch_rows,), generator=generator)
-        scores_BC = hidden_SD[rows] @ v_CD.T
-        noise_BC = torch.empty_like(scores_BC).exponential_(generator=generator)
-        pbar_BC = straight_through(scores_BC, -noise_BC.clamp_min(1e-30).log())
-        loss = objective(
-            pbar_BC,
-            cluster_loss(labels_SK[rows], table_VC, sizes_C, config.waste_weight),
-            average.add((pbar_BC @ sizes_C).mean()),
-            math.inf if budget is None else budget,
-            config.overrun_weight,
-        )
-        v_CD.grad = None
-        backward(loss)
-        adam.step()
-    return v_CD.detach()
+        rows = random.integers(len(hidden_SD), size=config.batch_rows)
+        waits_BC = random.standard_exponential((len(rows), len(v_CD)), np.float32)
+        noise_BC = -np.log(np.maximum(waits_BC, TINY))  # of Gumbel's distribution
+        loss_BC = cluster_loss(labels_SK[rows], table_VC, sizes_C, config.waste_weight)
+        batch = v_CD, hidden_SD[rows], noise_BC, loss_BC, sizes_C
+        adam.step(gradient(*batch, average, most, config.overrun_weight))
+    return v_CD

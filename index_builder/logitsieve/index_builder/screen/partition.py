@@ -209,19 +209,21 @@ class Partition:
 
 def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
     """([H, R] the best clusters of each context, [H] its cosine to the first; 1 for zeros)."""
-    import torch
-
-    centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
-    lengths_C = torch.linalg.vector_norm(centroids_DC, dim=0)
+    centroids_DC = np.ascontiguousarray(centroids_CD.T)
+    lengths_C = np.linalg.norm(centroids_DC, axis=0)
     probes = min(MOST_PROBES, len(centroids_CD))
     near, cosines = [], []
     for block in contexts.blocks():
-        rows = torch.from_numpy(block)
-        best = (rows @ centroids_DC).topk(probes, dim=1)
-        lengths = torch.linalg.vector_norm(rows, dim=1) * lengths_C[best.indices[:, 0]]
-        cosine = best.values[:, 0] / lengths
-        near.append(best.indices.numpy())
-        cosines.append(torch.where(lengths > 0, cosine, 1.0).numpy().astype(np.float64))
+        scores_HC, every = block @ centroids_DC, np.arange(len(block))
+        near_HR, best_H = np.empty((len(block), probes), np.int64), scores_HC.max(axis=1)
+        for probe in range(probes):
+            near_HR[:, probe] = scores_HC.argmax(axis=1)
+            scores_HC[every, near_HR[:, probe]] = -np.inf
+        lengths = np.linalg.norm(block, axis=1) * lengths_C[near_HR[:, 0]]
+        cosine_H = np.ones(len(block), np.float32)
+        np.divide(best_H, lengths, out=cosine_H, where=lengths > 0)
+        near.append(near_HR)
+        cosines.append(cosine_H.astype(np.float64))
     return np.concatenate(near), np.concatenate(cosines)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32
 from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder.screen.centroids import train_centroids, trainable_scale
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
@@ -76,8 +77,6 @@ def train_fixed(inputs: FitInputs) -> FittedScreen:
 
 
 def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
-    from logitsieve.index_builder.screen.centroids import trainable_scale
-
     config = inputs.config
     unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
     return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
@@ -90,28 +89,22 @@ def train_screen(
     progress: Progress = no_progress,
 ) -> FittedScreen:
     """Lines 5-8 from a plain partition, lists first; return the round with the cheapest plan."""
-    import torch
-
-    from logitsieve.index_builder.screen.centroids import train_centroids
-
     config = inputs.config
-    hidden_SD = torch.from_numpy(inputs.sample)
-    labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
+    labels_SK = inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64)
     latest, plan = plain, plan_of(plain)
     best, best_plan, best_round = latest, plan, 0
     for number in range(1, config.rounds + 1):
         keep_P = latest.knapsack.select(plan.budget)
         trained_CD = train_centroids(
-            torch.from_numpy(latest.centroids_CD),
-            hidden_SD,
+            latest.centroids_CD,
+            inputs.sample,
             labels_SK,
-            torch.from_numpy(latest.table(keep_P)),
+            latest.table(keep_P),
             plan.budget,
             config,
             config.seed + number,
         )
-        trained = np.ascontiguousarray(trained_CD.numpy(), np.float32)
-        latest = Partition(inputs, trained, plain.depth)
+        latest = Partition(inputs, trained_CD, plain.depth)
         plan = plan_of(latest)
         if plan.cost < best_plan.cost:
             best, best_plan, best_round = latest, plan, number
