@@ -70,9 +70,10 @@ def constants() -> Iterator[None]:
 def share_kernels() -> Callable[[Path], Path]:
     """Give a folder the compiled kernels of the default cache, and nothing else of it."""
     from logitsieve.kernels.compile import default_cache, kernels_in
+    from logitsieve.utils.own_files import make_own
 
     kernels = kernels_in(default_cache())
-    kernels.mkdir(parents=True, exist_ok=True)
+    make_own(kernels)
 
     def share(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -88,6 +88,8 @@ def main() -> None:
         for process in made:
             if process.wait():
                 raise subprocess.CalledProcessError(process.returncode, command)
+        for path in Path(arguments[0]).rglob("*"):  # they are made for their writer alone
+            path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,22 @@ def test_an_index_in_the_cache_that_is_spoiled_is_made_again(
     assert ": it is made again." in capsys.readouterr().err
 
 
+def test_an_index_that_others_could_write_is_not_read(
+    make_gguf: Make, gguf_index: Path, cache: Path, build: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = GgufModel(make_gguf())
+    build(COPIED.format(index=str(gguf_index)))
+    with BackgroundIndex(model.path, cached_index(model), opened) as making:
+        making.wait()
+    for folder in (cached_index(model).parent, cache / "indexes", cache):
+        folder.chmod(0o777)
+        assert index_of_cache(model, threads=1) == (None, None)
+        assert f"chmod go-w: '{folder}'. " in capsys.readouterr().err
+        folder.chmod(0o700)
+    decoder, _ = index_of_cache(model, threads=1)
+    assert decoder is not None
+
+
 def test_another_made_it_first(make_gguf: Make, gguf_index: Path, cache: Path, build: Any) -> None:
     build(COPIED.format(index=str(gguf_index)))
     out = cache / "indexes" / "0" / "1"

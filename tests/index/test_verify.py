@@ -246,6 +246,18 @@ def test_memory_is_kept_in_the_folder_and_forgets_the_oldest(tmp_path: Path) -> 
     assert "a" not in memory
 
 
+def test_a_memory_that_others_could_write_is_an_empty_one(tmp_path: Path) -> None:
+    """A file is then replaced, a folder is not."""
+    memory = VerifiedMemory(tmp_path)
+    for path, again in ((tmp_path / "verified.json", True), (tmp_path, False)):
+        memory.add("a")
+        assert "a" in memory
+        path.chmod(0o722)
+        assert "a" not in memory
+        memory.add("b")
+        assert ("b" in memory) == again
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", "null", "[1, [2]]", "\udcff", "[" * 200_000])
 def test_a_damaged_memory_is_an_empty_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "verified.json").write_bytes(text.encode(errors="surrogateescape"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -184,13 +185,50 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_crash_left_is_compiled_again(cache: Path) -> None:
+def test_what_a_crash_or_a_disk_damaged_is_compiled_again(cache: Path) -> None:
     assert [loaded(), loaded()] == [False, True]
     [file] = files(cache)
     whole = file.read_bytes()
-    for size in (0, len(whole) // 2):
-        file.write_bytes(whole[:size])
+    flipped = [bytes([*whole[:at], whole[at] ^ 0x80, *whole[at + 1 :]]) for at in (0, 40, -9)]
+    for damaged in (b"", whole[:16], whole[: len(whole) // 2], whole + b"\0", *flipped):
+        file.write_bytes(damaged)
         assert [loaded(), loaded()] == [False, True]
+    other = file.with_name("another")
+    file.rename(other)
+    assert not loaded()
+    file.write_bytes(other.read_bytes().replace(b"one_more", b"one_less"))
+    assert not loaded()
+
+
+def test_nothing_that_another_user_could_write_is_loaded(cache: Path) -> None:
+    """Each is said once; a file alone is replaced by one of ours."""
+    assert [loaded(), loaded()] == [False, True]
+    [file] = files(cache)
+    assert {path.stat().st_mode & 0o777 for path in (file, file.parent)} == {0o600, 0o700}
+    for path, again in ((file, True), (file.parent, False), (cache, False)):
+        for mode in (0o720, 0o702):
+            path.chmod(mode)
+            with pytest.warns(RuntimeWarning, match=rf"{path}: got owner \d+, mode 0{mode:o}"):
+                assert not loaded()
+            assert loaded() == again
+        path.chmod(0o700)
+    assert loaded()
+
+
+def test_a_long_compilation_is_said_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [loaded(), loaded()] == [False, True]
+    assert not caplog.records
+    compile_module._say_once.cache_clear()
+    said = Event()
+    monkeypatch.setattr(compile_module.log, "warning", lambda _: said.set())
+    monkeypatch.setattr(compile_module, "PATIENCE_S", 0.0)
+    new = new_kernel()
+    new._dispatcher._cache.save_overload = lambda *_: said.wait(60)  # as long as it takes
+    use_cache(cache / "empty")
+    assert new(1) == 2
+    assert said.is_set()
 
 
 def test_all_who_write_a_file_at_the_same_time_leave_one(cache: Path) -> None:
@@ -207,7 +245,7 @@ def test_an_unwritable_folder_costs_one_warning_and_no_error(cache: Path) -> Non
     occupied = cache / "file"
     occupied.write_text("not a folder")
     use_cache(occupied)
-    with pytest.warns(RuntimeWarning, match=f"compiled anew at every start: {occupied}"):
+    with pytest.warns(RuntimeWarning, match=f"compiled again, as {occupied} cannot"):
         assert not loaded()
     assert not loaded()  # warnings are errors
     use_cache(cache)

@@ -23,6 +23,7 @@ from logitsieve.cli.generate import DENSE_ANSWERS
 from logitsieve.index.files import TEMPORARY, remove_stale
 from logitsieve.kernels.compile import default_cache
 from logitsieve.utils.environment import require
+from logitsieve.utils.own_files import make_own, opened_own
 from logitsieve.utils.stored import KINDS
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ def index_of_cache(
     path = cached_index(model)
     if path.exists():
         try:
-            decoder = warm_decoder(path, threads)
+            with opened_own(path.parents[2], path.parent.relative_to(path.parents[2])):
+                decoder = warm_decoder(path, threads)
         except IndexUnreadable as error:
             print(f"{error}: it is made again.", file=sys.stderr)
             shutil.rmtree(path)
+        except OSError as error:
+            print(f"The index in the cache is not read: {error}. {DENSE_ANSWERS}", file=sys.stderr)
+            return None, None
         else:
             print(f"No --index is given: that in {path} answers.", file=sys.stderr)
             return decoder, None
@@ -88,8 +93,9 @@ class BackgroundIndex:
         self.error = ""
         self._out, self._opened, self._began = out, opened, perf_counter()
         cache = out.parents[1]
-        cache.mkdir(parents=True, exist_ok=True)
-        remove_stale(cache)
+        make_own(cache)
+        with opened_own(cache.parent, cache.name):
+            remove_stale(cache)
         self._folder = TemporaryDirectory(prefix=TEMPORARY, dir=cache)
         self._made = Path(self._folder.name, out.parent.name, out.name)
         self._log = Path(self._folder.name, "log")
@@ -126,7 +132,7 @@ class BackgroundIndex:
                 lines = self._log.read_text(errors="replace").splitlines()
                 self.error = lines[-1] if lines else f"exit code {code}"
                 return
-            self._out.parent.mkdir(exist_ok=True)
+            make_own(self._out.parent)
             with suppress(OSError):  # another process was faster
                 self._made.rename(self._out)
         try:

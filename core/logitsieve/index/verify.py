@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,11 +22,13 @@ from logitsieve.index.reader import PARTS, Contents, Report, check_digest, read_
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
+from logitsieve.utils.own_files import read_own, write_own
 from logitsieve.utils.stored import StoredMatrix
 
 HASH_THREADS = 2
 HASH_BYTES = 1 << 20
 REMEMBERED = 256  # results
+VERIFIED = "verified.json"
 
 
 def verify_contents(
@@ -161,28 +162,22 @@ def fingerprint(contents: Contents) -> str:
 
 
 class VerifiedMemory:
-    """Fingerprints of indexes that passed, in `folder`/verified.json."""
+    """Fingerprints of indexes that passed, in `folder`/verified.json: none that others wrote."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "verified.json"
+        self._folder = folder
 
     def __contains__(self, mark: str) -> bool:
         return mark in self._read()
 
     def add(self, mark: str) -> None:
         """Remember an index that passed, if the folder is writable."""
-        marks = [*self._read(), mark][-REMEMBERED:]
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            # A folder of its own, so that a full disk leaves no partial file.
-            with tempfile.TemporaryDirectory(dir=self._file.parent, prefix=".verified-") as beside:
-                new = Path(beside) / self._file.name
-                new.write_bytes(canonical(marks))
-                new.replace(self._file)
+            write_own(self._folder, VERIFIED, canonical([*self._read(), mark][-REMEMBERED:]))
 
     def _read(self) -> list[str]:
         try:
-            marks = json.loads(self._file.read_bytes())
+            marks = json.loads(read_own(self._folder, VERIFIED))
         except (OSError, ValueError, RecursionError):
             return []
         return [mark for mark in marks if isinstance(mark, str)] if isinstance(marks, list) else []

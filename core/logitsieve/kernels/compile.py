@@ -7,13 +7,14 @@ caller vouches for the types.
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
 from functools import cache, cached_property, wraps
 from pathlib import Path
+from threading import Timer
 from typing import Any, cast
 
 import numba
@@ -22,6 +23,10 @@ from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
 from numba.extending import intrinsic
+
+from logitsieve.utils.own_files import read_own, write_own
+
+log = logging.getLogger(__name__)
 
 
 class _Linked(JITCodeLibrary):
@@ -59,6 +64,8 @@ _ROOT = Path(__file__).parent
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
 # Compiled beforehand and only read: an image has some.
 SHIPPED = Path(sys.prefix) / "share" / "logitsieve"
+PATIENCE_S = 2.0
+COMPILING = "compiling kernels, once on this machine: one or two minutes on idle cores"
 
 _cache: dict[str, Path] = {}  # "folder": once it is decided
 
@@ -114,35 +121,54 @@ class _Cache:
     def __init__(self, function: Callable[..., Any]) -> None:
         assert function.__closure__ is None, "the name says nothing about it"
         self._function, self._root = function, _root_of(function)
+        self._patience = Timer(0, _say_once)  # of one compilation
 
     def load_overload(self, types: Any, context: Any) -> Any:
         context.refresh()
         name = self._file(types, context.codegen())
         for folder in (_folder(), SHIPPED):
             try:
-                parts = pickle.loads((kernels_in(folder, self._root) / name).read_bytes())
-            except (OSError, EOFError, pickle.UnpicklingError):  # a crash left a part of it
+                content = read_own(folder, name)
+            except OSError as error:
+                if isinstance(error, PermissionError):
+                    _warn_once(folder, error)
                 continue
-            return CompileResult._rebuild(context, *parts)  # type: ignore[no-untyped-call]
+            if (whole := _whole(name, content)) is not None:
+                parts = pickle.loads(whole)
+                return CompileResult._rebuild(context, *parts)  # type: ignore[no-untyped-call]
+        self._patience = Timer(PATIENCE_S, _say_once)
+        self._patience.daemon = True
+        self._patience.start()
         return None
 
     def save_overload(self, types: Any, result: Any) -> None:
+        self._patience.cancel()
         assert not result.library.has_dynamic_globals, "addresses of this process"
-        file = kernels_in(_folder(), self._root) / self._file(types, result.codegen)
+        name = self._file(types, result.codegen)
+        content = serialize.dumps(result._reduce())  # type: ignore[no-untyped-call]
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=file.parent, prefix=".tmp-") as made:
-                new = Path(made) / file.name
-                new.write_bytes(serialize.dumps(result._reduce()))  # type: ignore[no-untyped-call]
-                new.replace(file)
+            write_own(_folder(), name, _digest(name, content) + content)
         except OSError as error:
-            _warn_once(f"kernels are compiled anew at every start: {_folder()}: {error.strerror}")
+            _warn_once(_folder(), error)
 
-    def _file(self, types: Any, codegen: Any) -> str:
+    def _file(self, types: Any, codegen: Any) -> Path:
+        """Return its place in a cache."""
         function = self._function
         line = function.__code__.co_firstlineno
         key = (function.__module__, function.__qualname__, line, types, codegen.magic_tuple())
-        return f"{function.__name__}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()
+        return kernels_in(Path(), self._root) / f"{function.__name__}-{digest[:16]}"
+
+
+def _digest(name: Path, content: bytes) -> bytes:
+    """Return the 32 bytes before the content of a file, which bind it to its place."""
+    return hashlib.sha256(f"{name}\n".encode() + content).digest()
+
+
+def _whole(name: Path, content: bytes) -> bytes | None:
+    """Return what was written as `name`, or None for what a crash or a disk damaged."""
+    digest, rest = content[:32], content[32:]
+    return rest if digest == _digest(name, rest) else None
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
@@ -191,9 +217,19 @@ def kernels_in(folder: Path, root: Path = _ROOT) -> Path:
     return within if root == _ROOT else within / f"{root.name}-{_sources_digest(root)}"
 
 
+def _warn_once(folder: Path, error: OSError) -> None:
+    reason = f"{error.filename or folder}: {error.strerror}"
+    _warn_of(f"kernels are compiled again, as {folder} cannot keep them: {reason}")
+
+
 @cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+def _warn_of(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+@cache
+def _say_once() -> None:
+    log.warning(COMPILING)
 
 
 def _root_of(function: Callable[..., Any]) -> Path:
