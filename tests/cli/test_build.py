@@ -9,6 +9,7 @@ import pytest
 from logitsieve.cli.build import certified_share
 from logitsieve.index import open_index
 from tests.cli.conftest import Run
+from tests.cli.test_points import point
 from tests.llamacpp.small_model import Make
 from tests.synthetic import make_hidden
 
@@ -38,7 +39,8 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
 
 def test_a_sketch_that_leaves_most_rows_is_told() -> None:
     heads = {"certified": 290.0, "exact": 300.0}
-    points = [{"head": {"name": name}, "candidates": rows} for name, rows in heads.items()]
+    points = [point(name, 1.0, 1.0, 1.0) | {"candidates": rows} for name, rows in heads.items()]
+    points.append(points[0] | {"rows": 8, "candidates": 300.0})  # by the code of `exact`
     index: Any = SimpleNamespace(calibration={"points": points}, vocab_size=300)
     assert certified_share(index) == 290 / 300
     index.calibration = None

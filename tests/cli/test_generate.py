@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from logitsieve.cli import background
+from logitsieve.cli.generate import _cost
+from logitsieve.client.llamacpp_generation import GenerationCost
 from logitsieve.index import open_index
 from tests.cli.conftest import Run, write_demo
 from tests.llamacpp.small_model import CHAT, Make
@@ -66,11 +68,35 @@ def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
     assert json.loads(scored.stdout)["head"] == "dense"
 
 
-def test_a_head_that_needs_many_rows_is_told(run: Run, make_gguf: Make, gguf_index: Path) -> None:
+def test_the_head_of_an_index_is_certified_if_none_is_named(
+    run: Run, make_gguf: Make, gguf_index: Path
+) -> None:
+    """Whatever its times were."""
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
-    hinted = run(*command, "--index", gguf_index, "--head", "exact")
-    assert hinted.stderr.splitlines()[-1].startswith("More than half of the rows")
-    assert "More than half" not in run(*command, "--head", "dense").stderr
+    index = ("--index", gguf_index)
+    assert json.loads(run(*command, *index, "--json").stdout)["head"] == "certified"
+    said = "error: head: got screen, allowed: exact, certified, dense"
+    assert said in run(*command, *index, "--head", "screen", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("head", "texts", "scanned", "said"),
+    [
+        ("exact", 4, 560, "560 of 560 rows a token, 10 tokens proven"),
+        ("certified", 3, 560, "560 of 560 rows a token, 10 tokens proven"),
+        ("certified", 4, 30, "30 of 560 rows a token, 10 tokens proven"),
+        (
+            *("certified", 4, 560),
+            "10 tokens proven\nMore than 3 texts at once are continued by all rows.",
+        ),
+        ("assured", 1, 30, "each token right but for a chance of 1e-15"),
+        ("screen", 1, 30, "0 tokens proven"),
+    ],
+)
+def test_the_last_line_says_what_a_head_did(head: str, texts: int, scanned: int, said: str) -> None:
+    proven = 10 if head in ("exact", "certified") else 0
+    counts = GenerationCost(tokens=10, proven=proven, seconds=1, head_s=1, scanned=10 * scanned)
+    assert _cost(counts, 560, head, texts).endswith(said)
 
 
 def test_several_prompts_and_draws(run: Run, make_gguf: Make, gguf_index: Path) -> None:

@@ -83,6 +83,15 @@ def test_without_a_target_the_default_head_answers_unless_a_proof_is_faster() ->
         assert choose(auto([EXACT, slow], stored=slow), 1, 1, precision) is EXACT
     assert choose(auto([EXACT, CERTIFIED], stored=CERTIFIED), 64, 1, None) is EXACT
     assert auto([EXACT, slow]).drawing_head == "exact"
+    near = replace(slow, us_per_row={1: 110, 8: 110, 64: 90})  # one noisy measurement
+    for chosen in (choose(auto([EXACT, near]), 1, 1, 1.0), choose(auto([EXACT, near]), 8, 1, None)):
+        assert chosen is near
+    assert auto([EXACT, near]).drawing_head == "certified"
+    unproven = make_point("screen", (105, 90, 90), (1, 1, 1))
+    assert choose(auto([EXACT, near, unproven]), 1, 1, 0.5) is near
+    assert choose(auto([EXACT, near, unproven]), 8, 1, 0.5) is unproven
+    many = replace(near, candidates={1: 151.0, 8: 300.0})  # of 300: by the code of `exact`
+    assert choose(auto([EXACT, many]), 1, 1, 1.0) is EXACT
     assert auto([EXACT, CERTIFIED]).drawing_head == "certified"
     assert auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})]).drawing_head == "exact"
 

@@ -27,7 +27,7 @@ def make_point(
     bounds, times = dict(zip(KS, low, strict=True)), dict(zip((1, 8, 64), us, strict=True))
     return OperatingPoint(
         head=head, knobs=knobs, proven=proven, mean=bounds, low=bounds, us_per_row=times,
-        mass_kept=0.9, candidates=10.0,
+        mass_kept=0.9, candidates=dict.fromkeys(times, 300.0 if head == "exact" else 10.0),
     )  # fmt: skip
 
 
@@ -52,6 +52,8 @@ def test_entries_of_one_setting_become_one_point() -> None:
     assert (first.us_per_row, first.mean, first.low) == ({1: 2.0, 64: 1.0}, {1: 0.98}, {1: 0.97})
     assert (first.proven, second.proven) == (False, True)
     assert (first.us_at(2), first.us_at(1000)) == (2.0, 1.0)
+    first, _ = read_points([entry(1, 2.0), entry(8, 2.0, candidates=90.0), other])
+    assert [first.candidates_at(rows) for rows in (1, 2, 8, 64)] == [30.0, 30.0, 90.0, 90.0]
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,5 @@ def test_dominated_points_are_dropped_and_proven_ones_stay() -> None:
     lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
     slow = make_point("exact", (900, 900, 900), (1, 1, 1), proven=True)
     assert undominated([lucky, EXACT, slow]) == [lucky, EXACT]
+    near = make_point("certified", (110, 110, 41), (1, 1, 1), proven=True)  # AUTO may prefer it
+    assert undominated([EXACT, near]) == [EXACT, near]

@@ -11,7 +11,7 @@ from logitsieve.api.errors import MissingExtra
 from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import auto_of, print_points, without_contexts
-from logitsieve.evaluation.operating_points import BEYOND
+from logitsieve.evaluation.operating_points import BEYOND, read_points
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.arrays import is_gguf
 from logitsieve.utils.environment import require
@@ -140,7 +140,10 @@ def show(index: Index) -> None:
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
         )
     if (read := certified_share(index)) > LEFT_SHARE:
-        print(f"Warning: certified computes {read:.0%} of the rows; exact is likely as fast.")
+        print(
+            f"Warning: certified computes {read:.0%} of the rows at one row a call; exact is likely"
+            " as fast."
+        )
     auto = auto_of(index)
     heads = dict.fromkeys(auto.choose(batch, BEYOND, None)[0] for batch in auto.batches)
     made = f"W as {index.manifest.dtype}, requests without a head: {' or '.join(heads)} (AUTO)"
@@ -148,6 +151,6 @@ def show(index: Index) -> None:
 
 
 def certified_share(index: Index) -> float:
-    points = (index.calibration or {}).get("points", ())
-    read = [each["candidates"] for each in points if each["head"]["name"] == "certified"]
+    points = read_points((index.calibration or {}).get("points", ()))
+    read = [point.candidates_at(1) for point in points if point.head == "certified"]
     return max(read, default=0.0) / index.vocab_size

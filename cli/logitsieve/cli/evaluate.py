@@ -53,9 +53,10 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
         timed = judging.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
         results = []
         for head in {head.name: head for head in (chosen, exact)}.values():
-            judged = evaluate(head, exact, _spread(judging, rows, head.name, progress), ks)
+            judged = evaluate(head, exact, _spread(judging, rows, head.name, progress), ks, batch)
             us = us_per_row(head, timed, max(ks), batch)
             facts = {"head": head.name, "knobs": dict(head.knobs), "us_per_row": us}
+            facts["proven"] = head.proves
             results.append({**facts, **asdict(judged)})
     if as_json:
         print_json({"index": str(index), "digest": opened.digest, "batch": batch, "heads": results})
@@ -78,7 +79,7 @@ def _show(results: list[dict[str, Any]], title: str) -> None:
             k,
             *(precision[name] for name in ("mean", "low", "worst")),
             result["coverage"][k],
-            result["mass_kept"],
+            None if result["proven"] else result["mass_kept"],
             result["scanned"][k],
             result["us_per_row"],
         ]

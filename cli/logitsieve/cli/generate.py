@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 DENSE, CERTIFIED = "dense", "certified"
 DENSE_ANSWERS = "llama.cpp's own head answers."
 BENT = f"No index is made, as the model bends its logits: {DENSE_ANSWERS}"
-SLOW = "\nMore than half of the rows were computed: --head dense is likely as fast here."
-SLOW_SHARE = 0.5  # of the rows
+TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
 WHOLE = ("top_k", "penalized", "seed")  # integers of --sample
 SETTINGS = (
@@ -63,8 +62,8 @@ class GenerateOptions:
     head: str = flag(
         "",
         "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
-        " own, and makes no index. By default the fastest point of --index for its target, or"
-        " certified without it, where assured and estimated can be named too.",
+        " own, and makes no index. By default certified; without --index assured and estimated can"
+        " be named too.",
     )
     wait: bool = flag(
         False, "After the text, wait for the index that is made in the background.", "--wait"
@@ -157,6 +156,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             head = DENSE
         elif options.index is not None:
             decoder = warm_decoder(options.index, threads)
+            head = head_of(decoder, head)
         else:
             decoder, making = index_of_cache(context.gguf, threads)
             head = grade_of(decoder, head)
@@ -221,7 +221,7 @@ def _show(
             print(prompt + "\n" * options.chat + _printable(text))
     handover.end(wait=options.wait)
     if not as_json:
-        print(handover.cost(counts), file=sys.stderr)
+        print(handover.cost(counts, len(prompts)), file=sys.stderr)
 
 
 def _printable(text: str) -> str:
@@ -274,16 +274,28 @@ class Handover:
             ended = "is made: the next text begins with it."
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
-    def cost(self, counts: GenerationCost) -> str:
-        """Return the speeds before and after the handover."""
+    def cost(self, counts: GenerationCost, texts: int) -> str:
+        """Return the speeds before and after the handover, of so many texts at once."""
         vocab_size = self._attached.context.gguf.vocab_size
         if self._before is None or self._before.tokens == counts.tokens:
-            return _cost(counts, vocab_size, self.head)
-        own = _cost(self._before, vocab_size, DENSE)
-        return f"{own}; then {_cost(_less(counts, self._before), vocab_size, self.head)}"
+            return _cost(counts, vocab_size, self.head, texts)
+        own = _cost(self._before, vocab_size, DENSE, texts)
+        return f"{own}; then {_cost(_less(counts, self._before), vocab_size, self.head, texts)}"
 
     def _say(self, line: str) -> None:
         print("\n" * sys.stdout.isatty() + line, file=sys.stderr)
+
+
+def head_of(decoder: LocalDecoder, asked: str) -> str:
+    """Return the head `asked` of the index, by default `certified`, or `exact` if it has no other.
+
+    InvalidRequest names `head` if the index lacks it.
+    """
+    heads = decoder.index.heads
+    chosen = asked or (CERTIFIED if CERTIFIED in heads else "exact")
+    if chosen not in heads:
+        raise InvalidRequest("head", chosen, ", ".join((*heads, DENSE)))
+    return chosen
 
 
 def grade_of(decoder: LocalDecoder | None, asked: str) -> str:
@@ -299,15 +311,21 @@ def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
     )
 
 
-def _cost(counts: GenerationCost, vocab_size: int, head: str) -> str:
+def _cost(counts: GenerationCost, vocab_size: int, head: str, texts: int) -> str:
+    from logitsieve.heads import HEADS
+    from logitsieve.heads.certified import MAX_LEVEL_ROWS
+
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
     if counts.drafted:
         speed += f" ({counts.accepted} of {counts.drafted} drafts right)"
     if head == DENSE:  # part of llama.cpp's graph
         return f"{speed}, all {vocab_size:,} logits of each"
     scanned = counts.scanned / counts.tokens
-    much = scanned > SLOW_SHARE * vocab_size
+    chance, certain = HEADS[head].chance, f"{counts.proven} tokens proven"
+    if 0 < chance < 1:
+        certain = f"each token right but for a chance of {chance:g}"
+    all_rows = head == CERTIFIED and texts > MAX_LEVEL_ROWS and 2 * scanned > vocab_size
     return (
         f"{speed}, the head alone {counts.tokens / counts.head_s:,.0f}; "
-        f"{scanned:,.0f} of {vocab_size:,} rows a token, {counts.proven} tokens proven"
-    ) + SLOW * much
+        f"{scanned:,.0f} of {vocab_size:,} rows a token, {certain}"
+    ) + TOGETHER.format(MAX_LEVEL_ROWS) * all_rows

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.output import print_table, shown
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting
+from logitsieve.evaluation.precision import wilson
 
 if TYPE_CHECKING:
     from logitsieve.decoding.auto import Auto
@@ -38,8 +39,8 @@ def print_points(index: Index, bounds: bool = False) -> None:
         [
             point.label,
             *(_precision(point, k, bounds) for k in KS),
-            point.mass_kept,
-            point.candidates,
+            None if point.proven else point.mass_kept,
+            _rows(point, auto.batches),
             *(point.us_per_row.get(batch) for batch in batches),
             "yes" if point.proven else "no",
             marks.get(point.setting, ""),
@@ -49,7 +50,8 @@ def print_points(index: Index, bounds: bool = False) -> None:
     columns = ["head", *(f"P@{k}" for k in KS), "mass", "rows"]
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
-        "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
+        "mass: probability kept; rows: rows of W read at one row per call, or as at B; "
+        "B: us per row at B rows per call; "
         f"{'in brackets: the lower 95 % bound, which counts; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
@@ -58,6 +60,12 @@ def print_points(index: Index, bounds: bool = False) -> None:
     prices = [(least, {**auto.choices(least, KS[:1])[0], "knobs": {}}) for least in PRICED]
     costs = "; ".join(f"P@1 >= {least:g} {_words(choice)}" for least, choice in prices)
     print(f"Cost of precision at B={auto.batches[0]}: {costs}")
+    shown_at_most = wilson(1.0, calibration["heldout_rows"])
+    if shown_at_most < max(PRICED):
+        print(
+            f"{calibration['heldout_rows']:,} held-out contexts without a miss show"
+            f" P@1 >= {shown_at_most:.4f}: above it only a proof counts"
+        )
     if elsewhere := measured_elsewhere(index):
         print(f"Warning: times are those of another machine, {elsewhere}; `tune` measures here")
     if any(point["uneven"] for point in calibration["points"]):
@@ -67,6 +75,17 @@ def print_points(index: Index, bounds: bool = False) -> None:
 def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
     mean, low = point.mean.get(k), point.low.get(k)
     return mean if not bounds or mean is None or low is None else f"{mean:.4f} ({low:.4f})"
+
+
+def _rows(point: OperatingPoint, batches: tuple[int, ...]) -> object:
+    """Return the rows at one row a call, and the batch sizes that need others."""
+    first = point.candidates_at(batches[0])
+    others: dict[float, list[str]] = {}
+    for batch in batches:
+        if (read := point.candidates_at(batch)) != first:
+            others.setdefault(read, []).append(f"B={batch}")
+    more = [f"{', '.join(at)}: {shown(read)}" for read, at in others.items()]
+    return f"{shown(first)} ({'; '.join(more)})" if more else first
 
 
 def _marks(auto: Auto) -> dict[Setting, str]:

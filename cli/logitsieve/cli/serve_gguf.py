@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.generate import BENT, CERTIFIED, DENSE, Handover, grade_of, model_for
+from logitsieve.cli.generate import BENT, DENSE, Handover, grade_of, head_of, model_for
 from logitsieve.cli.options import flag, idle_cores, llama_threads
 from logitsieve.completions import CompletionsConfig
 
@@ -59,8 +59,7 @@ def command(
             head = DENSE
         if head != DENSE and options.index is not None:
             decoder = warm_decoder(options.index, threads)
-            if (head := head or CERTIFIED) not in decoder.index.heads:
-                raise InvalidRequest("head", head, ", ".join(decoder.index.heads))
+            head = head_of(decoder, head)
         elif head != DENSE:
             decoder, making = index_of_cache(model, threads)
         head = grade_of(decoder, head)

@@ -21,6 +21,9 @@ from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
+# A proof from at most half of W counts as so many times faster: times have noise.
+MARGIN = 1.15
+
 Goal = Mapping[int, float]  # class of k -> precision
 Refuted = Callable[[OperatingPoint, Goal], bool]
 
@@ -41,12 +44,12 @@ class Auto:
         self.points = tuple(points)
         self.target = dict(target)
         self.measured = {point.setting: point for point in points}
-        self.drawing_head = _drawing_head(points)
         self._vocab_size, self._stored = vocab_size, stored
+        self.drawing_head = self._drawing_head()
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
         # The fastest first; of equals the proven one.
         self._fastest = {
-            batch: sorted(points, key=lambda point: (point.us_at(batch), not point.proven))
+            batch: sorted(points, key=lambda point: (self._counted(point, batch), not point.proven))
             for batch in batches
         }
         self._batch_of = tuple(nearest(batches, rows) for rows in range(batches[-1] + 1))
@@ -104,20 +107,24 @@ class Auto:
             )
         return taken
 
+    def _counted(self, point: OperatingPoint, batch: int) -> float:
+        """Return the time that decides."""
+        few = point.proven and 2 * point.candidates_at(batch) <= self._vocab_size
+        return point.us_at(batch) / (MARGIN if few else 1)
+
+    def _drawing_head(self) -> str:
+        """Return the measured proving head of draws, the faster of two; "" without any."""
+        times = {
+            head: min(times)
+            for head in ("certified", "exact")
+            if (times := [self._counted(each, 1) for each in self.points if each.head == head])
+        }
+        return min(times, key=times.__getitem__, default="")
+
     def _meets(self, point: OperatingPoint, goal: Goal) -> bool:
         if not goal:
             return point.proven or point.setting == self._stored
         return all(point.meets(least, k) for k, least in goal.items())
-
-
-def _drawing_head(points: Sequence[OperatingPoint]) -> str:
-    """Return the measured proving head of draws: `certified`, unless `exact` is faster; or ""."""
-    times = {
-        head: min(times)
-        for head in ("certified", "exact")
-        if (times := [point.us_at(1) for point in points if point.head == head])
-    }
-    return min(times, key=times.__getitem__, default="")
 
 
 def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:

@@ -32,10 +32,13 @@ class OperatingPoint:
     low: Mapping[int, float]  # k -> its lower 95 % bound
     us_per_row: Mapping[int, float]  # B -> microseconds a row; at least one
     mass_kept: float
-    candidates: float
+    candidates: Mapping[int, float]  # B -> rows of W computed a row, of the same B
 
     def us_at(self, rows: int) -> float:
         return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
+
+    def candidates_at(self, rows: int) -> float:
+        return self.candidates[nearest(sorted(self.candidates), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
@@ -67,7 +70,7 @@ def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
         low={int(k): precision["low"] for k, precision in one["precision"].items()},
         us_per_row={entry["rows"]: entry["us_per_row"] for entry in entries},
         mass_kept=one["mass_kept"],
-        candidates=one["candidates"],
+        candidates={entry["rows"]: entry["candidates"] for entry in entries},
     )
 
 
@@ -103,9 +106,14 @@ def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
 
 
 def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
-    if other.proven and not one.proven:
+    # AUTO prefers the proof of fewer rows to one that is hardly faster.
+    if other.proven and not (one.proven and _computes_less(one, other)):
         return False
     return all(
         batch in one.us_per_row and one.us_per_row[batch] <= us
         for batch, us in other.us_per_row.items()
     ) and all(one.proven or one.low.get(k, 0.0) >= low for k, low in other.low.items())
+
+
+def _computes_less(one: OperatingPoint, other: OperatingPoint) -> bool:
+    return all(one.candidates_at(batch) <= rows for batch, rows in other.candidates.items())

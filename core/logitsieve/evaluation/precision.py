@@ -117,13 +117,16 @@ class Evaluation:
 
 
 def evaluate(
-    head: Judged, exact: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS
+    head: Judged, exact: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS, batch: int = 1
 ) -> Evaluation:
-    """Judge `head` by `exact` on blocks [B, D] of contexts; ValueError without one."""
+    """Judge `head` by `exact` on blocks [B, D] of contexts; ValueError without one.
+
+    The rows that a proving head scans depend on the rows of a call: they are those of `batch`.
+    """
     counts = []
     for block in blocks:
         truth = Truth(*find_truth(exact, block, max(ks)))
-        counts.append(count(head, block, truth, ks, head is exact))
+        counts.append(count(head, block, truth, ks, head is exact, batch))
     return _evaluation(counts, head.proves)
 
 
@@ -184,12 +187,19 @@ def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
-def count(head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool) -> Counts:
-    """Judge a head on a block; a proving one answers only MASS_STRIDE-th rows."""
+def count(
+    head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool, batch: int = 1
+) -> Counts:
+    """Judge a head on a block; a proving one answers MASS_STRIDE-th rows, in calls of `batch`."""
     rows = block[::MASS_STRIDE]
+    calls = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     scanned, shares, own = {}, {}, {}
     for k in ks:
-        answer = truth.top if is_truth else head.topk(rows if head.proves else block, k)
+        if head.proves and not is_truth:
+            read = [head.topk(call, k).scanned for call in calls]
+            scanned[k] = np.concatenate(read).astype(np.float64)
+            continue
+        answer = truth.top if is_truth else head.topk(block, k)
         scanned[k] = answer.scanned.astype(np.float64)
         if not head.proves:
             shares[k] = hits(answer, truth.top, k) / k

@@ -1,0 +1,32 @@
+"""Times and rows of heads, at each number of rows a call."""
+
+import numpy as np
+
+from logitsieve.evaluation import evaluate
+from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.exact import ExactHead
+from logitsieve.index_builder.calibrate import calibrate
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.utils.options import no_progress
+from tests.heads.test_certified import decaying, rotated
+from tests.synthetic import sketch_arrays
+
+
+def test_a_head_with_levels_is_judged_as_it_answers_at_each_batch_size() -> None:
+    """More than three rows a call take the code of `exact`, with its time and all rows."""
+    softmax, hidden = decaying(2000, 128)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
+    heads = {"exact": ExactHead(softmax), "certified": CertifiedHead(softmax, arrays)}
+    heldout = Contexts([np.tile(hidden, (3, 1))])
+    points = calibrate(heads, heldout, 2000, no_progress)["points"]
+    assert [point["rows"] for point in points] == 2 * [1, 8, 64]
+    assert [point["candidates"] for point in points[:3]] == [2000] * 3
+    alone, *others = points[3:]
+    assert alone["candidates"] < 200
+    assert alone["us_per_row"] != points[0]["us_per_row"]
+    for point, exact in zip(others, points[1:3], strict=True):
+        assert (point["candidates"], point["us_per_row"]) == (2000, exact["us_per_row"])
+    blocks = [np.tile(hidden, (8, 1))]  # 40 are judged
+    for batch, all_rows in ((1, False), (3, False), (4, True), (40, True)):
+        found = evaluate(heads["certified"], heads["exact"], blocks, (1, 5), batch)
+        assert found.scanned[5] == 2000 if all_rows else found.scanned[5] < 200
