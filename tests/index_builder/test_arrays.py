@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,11 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_tensors
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.arrays import ROUNDED_AT_ONCE, load_array, matrix, vector
+from logitsieve.index_builder.arrays import ROUNDED_AT_ONCE, is_gguf, load_array, matrix, vector
 from logitsieve.utils.floats import LARGEST, STORED, narrowed, widened
 from tests.refusals import refused
 
@@ -144,3 +145,35 @@ def test_a_tensor_beside_others_that_an_index_could_not_hold(tmp_path: Path) -> 
     for name in ("b" * 70, "five"):
         with pytest.raises(InvalidRequest, match="F16, BF16, F32 or F64"):
             load_array(f"{tmp_path}/any.safetensors:{name}")
+
+
+def test_a_header_with_more_than_the_format_needs_is_read_as_by_its_library(tmp_path: Path) -> None:
+    rows = np.arange(32, dtype=np.float32).reshape(4, 8)
+    entry = {"dtype": "F32", "shape": [4, 8], "data_offsets": [0, rows.nbytes]}
+    headers = [{"__metadata__": None, "W": entry}, {"W": {**entry, "note": {"by": None}}}]
+    for number, header in enumerate(headers):
+        text, path = json.dumps(header).encode(), tmp_path / f"{number}.safetensors"
+        path.write_bytes(len(text).to_bytes(8, "little") + text + rows.tobytes())
+        np.testing.assert_array_equal(load_file(path)["W"], rows)
+        np.testing.assert_array_equal(load_array(f"{path}:W"), rows)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors:W", ".npy", ".npz:W", ".bin"])
+def test_a_file_that_was_not_downloaded_is_named(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"W{suffix.partition(':')[0]}"
+    path.write_bytes(b"version https://git-lfs.example/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(InvalidRequest, match="a Git LFS pointer"):
+        load_array(f"{tmp_path}/W{suffix}", "weight")
+    path.write_bytes(b"<!DOCTYPE html><html><title>404</title></html>")
+    with pytest.raises(InvalidRequest, match="a web page"):
+        load_array(f"{tmp_path}/W{suffix}", "weight")
+
+
+def test_a_gguf_file_is_one_by_its_first_bytes(tmp_path: Path) -> None:
+    for name, data in {"sha256-01": b"GGUF....", "W.GGUF": b"GGUF", "model.bin": b"GGUF"}.items():
+        (tmp_path / name).write_bytes(data)
+        assert is_gguf(tmp_path / name)
+        assert is_gguf(str(tmp_path / name))
+    (tmp_path / "W.npy").write_bytes(b"\x93NUMPY")
+    assert not any(is_gguf(one) for one in (tmp_path / "W.npy", tmp_path, "none.bin", FLOAT16))
+    assert is_gguf("none.gguf")

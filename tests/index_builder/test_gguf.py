@@ -8,7 +8,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.arrays import gguf_output_layer
 from logitsieve.llamacpp import GgufModel
-from tests.llamacpp.small_model import Make, tokens
+from logitsieve.utils.stored import StoredMatrix
+from tests.llamacpp.small_model import Make, tokens, write_model
 from tests.synthetic import make_hidden
 
 
@@ -41,3 +42,13 @@ def test_other_types_become_float32_and_another_bias_is_refused(
         gguf_output_layer(make_gguf(), np.zeros(3), None)
     with pytest.raises(InvalidRequest, match="weight: got"):
         gguf_output_layer(tmp_path / "none.gguf", None, None)
+
+
+def test_the_output_layer_is_in_another_file_than_the_embeddings(
+    make_gguf: Make, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "small.gguf", split=8)
+    weight, _, words = gguf_output_layer(tmp_path / "small-00001-of-00003.gguf", None, None)
+    assert isinstance(weight, StoredMatrix)
+    np.testing.assert_array_equal(weight.data, GgufModel(make_gguf()).matrix.blocks)
+    assert words == tokens()[0]

@@ -70,13 +70,14 @@ def write_model(
     chat_template: str = "",
     leave_out: tuple[str, ...] = (),
     keys: tuple[tuple[str, Any], ...] = (),
+    split: int = 0,
     **metadata: float,
 ) -> Path:
     """Write the model `path`; `metadata` are float values of the architecture, such as a softcap.
 
     `pre`: byte-level pairs by this pre-tokenizer, not words; `octets`: the words have tokens for
     bytes; `extra`: more tokens; `without`: tokens that are spelled as none. `keys` are metadata by
-    whole names, of integers, booleans, or lists of either.
+    whole names, of integers, booleans, texts, or lists. `split`: tensors of a file at most.
     `head` is the type of its output matrix, of its embeddings where `tied`, `body` of its layers'
     matrices.
     """
@@ -89,7 +90,7 @@ def write_model(
     words = [f"<none {word}>" if word in without else word for word in words]
     words, kinds = [*words, *extra], kinds + [NORMAL] * len(extra)
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(path, architecture)
+    writer = GGUFWriter(path, architecture, split_max_tensors=split)
     writer.add_context_length(POSITIONS)
     writer.add_embedding_length(dim)
     writer.add_block_count(LAYERS)
@@ -102,8 +103,8 @@ def write_model(
     for key, value in metadata.items():
         writer.add_float32(f"{architecture}.{key}", value)
     for key, value in keys:
-        whole = writer.add_bool if isinstance(value, bool) else writer.add_uint32
-        (writer.add_array if isinstance(value, list) else whole)(key, value)
+        writers = {bool: writer.add_bool, list: writer.add_array, str: writer.add_string}
+        writers.get(type(value), writer.add_uint32)(key, value)
     if vocabulary:
         writer.add_tokenizer_model("gpt2" if pre else "llama")
         if pre:

@@ -20,7 +20,7 @@ def test_metadata_and_tensors_are_those_that_gguf_reads(make_gguf: Make) -> None
         span = header.tensors[tensor.name]
         assert span.kind == tensor.tensor_type
         assert list(span.shape) == tensor.shape[::-1].tolist()
-        assert header.data_offset + span.offset == tensor.data_offset
+        assert span.offset == tensor.data_offset
     assert header.metadata["general.architecture"] == "llama"
     assert header.metadata["llama.embedding_length"] == 64
     listed = header.metadata["tokenizer.ggml.tokens"]
@@ -39,6 +39,10 @@ BAD = {
     "empty": (b"", "does not begin with GGUF"),
     "other": (b"PK\3\4" + bytes(100), "does not begin with GGUF"),
     "version": (begun(version=1), "version 1 of GGUF"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+    "pointer": (b"version https://git-lfs.example/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
+    "page": (b"\n<!DOCTYPE html><html>", "a web page"),
+    "older": (b"tjgg" + bytes(40), "a GGJT file"),
     "cut counts": (begun()[:10], "truncated"),
     "cut pairs": (begun(pairs=1), "truncated"),
     "endless string": (begun(pairs=1) + struct.pack("<Q", 1 << 62), "truncated"),

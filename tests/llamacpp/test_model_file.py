@@ -1,11 +1,12 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from logitsieve.llamacpp import GgufModel
-from tests.llamacpp.small_model import Make, tokens
+from tests.llamacpp.small_model import Make, tokens, write_model
 from tests.refusals import refused
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
@@ -53,6 +54,36 @@ def test_the_scale_is_the_architectures(make_gguf: Make, architecture: str, scal
     assert GgufModel(make_gguf(architecture=architecture, logit_scale=4.0)).scale == scale
 
 
+def parts_of(folder: Path, **options: Any) -> list[Path]:
+    write_model(folder / "small.gguf", split=8, **options)
+    return sorted(folder.glob("small-*.gguf"))
+
+
+def test_a_model_split_over_files_is_read_whole(make_gguf: Make, tmp_path: Path) -> None:
+    parts, whole = parts_of(tmp_path, bias=True), GgufModel(make_gguf(bias=True))
+    model = GgufModel(parts[0])
+    assert len(parts) == 3
+    assert model.matrix.name == "output.weight"
+    np.testing.assert_array_equal(model.matrix.blocks, whole.matrix.blocks)
+    np.testing.assert_array_equal(model.bias, whole.bias)
+    assert (model.vocabulary, model.sha256("F32")) == (whole.vocabulary, whole.sha256("F32"))
+
+
+def test_parts_of_a_model_are_named(tmp_path: Path) -> None:
+    parts, renamed = parts_of(tmp_path), tmp_path / "renamed.gguf"
+    renamed.write_bytes(parts[0].read_bytes())
+    with refused("gguf", r"renamed.gguf: part 1 of 3, allowed: the name NAME-00001-of-00003"):
+        GgufModel(renamed)
+    with refused("gguf", f"one of several files, 2 of 3, allowed: the first, {parts[0]}"):
+        GgufModel(parts[1])
+    parts[1].write_bytes(parts[2].read_bytes())
+    with refused("gguf", r"another model's part \(2, 3\), allowed: part 2 of"):
+        GgufModel(parts[0])
+    parts[1].unlink()
+    with refused("gguf", f"one of several files, allowed: all 3 .*{parts[1].name} too"):
+        GgufModel(parts[0])
+
+
 def spoiled(path: Path, out: Path, what: str) -> Path:
     data = bytearray(path.read_bytes())
     if what == "truncated":
@@ -70,6 +101,9 @@ def test_files_that_cannot_be_used_are_named(make_gguf: Make, tmp_path: Path) ->
         "unknown tensor type 99": spoiled(make_gguf(), tmp_path / "type.gguf", "type"),
         "no output matrix": make_gguf(leave_out=("output.weight", "token_embd.weight")),
         "logit_scale of the architecture llama": make_gguf(logit_scale=2.0),
+        "a file of the type 'adapter'": make_gguf(keys=(("general.type", "adapter"),)),
+        "architecture 'clip'": make_gguf(architecture="clip"),
+        "attention.causal = false": make_gguf(keys=(("llama.attention.causal", False),)),
         "a number, 0 or more": make_gguf(architecture="gemma2", final_logit_softcapping=-1.0),
     }
     for reason, path in bad.items():

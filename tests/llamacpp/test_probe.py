@@ -1,5 +1,6 @@
 """llama.cpp's logits are compared with the file's when a context is opened."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp import GgufModel, LlamaContext
 from logitsieve.llamacpp.probe import representable
-from tests.llamacpp.small_model import Make, gemma4
+from tests.llamacpp.small_model import Make, gemma4, write_model
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
 
@@ -62,9 +63,9 @@ def test_defaults_of_missing_keys_are_llamas(make_gguf: Make, name: str) -> None
 
 
 def test_a_model_that_sees_later_tokens_is_refused(make_gguf: Make) -> None:
-    path = make_gguf(keys=(("llama.attention.causal", False),))
+    dream = make_gguf(architecture="dream")  # not causal by its name alone
     with pytest.raises(InvalidRequest, match="attention is not causal"):
-        LlamaContext(path)
+        LlamaContext(dream)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q6_K"])
@@ -75,3 +76,10 @@ def test_what_is_representable_stays_so_and_is_near(kind: str) -> None:
     np.testing.assert_allclose(representable(once, kind), once, rtol=1e-6)
     assert np.abs(once - hidden).max() <= np.abs(hidden).max() / 200
     assert not once[1, :256].any()
+
+
+def test_a_model_split_over_files_decodes_as_in_one(make_gguf: Make, tmp_path: Path) -> None:
+    write_model(tmp_path / "small.gguf", split=8)
+    split = tmp_path / "small-00001-of-00003.gguf"
+    with LlamaContext(split) as parts, LlamaContext(make_gguf()) as whole:
+        np.testing.assert_array_equal(parts.read([1, 10, 20]), whole.read([1, 10, 20]))

@@ -26,6 +26,7 @@ MAX_DIMENSIONS = 4
 MAX_NAME = 64  # characters
 MAX_WRITE = 1 << 24  # bytes
 METADATA = "__metadata__"
+FIELDS = {"dtype", "shape", "data_offsets"}  # of a tensor
 PADDING = "_pad_"  # the format allows no holes, so gaps are tensors
 
 DTYPES = {kind.safetensors: kind.numpy for kind in ELEMENT_TYPES if kind.name != "bool"}
@@ -131,6 +132,8 @@ def read_header(mapped: mmap.mmap, foreign: bool = False) -> tuple[int, list[Spa
     if not isinstance(header, dict):
         raise ValueError("header is not a JSON object")
     metadata = header.pop(METADATA, {})
+    if metadata is None and foreign:
+        metadata = {}
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError(f"{METADATA} does not map strings to strings")
     spans = [_parse_entry(name, entry, foreign) for name, entry in header.items()]
@@ -161,7 +164,12 @@ def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _parse_entry(name: str, entry: object, foreign: bool) -> Span:
     if len(name) > MAX_NAME and not foreign:
         raise ValueError(f"a tensor name has {len(name)} characters, at most {MAX_NAME}")
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+    keys = set(entry) if isinstance(entry, dict) else set()
+    if (
+        not isinstance(entry, dict)
+        or not keys.issuperset(FIELDS)
+        or not (foreign or keys == FIELDS)
+    ):
         raise ValueError(f"tensor {name!r} needs exactly dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or not (code in DTYPES or foreign):

@@ -1,5 +1,6 @@
 """Parse the header of a GGUF file: metadata and the place of each tensor (ggml's `gguf.md`).
 
+A model may be split over several files: the first has the metadata, each has some tensors.
 Arrays of numbers are views; arrays of strings, such as a vocabulary, are read on demand.
 """
 
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.file_kinds import kind_of
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # codes of `struct`
@@ -19,13 +21,15 @@ STRING, ARRAY = 8, 9
 SIZE = struct.Struct("<Q")  # of a string, before its bytes
 ALIGNMENT = 32  # of the tensors' data, unless the metadata has another
 MOST_DIMENSIONS = 4
+SPLIT = ("split.no", "split.count", "split.tensors.count")
 
 
 class TensorSpan(NamedTuple):
-    """A tensor's ggml type, shape (columns last, as in numpy) and place in the data."""
+    """A tensor's ggml type, shape (columns last, as in numpy) and place in a mapped file."""
 
     kind: int
     shape: tuple[int, ...]
+    mapped: mmap.mmap
     offset: int
 
 
@@ -43,10 +47,8 @@ class Strings(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    mapped: mmap.mmap
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorSpan]
-    data_offset: int
 
 
 class Cursor:
@@ -106,11 +108,44 @@ def _scalar(kind: int) -> str:
     return SCALARS[kind]
 
 
+def read_model(path: Path, field: str) -> GgufHeader:
+    """Read the header of a model, with the tensors of all its files."""
+    first = read_header(path, field)
+    count, number = (first.metadata.get(f"split.{name}", 0) for name in ("count", "no"))
+    if count <= 1:
+        return first
+    part = f"-{number + 1:05d}-of-{count:05d}.gguf"
+    if not path.name.endswith(part):
+        raise InvalidRequest(field, f"{path}: part {number + 1} of {count}", f"the name NAME{part}")
+    begun = str(path).removesuffix(part)
+    paths = [Path(f"{begun}-{n + 1:05d}-of-{count:05d}.gguf") for n in range(count)]
+    if number:
+        got, allowed = f"{path}: one of several files, {number + 1} of {count}", f"{paths[0]}"
+        raise InvalidRequest(field, got, f"the first, {allowed}")
+    tensors = dict(first.tensors)
+    for place, other in enumerate(paths[1:], 1):
+        if not other.is_file():
+            allowed = f"all {count} files of the model, {other.name} too"
+            raise InvalidRequest(field, f"{path}: one of several files", allowed)
+        header = read_header(other, field)
+        found = header.metadata.get("split.no"), header.metadata.get("split.count")
+        if found != (place, count) or not tensors.keys().isdisjoint(header.tensors):
+            got = f"{other}: another model's part ({found[0]}, {found[1]})"
+            raise InvalidRequest(field, got, f"part {place + 1} of {path}")
+        tensors |= header.tensors
+    wanted = first.metadata.get("split.tensors.count", len(tensors))
+    if len(tensors) != wanted:
+        raise InvalidRequest(field, f"{path}: {len(tensors)} tensors in all files", f"{wanted}")
+    return GgufHeader(first.metadata, tensors)
+
+
 def read_header(path: Path, field: str) -> GgufHeader:
     try:
         with path.open("rb") as stream:
             if stream.read(len(MAGIC)) != MAGIC:
-                raise ValueError("no GGUF file: it does not begin with GGUF")
+                kind = kind_of(path)
+                more = kind and f": it is {kind}"
+                raise ValueError(f"no GGUF file: it does not begin with GGUF{more}")
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return _read(mapped)
     except (OSError, ValueError) as error:
@@ -121,6 +156,8 @@ def read_header(path: Path, field: str) -> GgufHeader:
 def _read(mapped: mmap.mmap) -> GgufHeader:
     cursor = Cursor(mapped, len(MAGIC))
     if (version := cursor.number("I")) not in VERSIONS:
+        if int.from_bytes(version.to_bytes(4, "big"), "little") in VERSIONS:
+            raise ValueError("big-endian, for machines such as s390x; convert it to little-endian")
         raise ValueError(f"version {version} of GGUF is none of {', '.join(map(str, VERSIONS))}")
     tensor_count, pairs = cursor.number("Q"), cursor.number("Q")
     metadata = {}
@@ -131,7 +168,12 @@ def _read(mapped: mmap.mmap) -> GgufHeader:
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"general.alignment is {alignment!r:.40}, not a positive whole number")
-    return GgufHeader(mapped, metadata, tensors, -(-cursor.offset // alignment) * alignment)
+    for name in SPLIT:
+        if not isinstance(metadata.get(name, 0), int):
+            raise ValueError(f"{name} is {metadata[name]!r:.40}, not a whole number")
+    begin = -(-cursor.offset // alignment) * alignment
+    placed = {name: span._replace(offset=begin + span.offset) for name, span in tensors.items()}
+    return GgufHeader(metadata, placed)
 
 
 def _tensor(cursor: Cursor) -> tuple[str, TensorSpan]:
@@ -139,4 +181,4 @@ def _tensor(cursor: Cursor) -> tuple[str, TensorSpan]:
     if not 1 <= dimensions <= MOST_DIMENSIONS:
         raise ValueError(f"{name!r:.80} has {dimensions} dimensions")
     shape = tuple(cursor.number("Q") for _ in range(dimensions))[::-1]
-    return name, TensorSpan(cursor.number("I"), shape, cursor.number("Q"))
+    return name, TensorSpan(cursor.number("I"), shape, cursor.mapped, cursor.number("Q"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
-from logitsieve.llamacpp.gguf_header import GgufHeader, Strings, TensorSpan, read_header
+from logitsieve.llamacpp.gguf_header import GgufHeader, Strings, TensorSpan, read_model
 from logitsieve.utils.environment import require
 
 TENSORS = ("output.weight", "token_embd.weight")  # the second if embeddings are tied
@@ -73,7 +73,8 @@ class GgufModel:
         require("llamacpp", "gguf")
         self.path, self._field = Path(path), field
         self._digests: dict[str, str] = {}
-        self._header: GgufHeader = read_header(self.path, field)
+        self._header: GgufHeader = read_model(self.path, field)
+        self._refuse_others()
         architecture = self._header.metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise self._refused("no general.architecture", "a model's metadata")
@@ -137,6 +138,18 @@ class GgufModel:
     def _refused(self, got: str, allowed: str) -> InvalidRequest:
         return InvalidRequest(self._field, f"{self.path}: {got}", allowed)
 
+    def _refuse_others(self) -> None:
+        """InvalidRequest for files that no language model's, or that are for something else."""
+        metadata = self._header.metadata
+        architecture = metadata.get("general.architecture")
+        kind = metadata.get("general.type", "model")
+        if kind != "model" or architecture == "clip":
+            got = f"a file of the type {kind!r:.40} (architecture {architecture!r:.40})"
+            raise self._refused(got, "a model: adapters and projectors (mmproj) belong beside one")
+        if metadata.get(f"{architecture}.attention.causal") is False:
+            got = f"{architecture}.attention.causal = false"
+            raise self._refused(got, "a causal language model, whose tokens see only earlier ones")
+
     def _number(self, key: str, default: float) -> float:
         value = self._header.metadata.get(f"{self.architecture}.{key}", default)
         if not isinstance(value, int | float) or not np.isfinite(value) or value < 0:
@@ -174,7 +187,7 @@ class GgufModel:
         if len(span.shape) != 2:
             raise self._refused(f"{name} of shape {list(span.shape)}", "[V, D]")
         vocab_size, dim = span.shape
-        raw = np.frombuffer(self._header.mapped, np.uint8, size, self._place(span))
+        raw = np.frombuffer(span.mapped, np.uint8, size, span.offset)
         rows = raw.view(FLOATS[kind]) if kind in FLOATS else raw
         matrix = OutputMatrix(name, kind, rows.reshape(vocab_size, -1), (vocab_size, dim))
         try:
@@ -192,12 +205,7 @@ class GgufModel:
         kind, size = self._type_of(name, span)
         if kind != "F32" or span.shape != shape:
             raise self._refused(f"{name}: {kind} {list(span.shape)}", f"F32 {list(shape)}")
-        return np.frombuffer(self._header.mapped, np.uint8, size, self._place(span)).view(
-            np.float32
-        )
-
-    def _place(self, span: TensorSpan) -> int:
-        return self._header.data_offset + span.offset
+        return np.frombuffer(span.mapped, np.uint8, size, span.offset).view(np.float32)
 
     def _type_of(self, name: str, span: TensorSpan) -> tuple[str, int]:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -214,8 +222,7 @@ class GgufModel:
         return kind.name, math.prod(span.shape) // columns * block_bytes
 
     def _refuse_truncated(self) -> None:
-        end = len(self._header.mapped)
         for name, span in self._header.tensors.items():
-            needed = self._place(span) + self._type_of(name, span)[1]
+            end, needed = len(span.mapped), span.offset + self._type_of(name, span)[1]
             if needed > end:
                 raise self._refused(f"truncated: {end} bytes, {name} ends at {needed}", "it whole")

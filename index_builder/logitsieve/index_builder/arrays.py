@@ -17,6 +17,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.index_builder.config import GIVEN
 from logitsieve.utils.environment import name_in_errors
+from logitsieve.utils.file_kinds import begins_with, kind_of
 from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
 from logitsieve.utils.hidden import as_rows
 from logitsieve.utils.stored import KINDS, StoredMatrix
@@ -43,7 +44,8 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
             return _read_npz(path, name, field)
         case ".safetensors":
             return _map_safetensors(path, name, field)
-    raise InvalidRequest(field, path, FORMS)
+    kind = kind_of(path)
+    raise InvalidRequest(field, f"{path}{kind and ', ' + kind}", FORMS)
 
 
 def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
@@ -134,6 +136,8 @@ def _check_name(names: list[str], name: str, path: Path, field: str) -> None:
 
 def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    if (kind := kind_of(path)) and path.suffix not in kind:
+        reason = f"it is {kind}"
     if "allow_pickle" in reason:  # advice for callers of numpy
         reason = "not an array of numbers"
     return InvalidRequest(field, reason if str(path) in reason else f"{path}: {reason}", FORMS)
@@ -237,4 +241,7 @@ def gguf_output_layer(
 
 
 def is_gguf(weight: Any) -> TypeGuard[str | Path]:
-    return isinstance(weight, str | Path) and str(weight).endswith(GGUF)
+    """Check for a GGUF file by its name or, whatever its name, its first bytes."""
+    if not isinstance(weight, str | Path):
+        return False
+    return str(weight).endswith(GGUF) or begins_with(Path(weight), b"GGUF")
