@@ -122,6 +122,8 @@ def test_chats_files_and_stops(run: Run, make_gguf: Make, gguf_index: Path, tmp_
     plain = run(*command, "-p", asked).stdout
     assert plain == asked + answered.stdout
     assert run(*command, "-f", file).stdout == run(*command, "-p", PROMPT).stdout
+    file.write_text(f"\ufeff{PROMPT}\n")  # as some editors begin a file
+    assert run(*command, "-f", file).stdout == run(*command, "-p", PROMPT).stdout
     assert run(*command, "-f", "-", text=f"{PROMPT}\n").stdout.startswith(PROMPT)
     several = run(*command, "--chat", "-p", PROMPT, "-p", "go").stdout
     assert several.startswith(f"{PROMPT}\n")

@@ -96,6 +96,15 @@ def test_the_best_ids_are_scored_like_targets(weight: np.ndarray, hidden: np.nda
         assert (scores.best[:, 1] == scores.targets).all()
 
 
+@pytest.mark.parametrize("k", [0, 1, 3, 40, 41, V])
+def test_of_equal_logits_the_lowest_ids_are_best(k: int) -> None:
+    rng = np.random.default_rng(0)
+    for levels in (1, 2, 3):
+        row = rng.integers(0, levels, (1, V)).astype(np.float32)
+        expected = np.lexsort((np.arange(V), -row[0]))[:k]
+        assert DenseOutput().scores(row, [0], k).ids.tolist() == [expected.tolist()]
+
+
 def test_constraints_are_none_without_edits_and_the_lower_of_equal_ids_is_best() -> None:
     assert as_constraints([RowEdits(), RowEdits(repeated=[3])]) is None
     made = as_constraints([RowEdits(banned=[1]), RowEdits(bias={2: 0.5})])

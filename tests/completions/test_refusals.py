@@ -9,11 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.api.errors import InvalidRequest, ModelNotFound, Unavailable
 from logitsieve.client.llamacpp import LlamaAttachment
-from logitsieve.completions import CompletionsConfig
+from logitsieve.completions import CompletionsConfig, fields
+from logitsieve.completions.answers import error_object
 from logitsieve.completions.engine import Engine
-from tests.completions.conftest import Client, serving
+from tests.completions.conftest import NAME, Client, serving
 from tests.server.running import Loop
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -45,6 +46,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": P, "logit_bias": {"5": "much"}}, "logit_bias.5"),
     ({"prompt": P, "presence_penalty": None, "frequency_penalty": []}, "frequency_penalty"),
 ]
+USER = {"role": "user", "content": "go"}
 CHATS: dict[str, dict[str, Any]] = {
     "messages": {},
     "messages ": {"messages": "hello"},
@@ -64,6 +66,33 @@ def test_a_wrong_field_is_named(client: Client, body: dict[str, Any], field: str
     assert (error["status"], error["type"]) == (400, "invalid_request_error")
     assert error["param"] == field
     assert error["message"].startswith(f"{field}: got ")
+
+
+WILD: list[Any] = [
+    *("x" * 100_000, "\ud800" * 999, "\n" * 999, 10**4000, -1, 1e308, True, {"a" * 999: None}),
+    *([[["é" * 9999]]], [10**4000], ["x" * 999, 5], [{"x" * 999: 1}], {"x" * 999: "y" * 999}),
+    *({"5": "y" * 999}, [{"role": "x" * 999, "content": ["y" * 999]}], [{"role": ["x" * 999]}]),
+    [{"role": "user", "content": [{"type": "text", "x" * 999: 1}], "y" * 999: 1}],
+    [{"role": "user", "content": [{"type": "text", "text": 10**4000}]}],
+    [{"role": "user", "content": "\ud800" * 999, "name": "x"}],
+    *({"include_usage": "x" * 999}, [{"role": "user", "content": "go " * 9999}]),
+]
+
+
+def test_no_refusal_is_longer_than_300_characters(attached: LlamaAttachment) -> None:
+    readers = (fields.completion, {"prompt": P}), (fields.chat, {"messages": [USER]})
+    refused = 0
+    for read, good in readers:
+        for name in [*fields.COMPLETION, *fields.CHAT, *fields.TOKENIZE, "tools", "x" * 999]:
+            for value in WILD:
+                try:
+                    read({**good, name: value}, attached.context, NAME)
+                except (InvalidRequest, ModelNotFound) as error:
+                    refused += 1
+                    message = error_object(error)[1]["error"]["message"]
+                    assert len(message) <= 300
+                    assert message.startswith(name[:20])
+    assert refused > 1000
 
 
 @pytest.mark.parametrize("name", CHATS)

@@ -197,6 +197,20 @@ def test_bad_questions(port: TestClient, name: str, asked: Any, field: str) -> N
     assert reply.json()["error"]["field"] == field
 
 
+KINDS = ("Application/Json", "application/json ;charset=utf-8", "APPLICATION/JSON;charset=UTF-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_media_type_has_any_case_and_parameters(port: TestClient, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    assert (
+        port.post("/api/top", content=json.dumps(POSTS["top"]), headers=headers).status_code == 200
+    )
+    for other in ("text/plain", "", "application/jsonp", "application/json, text/plain"):
+        reply = port.post("/api/top", content=b"{}", headers={"Content-Type": other})
+        assert reply.json()["error"]["field"] == "content-type"
+
+
 def test_huge_questions_are_refused_as_announced_and_as_they_come(port: TestClient) -> None:
     headers = {"Content-Type": "application/json"}
     longer = {**headers, "Content-Length": str(MOST_JSON + 1)}

@@ -104,6 +104,10 @@ def test_a_comment_holds_no_token_and_ends_one_at_once(
         read_tokens(write_tokens(file.parent, comment))
 
 
+def test_a_byte_order_mark_begins_no_line(tmp_path: Path) -> None:
+    assert len(read_tokens(write_tokens(tmp_path, f"\ufeffread:{FIRST}\n"))) == 1
+
+
 @pytest.mark.parametrize("end", NO_NEWLINES)
 def test_a_line_holds_one_token(tmp_path: Path, end: str) -> None:
     with pytest.raises(InvalidRequest, match="tokens:2"):

@@ -48,7 +48,7 @@ class GenerateOptions:
         "A file with the text to continue; - is standard input.",
         "--file",
         "-f",
-        encoding="utf-8",
+        encoding="utf-8-sig",
     )
     chat: bool = flag(
         False, "The prompt is a user's message, for the model's chat template.", "--chat"
@@ -114,7 +114,7 @@ class GenerateOptions:
             if name not in SETTINGS:
                 raise InvalidRequest("sample", repr(name), ", ".join(SETTINGS))
             if name in WHOLE:
-                if value != int(value):
+                if not value.is_integer():
                     raise InvalidRequest(f"sample.{name}", value, "a whole number")
                 given[name] = int(value)
         if {"temperature", "top_k", "top_p", "min_p", "seed"} & given.keys():

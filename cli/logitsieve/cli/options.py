@@ -80,7 +80,7 @@ def _file_parameter(variables: str) -> inspect.Parameter:
 
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
     try:
-        options = tomllib.loads(file.read_text(encoding="utf-8"))
+        options = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InvalidRequest(flag, f"{file}: {error}", "a TOML file of options") from error
     hints = typing.get_type_hints(config)
@@ -152,7 +152,7 @@ def read_words(path: Path) -> list[str]:
 
 def read_text(flag: str, path: Path, allowed: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(flag, f"{path} ({error})", allowed) from error
 

@@ -117,8 +117,9 @@ class DenseOutput:
         ids = np.empty((count, k), np.int32)
         log_probs = np.empty((count, 1 + k), np.float32)
         for place, (row, target) in enumerate(zip(rows, targets, strict=True)):
-            best = np.argpartition(-row, k - 1)[:k] if 0 < k < vocab_size else np.arange(k)
-            ids[place] = best[np.lexsort((best, -row[best]))]
+            least = np.partition(row, vocab_size - k)[vocab_size - k] if k else np.inf
+            best = np.flatnonzero(row >= least)  # more than k of equal ones
+            ids[place] = best[np.argsort(-row[best], kind="stable")[:k]]
             top = row.max().astype(np.float64)
             log_z = top + np.log(np.exp(row - top).sum())
             log_probs[place] = row[[target, *ids[place]]] - log_z

@@ -25,11 +25,11 @@ from starlette.routing import Route
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.completions import fields
 from logitsieve.completions.answers import Answer, Choice, Speller, error_object, failure
+from logitsieve.completions.checkers import checked, integer
 from logitsieve.completions.engine import Engine, Piece, Task
 from logitsieve.completions.fields import Asked
 from logitsieve.llamacpp import LlamaContext, render_chat
-from logitsieve.server.http.application import LocalNames
-from logitsieve.server.http.bodies import read_json
+from logitsieve.server.http.application import LocalNames, read_json
 from logitsieve.server.security import HEADER, READ, Tokens
 
 GONE = 499  # the client has closed its connection
@@ -121,7 +121,7 @@ class Endpoint:
 
     async def _model(self, request: Request) -> Response:
         if (name := request.path_params["name"]) != self.facts.name:
-            raise ModelNotFound(f"model: got {name!r:.80}, here is only {self.facts.name!r}")
+            raise ModelNotFound(f"model: got {name!a:.80}, here is only {self.facts.name!a:.80}")
         return JSONResponse(self._described())
 
     def _described(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Endpoint:
         return facts | {"owned_by": "logitsieve", "max_model_len": longest}
 
     async def _tokenize(self, request: Request) -> Response:
-        given = fields.checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
+        given = checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
         if ("prompt" in given) == ("messages" in given):
             raise InvalidRequest("prompt", "nothing or both", "one of prompt and messages")
         begin: bool = given.get("add_special_tokens", True)
@@ -148,12 +148,12 @@ class Endpoint:
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": longest})
 
     async def _detokenize(self, request: Request) -> Response:
-        given = fields.checked(await read_json(request, MOST_JSON), fields.DETOKENIZE)
+        given = checked(await read_json(request, MOST_JSON), fields.DETOKENIZE)
         ids, vocab_size = given.get("tokens"), self._context.gguf.vocab_size
         if not isinstance(ids, list):
-            raise InvalidRequest("tokens", f"{ids!r:.80}", "a list of token ids")
-        checked = partial(fields.integer(0, vocab_size - 1), "tokens")
-        text = await asyncio.to_thread(lambda: self.speller.text(list(map(checked, ids))))
+            raise InvalidRequest("tokens", f"{ids!a:.80}", "a list of token ids")
+        whole = partial(integer(0, vocab_size - 1), "tokens")
+        text = await asyncio.to_thread(lambda: self.speller.text(list(map(whole, ids))))
         return JSONResponse({"prompt": text})
 
     async def _tokenizer_info(self, request: Request) -> Response:

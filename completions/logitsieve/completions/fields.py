@@ -1,6 +1,6 @@
 """Fields of requests, each checked by a line of a table; null counts as absent."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,17 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.api.requests import INT32_MAX, whole
 from logitsieve.client.llamacpp_sequences import GenerationOptions
+from logitsieve.completions.checkers import (
+    Checker,
+    anything,
+    boolean,
+    checked,
+    integer,
+    number,
+    only,
+    text,
+)
+from logitsieve.completions.messages import messages
 from logitsieve.llamacpp import LlamaContext, render_chat
 
 MOST_PROMPTS, MOST_CHOICES = 1024, 128
@@ -17,112 +28,52 @@ MOST_STOPS, LONGEST_STOP = 64, 256  # texts, characters
 MOST_BIASED = 1024
 DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's interface
 WIDEST_SEED = (1 << 64) - 1
+RANDOM = -1  # the seed of another draw each time, as llama.cpp and vLLM have it
 WIDEST_BIAS = 1000.0
-
-Checker = Callable[[str, Any], Any]
-
-
-def number(low: float, high: float) -> Checker:
-    def checked(field: str, value: Any) -> float:
-        if type(value) not in (int, float) or not low <= value <= high:
-            raise InvalidRequest(field, f"{value!r:.80}", f"a number, {low:g} to {high:g}")
-        return float(value)
-
-    return checked
-
-
-def integer(low: int, high: int) -> Checker:
-    def checked(field: str, value: Any) -> int:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if type(value) is not int or not low <= value <= high:
-            raise InvalidRequest(field, f"{value!r:.80}", f"a whole number, {low} to {high}")
-        return value
-
-    return checked
-
-
-def boolean(field: str, value: Any) -> bool:
-    if type(value) is not bool:
-        raise InvalidRequest(field, f"{value!r:.80}", "true or false")
-    return value
-
-
-def text(field: str, value: Any) -> str:
-    if type(value) is not str:
-        raise InvalidRequest(field, f"{value!r:.80}", "a text")
-    return value
-
-
-def only(allowed: Any) -> Checker:
-    """Accept an unsupported field with its neutral value."""
-
-    def checked(field: str, value: Any) -> Any:
-        if value != allowed or type(value) is not type(allowed):
-            raise InvalidRequest(field, f"{value!r:.80}", f"{allowed!r}: it is not supported")
-        return value
-
-    return checked
 
 
 def stops(field: str, value: Any) -> tuple[str, ...]:
     texts = [value] if type(value) is str else value
     allowed = f"a text or up to {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters"
     if type(texts) is not list or len(texts) > MOST_STOPS:
-        many = f"{len(texts)} texts" if type(texts) is list else f"{value!r:.80}"
+        many = f"{len(texts)} texts" if type(texts) is list else f"{value!a:.80}"
         raise InvalidRequest(field, many, allowed)
     for one in texts:
         if type(one) is not str or not 0 < len(one) <= LONGEST_STOP:
-            raise InvalidRequest(field, f"{one!r:.80}", allowed)
+            raise InvalidRequest(field, f"{one!a:.80}", allowed)
     return tuple(dict.fromkeys(texts))
 
 
 def biases(field: str, value: Any) -> dict[int, float]:
     allowed = f"up to {MOST_BIASED} numbers by token id"
     if type(value) is not dict or len(value) > MOST_BIASED:
-        raise InvalidRequest(field, f"{value!r:.80}", allowed)
+        raise InvalidRequest(field, f"{value!a:.80}", allowed)
     made = {}
     for token, bias in value.items():
         if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise InvalidRequest(field, f"{token!r:.80}", allowed)
+            raise InvalidRequest(field, f"{token!a:.80}", allowed)
         made[int(token)] = number(-WIDEST_BIAS, WIDEST_BIAS)(f"{field}.{token}", bias)
     return made
 
 
 def stream_options(field: str, value: Any) -> bool:
-    if type(value) is not dict or value.keys() - {"include_usage"}:
-        raise InvalidRequest(field, f"{value!r:.80}", "an object with include_usage")
-    return boolean(f"{field}.include_usage", value.get("include_usage", False))
+    table = dict.fromkeys(("include_usage", "include_obfuscation"), boolean)
+    if type(value) is not dict or value.keys() - table:
+        raise InvalidRequest(field, f"{value!a:.80}", "an object with include_usage")
+    return bool(checked(value, table, f"{field}.").get("include_usage"))
 
 
-def messages(field: str, value: Any) -> list[dict[str, str]]:
-    allowed = 'a list of objects {"role": text, "content": text}'
-    if type(value) is not list or not value:
-        raise InvalidRequest(field, f"{value!r:.80}", allowed)
-    made = []
-    for place, one in enumerate(value):
-        at = f"{field}[{place}]"
-        if type(one) is not dict or one.keys() - {"role", "content", "name"}:
-            raise InvalidRequest(at, f"{one!r:.80}", allowed)
-        content = one.get("content")
-        if type(content) is list:
-            content = "".join(_part(f"{at}.content[{n}]", part) for n, part in enumerate(content))
-        role = text(f"{at}.role", one.get("role"))
-        made.append({"role": role, "content": text(f"{at}.content", content)})
-    return made
-
-
-def _part(field: str, part: Any) -> str:
-    if type(part) is not dict or part.get("type") != "text" or part.keys() - {"type", "text"}:
-        raise InvalidRequest(field, f"{part!r:.80}", 'a part {"type": "text", "text": ...}')
-    return text(f"{field}.text", part.get("text"))
-
-
-def anything(field: str, value: Any) -> Any:
-    return value
-
-
+# Fields that change no token, such as those that OpenAI's own client sends.
+IGNORED = dict.fromkeys(
+    (
+        *("metadata", "parallel_tool_calls", "prediction", "prompt_cache_key"),
+        *("prompt_cache_options", "prompt_cache_retention", "safety_identifier"),
+        *("service_tier", "store"),
+    ),
+    anything,
+)
 COMMON: dict[str, Checker] = {
+    **IGNORED,
     "model": text,
     "max_tokens": integer(0, INT32_MAX),
     "temperature": number(0, 100),
@@ -146,6 +97,7 @@ COMPLETION: dict[str, Checker] = {
     "echo": boolean,
     "logprobs": integer(0, MOST_LOGPROBS),
     "best_of": integer(1, MOST_CHOICES),
+    "suffix": only(""),
 }
 CHAT: dict[str, Checker] = {
     **COMMON,
@@ -154,6 +106,10 @@ CHAT: dict[str, Checker] = {
     "logprobs": boolean,
     "top_logprobs": integer(0, MOST_LOGPROBS),
     "response_format": only({"type": "text"}),
+    "modalities": only(["text"]),
+    "verbosity": only("medium"),
+    "tool_choice": only("none"),
+    "function_call": only("none"),
 }
 TOKENIZE: dict[str, Checker] = {
     "model": text,
@@ -162,15 +118,6 @@ TOKENIZE: dict[str, Checker] = {
     "add_special_tokens": boolean,
 }
 DETOKENIZE: dict[str, Checker] = {"model": text, "tokens": anything}
-
-
-def checked(body: Mapping[str, Any], table: Mapping[str, Checker]) -> dict[str, Any]:
-    """Return the given fields, converted; InvalidRequest names an unknown or wrong one."""
-    for field in body:
-        if field not in table:
-            allowed = ", ".join(table)
-            raise InvalidRequest(f"{field:.80}", "a field that is not supported", allowed)
-    return {field: table[field](field, value) for field, value in body.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +176,7 @@ def _asked(
     vocab_size, most = context.gguf.vocab_size, context.positions // context.sequences
     for token in given.get("logit_bias", {}):
         whole("logit_bias", token, 0, vocab_size - 1)
-    longest = max(map(len, prompts))
+    longest, seed = max(map(len, prompts)), given.get("seed", RANDOM)
     tokens = given.get("max_tokens", default_tokens)
     if tokens is None:
         tokens = max(0, most - longest)
@@ -245,7 +192,7 @@ def _asked(
         top_k=max(given.get("top_k", 0), 0),
         top_p=given.get("top_p", 1.0) or float(np.nextafter(0.0, 1.0)),
         min_p=given.get("min_p", 0.0),
-        seeds=given["seed"] % (WIDEST_SEED + 1) if "seed" in given else None,
+        seeds=None if seed == RANDOM else seed % (WIDEST_SEED + 1),
         repetition_penalty=given.get("repetition_penalty", 1.0),
         presence_penalty=given.get("presence_penalty", 0.0),
         frequency_penalty=given.get("frequency_penalty", 0.0),
@@ -271,7 +218,8 @@ def _asked(
 
 def _require_model(given: Mapping[str, Any], name: str) -> None:
     if given.get("model", name) != name:
-        raise ModelNotFound(f"model: got {given['model']!r:.80}, here is only {name!r}", "model")
+        got = f"{given['model']!a:.80}, here is only {name!a:.80}"
+        raise ModelNotFound(f"model: got {got}", "model")
 
 
 def _prompts(value: Any) -> Sequence[str | list[int]]:
@@ -287,7 +235,7 @@ def _prompts(value: Any) -> Sequence[str | list[int]]:
         )
         if (texts or ids) and len(value) <= MOST_PROMPTS:
             return value
-    raise InvalidRequest("prompt", f"{value!r:.80}", allowed)
+    raise InvalidRequest("prompt", f"{value!a:.80}", allowed)
 
 
 def tokens(

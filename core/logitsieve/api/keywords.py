@@ -188,7 +188,7 @@ def number(field: str, value: Any, low: float, high: float) -> float:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high:
-        raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
+        raise InvalidRequest(field, f"{value!r:.80}", f"a number, {low:g} to {high:g}")
     return float(value)
 
 

@@ -123,15 +123,16 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
             raise TypeError
         whole_number = index(value)
     except TypeError as error:
-        raise InvalidRequest(field, repr(value), f"a whole number, {low} to {high}") from error
+        got = f"{value!r:.80}"
+        raise InvalidRequest(field, got, f"a whole number, {low} to {high}") from error
     if not low <= whole_number <= high:
-        raise InvalidRequest(field, whole_number, f"a whole number, {low} to {high}")
+        raise InvalidRequest(field, f"{whole_number!s:.80}", f"a whole number, {low} to {high}")
     return whole_number
 
 
 def _flag(field: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise InvalidRequest(field, repr(value), "True or False")
+        raise InvalidRequest(field, f"{value!r:.80}", "True or False")
     return bool(value)
 
 

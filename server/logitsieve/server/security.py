@@ -9,6 +9,7 @@ import hmac
 import logging
 import re
 import ssl
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -120,7 +121,8 @@ def read_tokens(path: Path) -> Granted:
     """Read one token or more; InvalidRequest names a line, not its text."""
     granted: Granted = []
     # str.splitlines would split inside letters of a UTF-8 comment.
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+    lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith(b"#"):
             continue
         scope, _, token = (part.strip() for part in line.partition(b":"))

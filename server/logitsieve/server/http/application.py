@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logitsieve.api.errors import MissingExtra, RequestTooLarge
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.http.bodies import read_json as read_json
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security import Tokens

@@ -89,9 +89,9 @@ async def read_json(request: Request, most: int) -> dict[str, Any]:
 
 
 def check_json(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0]
-    if kind != "application/json":
-        raise InvalidRequest("content-type", f"{kind!r:.80}", "application/json")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip(" \t")
+    if kind.lower() != "application/json":
+        raise InvalidRequest("content-type", f"{kind!a:.80}", "application/json")
 
 
 def parsed(body: bytes) -> dict[str, Any]:
