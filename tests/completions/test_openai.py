@@ -59,11 +59,13 @@ def test_null_is_absent_in_every_field() -> None:
         USER,
         {"role": "assistant", "content": ""},
     ]
-    options = {"include_usage": None, "include_obfuscation": None}
+    options: dict[str, Any] = {"include_usage": None, "include_obfuscation": None}
     assert checked({"stream_options": options}, CHAT) == {"stream_options": False}
 
 
-PARTS = [{"type": "text", "text": "the ", "prompt_cache_breakpoint": {"mode": "explicit"}}]
+PARTS: list[dict[str, Any]] = [
+    {"type": "text", "text": "the ", "prompt_cache_breakpoint": {"mode": "explicit"}}
+]
 PARTS += [{"type": "text", "text": "time", "prompt_cache_breakpoint": None}]
 READ: list[tuple[dict[str, Any], dict[str, str]]] = [
     (USER | {"content": PARTS}, USER),
