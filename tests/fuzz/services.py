@@ -65,6 +65,9 @@ class Context:
     def invocation_metadata(self) -> tuple[()]:
         return ()
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     def set_trailing_metadata(self, metadata: object) -> None: ...
 
     async def send_initial_metadata(self, metadata: object) -> None: ...

@@ -15,6 +15,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from logitsieve.api.errors import DeadlineExceeded, ModelNotFound, Overloaded, Unavailable
 from logitsieve.client import DecoderClient
 from logitsieve.server import ServeConfig, create_server
+from logitsieve.server.rpc.handlers import MOST_TOLD_NS
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 from tests.refusals import refused
@@ -130,14 +131,25 @@ def test_a_request_too_late_in_the_queue_is_never_computed(tight: Running, gate:
     assert gate.computed == 2
 
 
-def test_waiting_begins_when_the_client_does(tight: Running) -> None:
+def test_a_wait_that_only_the_client_knows_is_told_to_it_and_counted_apart(tight: Running) -> None:
     call = tight.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
-    metadata = ((TIMEOUT, str(round(1000 * WAIT_S + 20_000))),)  # 20 s have gone
-    message = call(LARGE_REQUEST.SerializeToString(), timeout=WAIT_S, metadata=metadata)
-    assert 19e9 < pb.TopKResponse.FromString(message).answer.queue_ns < 60e9
-    assert value(tight, 'logitsieve_queue_seconds_sum{model="demo"}') > 19
+    message = call(
+        LARGE_REQUEST.SerializeToString(), timeout=WAIT_S, metadata=((TIMEOUT, "9999999"),)
+    )
+    assert pb.TopKResponse.FromString(message).answer.queue_ns > MOST_TOLD_NS
+    told_s = MOST_TOLD_NS * 1e-9
+    assert value(tight, 'logitsieve_told_wait_seconds_sum{model="demo"}') == told_s
+    assert 0 < value(tight, 'logitsieve_queue_seconds_sum{model="demo"}') < told_s
     labels = '{alias="",model="demo",rpc="TopK",version="1"}'
-    assert value(tight, f"logitsieve_request_seconds_sum{labels}") > 19
+    assert 0 < value(tight, f"logitsieve_request_seconds_sum{labels}") < told_s
+
+
+def test_a_refusal_for_what_a_client_says_is_counted_apart(tight: Running) -> None:
+    call = tight.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
+    with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
+        call(LARGE_REQUEST.SerializeToString(), timeout=3, metadata=((TIMEOUT, "9000"),))
+    assert value(tight, 'logitsieve_shed_total{reason="told_wait"}') == 1
+    assert value(tight, 'logitsieve_shed_total{reason="in_flight"}') == 0
 
 
 def test_stopping_finishes_what_is_in_flight_alone(loop: Loop, serve: Serve, gate: Gate) -> None:
@@ -166,8 +178,8 @@ def test_stopping_finishes_what_is_in_flight_alone(loop: Loop, serve: Serve, gat
         stopping.result(WAIT_S)
         assert list(watch) == []
         run.server._publish()  # as the end of a load would: it is not said to serve again
-        check = run.server._health.Check(health_pb2.HealthCheckRequest(), None)
-        assert loop.run(check).status == NOT_SERVING
+        check = run.server._health.check(b"", None)
+        assert health_pb2.HealthCheckResponse.FromString(loop.run(check)).status == NOT_SERVING
 
 
 def assert_stopped(stream: RawStream) -> None:

@@ -37,12 +37,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 FOLDER = str(Path(sys.modules[Server.__module__].__file__ or "").parent)
 # Entered by gRPC or an event loop, with nothing of ours around them.
 CALLED_BY_OTHERS = {
-    "Intake.intercept_service",
-    "Intake.intercept_service.<locals>.<lambda>",
+    "Access.intercept_service",
+    "Intake.sweep",
+    "Intake._sweep_soon",
     "PatientProtocol.connection_lost",
 }
 # The guard itself, and functions that give back what a call holds: nothing could in their place.
-LAST = {"safe", "leave", "free", "__exit__", "<genexpr>"}
+LAST = {"safe", "leave", "free", "_count", "_next", "__exit__", "<genexpr>"}
 TOKEN = "token-of-yesterday"
 TOLD = (
     ("authorization", f"Bearer {TOKEN}"),

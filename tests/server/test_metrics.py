@@ -3,7 +3,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from logitsieve.api.results import Answer
-from logitsieve.server.metrics import BOUNDS_NS, SECONDS, SHED, Call, Metrics
+from logitsieve.server.metrics import BOUNDS_NS, REASONS, SECONDS, Call, Metrics
 from logitsieve.server.models.routes import Version
 from logitsieve.version import __version__
 from tests.promlint import complaints
@@ -89,7 +89,7 @@ def test_series_go_with_their_version() -> None:
 
 def test_rates_see_the_first_refusal_and_operators_the_process() -> None:
     metrics = Metrics()
-    assert samples(metrics, "logitsieve_shed_total") == {(each,): 0 for each in SHED.values()}
+    assert samples(metrics, "logitsieve_shed_total") == {(each,): 0 for each in REASONS}
     assert samples(metrics, "process_resident_memory_bytes")[()] > 1 << 20
     ((_, _, version),) = samples(metrics, "logitsieve_build_info")
     assert version == __version__

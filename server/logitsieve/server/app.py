@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import uvloop
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from logitsieve.api.errors import DeviceLost
 from logitsieve.gpu.open import gpu_device, gpu_ns
@@ -28,8 +27,9 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
+from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
-from logitsieve.server.rpc.ports import Health, Ports, address, check_free, taken
+from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
 from logitsieve.utils.environment import is_loopback, require
@@ -178,13 +178,12 @@ class Server:
         max_bytes = config.max_message_bytes(max(dims, default=0))
         models = ModelsService(config, self.repository, max_bytes)
         kserve = kserve_services()
-        handlers = [self._decoder.handler(), service(models, self.metrics)]
+        handlers = [self._decoder.handler(), service(models, self.metrics), self._health.handler()]
         if kserve is not None:
             infer = kserve.KserveService(self.repository, self._decoder)
             handlers.append(service(infer, self.metrics))
         server = ports.server(READ, handlers, max_bytes)
         self._servers.append(server)
-        add_HealthServicer_to_server(self._health, server)
         self.port = ports.bind(server, "port", config.host, config.port)
         if config.admin:
             self._admin = AdminService(models, self.metrics)

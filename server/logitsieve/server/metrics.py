@@ -37,7 +37,17 @@ MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 UNKNOWN = "unknown"
 
 
-SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
+# A refusal -> its reason.
+Reasons = Mapping[type[Exception], str]
+SHED: Reasons = {
+    Overloaded: "in_flight",
+    DeadlineExceeded: "deadline",
+    DeviceExhausted: "device_memory",
+}
+UNREAD: Reasons = {Overloaded: "request_memory", DeadlineExceeded: "no_message"}
+STREAMS: Reasons = {Overloaded: "streams"}
+TOLD: Reasons = {Overloaded: "told_wait"}
+REASONS = [reason for reasons in (SHED, UNREAD, STREAMS, TOLD) for reason in reasons.values()]
 
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
@@ -52,8 +62,10 @@ class Call:
     rpc: str
     size: int = 0  # bytes of its message
     left_s: float | None = None  # seconds when it arrived here
-    # Times in ns. If the client tells its timeout, a call arrives when it is sent.
+    # Times in ns. A call arrives with its message, less the time for which it waited to be read.
     arrived_ns: int = field(default_factory=perf_counter_ns)
+    told_ns: int = 0  # its wait before that, as its client says
+    shed: Reasons = field(default_factory=lambda: SHED)
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails
     trace: Mapping[str, str] = field(default_factory=dict)  # traceparent, tracestate
@@ -138,6 +150,9 @@ class Metrics(Collector):
             "request_seconds", "From arrival to reply", "rpc", "model", *routed
         )
         self._queue_seconds = Histograms("queue_seconds", "From arrival to computing", "model")
+        self._told_seconds = Histograms(
+            "told_wait_seconds", "From sending to arrival, as clients say", "model"
+        )
         self._compute_seconds = Histograms("compute_seconds", "Computing", "model", "head")
         self._device_seconds = Histograms("device_seconds", "Working on a GPU", "model", "head")
         self._rows = Counters("rows", "Rows answered", "model", "head", *routed)
@@ -145,7 +160,7 @@ class Metrics(Collector):
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
         self.shed = Counters("shed", "Requests refused before computing", "reason")
-        for reason in SHED.values():  # `rate` misses the first event of a new series
+        for reason in REASONS:  # `rate` misses the first event of a new series
             self.shed[reason,] = 0
         self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         registry = self.registry = CollectorRegistry()
@@ -158,6 +173,7 @@ class Metrics(Collector):
         gauge = partial(Gauge, registry=registry)
         self.queue_rows = gauge("logitsieve_queue_rows", "Rows that wait for the pool")
         self.in_flight = gauge("logitsieve_in_flight", "Requests that wait or compute")
+        self.waiting = gauge("logitsieve_waiting", "Calls that wait for memory to be read")
 
     def collect(self) -> Iterator[Metric]:
         self._count_finished()
@@ -197,6 +213,8 @@ class Metrics(Collector):
                 continue
             by_head = answer.model, answer.head
             self._queue_seconds.add((answer.model,), call.queue_ns)
+            if call.told_ns:
+                self._told_seconds.add((answer.model,), call.told_ns)
             if call.device_ns:
                 self._device_seconds.add(by_head, call.device_ns)
             self._compute_seconds.add(by_head, answer.compute_ns)

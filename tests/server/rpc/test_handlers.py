@@ -6,7 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import MAX_ID, Told, told, unary, waited_ns
+from logitsieve.server.rpc.handlers import MAX_ID, Told, told, told_wait_ns, unary
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 from tests.fuzz.services import Aborted, Context
@@ -71,7 +71,13 @@ def test_what_is_told_comes_from_one_walk_of_the_metadata() -> None:
 
 @pytest.mark.parametrize(
     ("timeout_ms", "left_s", "waited_ms"),
-    [(1000, 0.75, 250), (1000, 1.25, 0), (1000, None, 0), (0, 0.75, 0)],  # gRPC rounds up
+    [
+        *((1000, 0.75, 250), (1000, None, 0), (0, 0.75, 0)),
+        (1000, 1.25, 0),  # gRPC rounds up
+        (9_999_999, 0.75, 5000),  # no more is believed
+    ],
 )
-def test_how_long_a_call_has_waited(timeout_ms: int, left_s: float | None, waited_ms: int) -> None:
-    assert waited_ns(timeout_ms, left_s) == waited_ms * 1_000_000
+def test_how_long_a_call_says_it_waited(
+    timeout_ms: int, left_s: float | None, waited_ms: int
+) -> None:
+    assert told_wait_ns(timeout_ms, left_s) == waited_ms * 1_000_000

@@ -11,12 +11,12 @@ import grpc
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding.auto import proving
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.metrics import SHED, TOLD, Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
 from logitsieve.server.rpc.handlers import unary
-from logitsieve.server.rpc.interceptors import expect
+from logitsieve.server.rpc.intake import expect
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
@@ -52,7 +52,7 @@ class DecoderService:
         target = request.target
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
-        self.work.admit(call.left_s, (perf_counter_ns() - call.arrived_ns) * 1e-9)
+        self._admit(call)
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
@@ -77,5 +77,14 @@ class DecoderService:
             if prepared.independent is not None and isinstance(reply, TopKReply):
                 self.shadow.offer(served, chosen, prepared.independent, reply)
             if write is None:
-                return to_response(method.rpc.response, reply, chosen.origin, call.queue_ns)
+                waited_ns = call.told_ns + call.queue_ns
+                return to_response(method.rpc.response, reply, chosen.origin, waited_ns)
             return write(reply)
+
+    def _admit(self, call: Call) -> None:
+        waited_ns = perf_counter_ns() - call.arrived_ns
+        self.work.admit(call.left_s, waited_ns * 1e-9)
+        if call.told_ns:
+            call.shed = TOLD  # it would be let in but for what its client says
+            self.work.admit(call.left_s, (call.told_ns + waited_ns) * 1e-9)
+            call.shed = SHED

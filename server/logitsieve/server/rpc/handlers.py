@@ -15,8 +15,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.logs import FAILED, REQUEST_ID, event
-from logitsieve.server.metrics import SHED, Call, Metrics
-from logitsieve.server.rpc.status import CallStatus, abort, guarded, to_status
+from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.rpc.intake import HELD
+from logitsieve.server.rpc.status import CallStatus, abort, to_status
 from logitsieve.v1.rpcs import TIMEOUT
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ M = TypeVar("M", bound=Message)
 
 TRACE_KEYS = ("traceparent", "tracestate")
 MAX_ID = 128  # characters of a client's id
+MOST_TOLD_NS = 5_000_000_000  # of a wait that only its client knows
 
 
 class Told(NamedTuple):
@@ -51,11 +53,11 @@ def told(metadata: Any) -> Told:
     return Told(request_id, trace, timeout_ms)
 
 
-def waited_ns(timeout_ms: int, left_s: float | None) -> int:
-    """Return how long a call has waited in its client and in gRPC."""
+def told_wait_ns(timeout_ms: int, left_s: float | None) -> int:
+    """Return how long a call has waited in its client and in gRPC, as far as that is believed."""
     if not timeout_ms or left_s is None:
         return 0
-    return max(0, timeout_ms * 1_000_000 - round(left_s * 1e9))
+    return min(MOST_TOLD_NS, max(0, timeout_ms * 1_000_000 - round(left_s * 1e9)))
 
 
 def parse(kind: type[M], message: bytes) -> M:
@@ -71,12 +73,13 @@ def unary(
 ) -> grpc.RpcMethodHandler:
     """Wrap `behaviour`, which takes a `kind`; failures become statuses with our trailer."""
 
-    @guarded
     async def handler(message: bytes, context: Context) -> bytes:
         request_id, trace, timeout_ms = told(context.invocation_metadata())
         left_s, peer = context.time_remaining(), peer_of(context)
         call = Call(rpc, len(message), left_s, request_id=request_id, trace=trace, peer=peer)
-        call.arrived_ns -= waited_ns(timeout_ms, left_s)
+        call.told_ns = told_wait_ns(timeout_ms, left_s)
+        if (held := HELD.get()) is not None:
+            call.arrived_ns -= held.waited_ns
         try:
             reply = await behaviour(parse(kind, message), call)
             response = reply if isinstance(reply, bytes) else reply.SerializeToString()
@@ -106,10 +109,9 @@ def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
     if not isinstance(error, Exception):
         metrics.finish(call, "CANCELLED")
         raise error
-    if reason := SHED.get(type(error)):
+    if reason := call.shed.get(type(error)):
         metrics.shed[reason,] += 1
     status = to_status(error)
-    error.__traceback__ = error.__cause__ = error.__context__ = None  # frames hold the request
     metrics.finish(call, status.code.name)
     _log_failure(call, status)
     return status

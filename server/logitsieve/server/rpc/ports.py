@@ -1,6 +1,5 @@
-"""gRPC ports: limits, TLS, tokens, addresses, health."""
+"""gRPC ports: limits, TLS, tokens, addresses."""
 
-import asyncio
 import errno
 import logging
 import socket
@@ -8,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1.health_pb2 import HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthServicer
-from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.routes import Routes
-from logitsieve.server.rpc.interceptors import HEALTH, Access, Intake
-from logitsieve.server.rpc.status import guarded
+from logitsieve.server.rpc.access import Access
+from logitsieve.server.rpc.entrance import Entrance
+from logitsieve.server.rpc.intake import Intake
+from logitsieve.server.rpc.reflection import reflection
 from logitsieve.server.security import READ, Tokens, certificates
 from logitsieve.utils.environment import is_loopback
 
@@ -27,6 +24,8 @@ METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
 IDLE_MS = 1_800_000  # without a call
 PINGS_MS = 5_000  # gRPC's default would close streams that are pinged every 30 s
+PROBES = 8  # a part of the memory is kept for health checks,
+PROBE_S, QUICK_PROBE_S = 1.0, 0.05  # whose short messages come with the call
 
 
 class Ports:
@@ -36,6 +35,7 @@ class Ports:
         self.tokens = None if config.tokens is None else Tokens(config.tokens)
         self._intakes: list[Intake] = []
         metrics.in_flight.set_function(lambda: sum(intake.calls for intake in self._intakes))
+        metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
 
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
@@ -43,10 +43,16 @@ class Ports:
         """Make an unbound server; with tokens, calls need one of this scope."""
         config = self._config
         reply = config.max_reply_bytes if scope == READ else 0
-        intake = Intake(config.request_memory_mb << 20, max_message_bytes, reply)
+        memory = config.request_memory_mb << 20
+        intake = Intake(memory - memory // PROBES, max_message_bytes, reply)
+        probes = Intake(
+            memory // PROBES, max_message_bytes, message_s=PROBE_S, quick_s=QUICK_PROBE_S
+        )
         self._intakes.append(intake)
-        interceptors: list[Any] = [intake]
-        if self.tokens is not None:  # the intake asks it first: no call without a token waits
+        if config.reflection:
+            handlers = (*handlers, *reflection(handlers))
+        interceptors: list[Any] = []
+        if self.tokens is not None:  # no call without a token is read or waits
             interceptors.append(Access(self.tokens, scope, self._metrics))
         server = grpc.aio.server(
             interceptors=interceptors,
@@ -59,6 +65,7 @@ class Ports:
                 # Or gRPC may read megabytes of each waiting call.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
+                ("grpc.keepalive_permit_without_calls", 1),  # or idle ones pinged within two hours
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
@@ -67,10 +74,7 @@ class Ports:
                 *ages(config),
             ],
         )
-        server.add_generic_rpc_handlers(tuple(handlers))
-        if config.reflection:
-            services = (handler.service_name() for handler in handlers)
-            enable_server_reflection((*services, HEALTH.strip("/"), SERVICE_NAME), server)
+        server.add_generic_rpc_handlers((Entrance(handlers, intake, probes, self._metrics),))
         return server
 
     def bind(self, server: grpc.aio.Server, field: str, host: str, port: int) -> int:
@@ -116,57 +120,3 @@ def taken(field: str, host: str, port: int, error: OSError | None = None) -> Inv
     if error is not None and error.errno == errno.EADDRINUSE:
         got += ", which is in use"
     return InvalidRequest(field, got, "an address that is free and can be bound")
-
-
-class Health(HealthServicer):  # type: ignore[misc]  # the library is untyped
-    """grpc.health.v1 of "", the server, of each model by its name, of versions as name@version.
-
-    NOT_SERVING until `publish`; `drain` ends watches, which the library's would not.
-    """
-
-    def __init__(self) -> None:
-        self._states: dict[str, int] = {"": HealthCheckResponse.NOT_SERVING}
-        self._changed = asyncio.Event()
-        self._final = False
-
-    @guarded
-    async def Check(self, request: Any, context: Any) -> HealthCheckResponse:
-        state = self._states.get(request.service)
-        if state is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        return HealthCheckResponse(status=state)
-
-    @guarded
-    async def Watch(self, request: Any, context: Any) -> None:
-        """Stream the states of a service, including its last one."""
-        last = None
-        while True:
-            changed = self._changed
-            state = self._states.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
-            if state != last:
-                await context.write(HealthCheckResponse(status=state))
-                last = state
-            elif self._final:
-                return
-            else:
-                await changed.wait()
-
-    def publish(self, routes: Routes) -> bool:
-        states = {v.label: v.served is not None for v in routes.by_key.values()}
-        states |= {name: routes.get(name).served is not None for name in routes.names}
-        states[""] = any(states.values())
-        if not self._final:
-            self._announce(states)
-        return states[""]
-
-    async def drain(self) -> None:
-        self._final = True
-        self._announce(dict.fromkeys(self._states, False))
-
-    def _announce(self, states: dict[str, bool]) -> None:
-        self._states = {
-            service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
-            for service, ready in states.items()
-        }
-        self._changed.set()
-        self._changed = asyncio.Event()

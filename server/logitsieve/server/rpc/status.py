@@ -66,7 +66,10 @@ class CallStatus(NamedTuple):
 
 
 def to_status(error: Exception) -> CallStatus:
-    """Make the status of a failed call; an unforeseen one is logged, and only its id leaves."""
+    """Make the status of a failed call; an unforeseen one is logged, and only its id leaves.
+
+    The error forgets its frames, which hold the request.
+    """
     code = CODES[type(error)] if isinstance(error, errors.LogitsieveError) else StatusCode.INTERNAL
     reply = pb.Error(code=code.value[0], message=_short(str(error)))
     if code is StatusCode.INTERNAL:
@@ -79,6 +82,7 @@ def to_status(error: Exception) -> CallStatus:
         reply.retry_after_ms = round(error.retry_after_s * 1000)
     elif isinstance(error, errors.DeviceExhausted):
         reply.retry_after_ms = EXHAUSTED_RETRY_MS
+    error.__traceback__ = error.__cause__ = error.__context__ = None
     return CallStatus(code, reply)
 
 

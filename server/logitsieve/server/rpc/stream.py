@@ -6,16 +6,20 @@ A worker writes its reply before it takes another message: a client that does no
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from time import perf_counter_ns
+from typing import NamedTuple
 
 import grpc
 
 from logitsieve.api.errors import InvalidRequest, Overloaded, ServiceError, Unavailable
 from logitsieve.server.logs import REQUEST_ID
-from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.metrics import STREAMS, UNREAD, Call, Metrics
+from logitsieve.server.rpc.access import CHECK
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, told
-from logitsieve.server.rpc.interceptors import CHECK, HELD, INTAKE, RETRY_S
+from logitsieve.server.rpc.intake import INTAKE, Held
 from logitsieve.server.rpc.methods import METHODS, Method
+from logitsieve.server.rpc.seats import Seat, Seats
 from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -23,6 +27,20 @@ IN_FLIGHT = 16  # messages of a stream at a time: some are computed while others
 RECHECK_S = 1.0  # between checks of a silent stream's token
 
 Answer = Callable[[Method, object, Call], Awaitable[bytes]]  # -> the serialized response
+
+
+class _Message(NamedTuple):
+    data: bytes
+    held: Held | None = None
+    refused: Overloaded | None = None  # there was no memory for it
+
+
+def _without_request(message: bytes) -> bytes:
+    """Return a DecodeRequest with its id alone, or nothing if it is none."""
+    try:
+        return pb.DecodeRequest(id=parse(pb.DecodeRequest, message).id).SerializeToString()
+    except InvalidRequest:
+        return b""
 
 
 class DecodeStreams:
@@ -34,8 +52,8 @@ class DecodeStreams:
     def __init__(
         self, answer: Answer, metrics: Metrics, most: int, recheck_s: float = RECHECK_S
     ) -> None:
-        self._answer, self._metrics, self._most = answer, metrics, most
-        self._recheck_s = recheck_s
+        self._answer, self._metrics = answer, metrics
+        self._seats, self._recheck_s = Seats("streams", most), recheck_s
         self._open: set[_Stream] = set()
         self._draining = False
 
@@ -50,26 +68,28 @@ class DecodeStreams:
         of_stream, trace, _ = told(context.invocation_metadata())
         if of_stream:
             context.set_trailing_metadata(((REQUEST_ID, of_stream),))
-        if len(self._open) >= self._most:
-            raise Overloaded(f"{self._most} streams are open, the most allowed", RETRY_S)
-        stream = _Stream(context, partial(self._reply, of_stream, trace))
-        self._open.add(stream)
         try:
-            if not self._draining:
-                await stream.run(self._recheck_s)
-        except ServiceError as error:  # its token is no longer good
-            call = Call("Decode", request_id=of_stream)
+            with self._seats.taken(context.peer()) as seat:
+                stream = _Stream(context, partial(self._reply, of_stream, trace), seat)
+                self._open.add(stream)
+                try:
+                    if not self._draining:
+                        await stream.run(self._recheck_s)
+                finally:
+                    self._open.discard(stream)
+        except ServiceError as error:  # it has no place, or its token is no longer good
+            call = Call("Decode", request_id=of_stream, shed=STREAMS)
             await abort(failed(error, call, self._metrics), context, of_stream)
-        finally:
-            self._open.discard(stream)
         if self._draining:
             await abort(to_status(Unavailable("the server is stopping")), context, of_stream)
 
     async def _reply(
-        self, of_stream: str, trace: dict[str, str], message: bytes, context: Context
+        self, of_stream: str, trace: dict[str, str], message: _Message, context: Context
     ) -> bytes:
-        left_s, peer = context.time_remaining(), peer_of(context)
-        call = Call("Decode", len(message), left_s, request_id=of_stream, trace=trace, peer=peer)
+        size, left_s, peer = len(message.data), context.time_remaining(), peer_of(context)
+        call = Call("Decode", size, left_s, request_id=of_stream, trace=trace, peer=peer)
+        if message.held is not None:
+            call.arrived_ns -= message.held.waited_ns
         try:
             response = await self._respond(message, call)
         except BaseException as error:  # a cancellation, too
@@ -78,9 +98,12 @@ class DecodeStreams:
         self._metrics.finish(call, "OK")
         return response
 
-    async def _respond(self, message: bytes, call: Call) -> bytes:
-        request = parse(pb.DecodeRequest, message)
+    async def _respond(self, message: _Message, call: Call) -> bytes:
+        request = parse(pb.DecodeRequest, message.data)
         call.id = request.id
+        if message.refused is not None:
+            call.shed = UNREAD
+            raise message.refused
         field = request.WhichOneof("request")
         if field is None:
             raise InvalidRequest("request", "nothing", ", ".join(METHODS))
@@ -93,8 +116,10 @@ class DecodeStreams:
 
 
 class _Stream:
-    def __init__(self, context: Context, reply: Callable[[bytes, Context], Awaitable[bytes]]):
-        self._context, self._reply, self._check = context, reply, CHECK.get()
+    def __init__(
+        self, context: Context, reply: Callable[[_Message, Context], Awaitable[bytes]], seat: Seat
+    ) -> None:
+        self._context, self._reply, self._seat, self._check = context, reply, seat, CHECK.get()
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._handler: asyncio.Task[None] | None = None
@@ -131,16 +156,20 @@ class _Stream:
             try:
                 reply = await self._reply(message, self._context)
                 async with self._writing:
+                    if message.held is not None:
+                        message.held.intake.reply(message.held)
                     await self._context.write(reply)
             except grpc.aio.BaseError:  # the client has gone away
                 if self._handler is not None:
                     self._handler.cancel()
                 return
             finally:
-                if (held := HELD.get()) is not None:
-                    held.leave()
+                if message.held is not None:
+                    message.held.leave()
+                self._seat.busy -= 1
+                self._seat.quiet_ns = perf_counter_ns()
 
-    async def _next(self) -> bytes | None:
+    async def _next(self) -> _Message | None:
         async with self._reading:
             if self._ended:
                 return None
@@ -158,7 +187,12 @@ class _Stream:
             if message is grpc.aio.EOF:
                 self._ended = True
                 return None
-            message = bytes(message)
-            if (intake := INTAKE.get()) is not None:
-                await intake.enter(len(message))
-            return message
+            self._seat.busy += 1
+            message, intake = bytes(message), INTAKE.get()
+            if intake is None:
+                return _Message(message)
+            try:
+                held = await intake.enter(len(message), self._seat.peer)
+            except Overloaded as error:
+                return _Message(_without_request(message), refused=error)
+            return _Message(message, held)

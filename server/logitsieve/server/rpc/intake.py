@@ -1,0 +1,268 @@
+"""The memory of a port for messages and replies: who is read next, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import chain
+from time import perf_counter_ns
+from typing import Any
+
+import grpc
+
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from logitsieve.server.logs import event
+from logitsieve.server.rpc.connections import cut
+
+log = logging.getLogger(__name__)
+
+COPIES = 2  # of a message: gRPC's bytes, and ours or arrays
+MOST_WAITING = 1000  # calls that wait to be read; gRPC holds about 64 KiB of each
+OF_CONNECTION, OF_ADDRESS = 4, 2  # a connection takes at most a quarter, an address half
+RETRY_S = 0.1
+WAIT_S = 10.0  # for memory
+MESSAGE_S = 10.0  # for a message to arrive
+REPLY_S = 10.0  # for a reply to be taken; then its connection is cut
+QUICK_S = 0.5  # slower ones take at most half of the memory while others wait,
+QUICK_REPLIES = 4  # times as long for a reply to be taken
+
+Turn = tuple["Held", "asyncio.Future[None]"]
+Turns = dict[str, deque[Turn]]  # of each connection
+
+
+class Intake:
+    """Lets calls be read while messages fit `most` bytes; one of each connection always fits.
+
+    Others wait unread, their connections in turn. A unary call counts as the `longest` message
+    until it has been read, a message of a stream from then on, each with the largest `reply` until
+    it is known. A byte counts as COPIES.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        longest: int,
+        reply: int = 0,
+        message_s: float = MESSAGE_S,
+        quick_s: float = QUICK_S,
+        reply_s: float = REPLY_S,
+        wait_s: float = WAIT_S,
+        cut: Callable[[set[str]], object] = cut,
+    ) -> None:
+        self._most, self._longest, self._reply = most // COPIES, longest, reply
+        self._message_s, self._quick_s, self._reply_s = message_s, quick_s, reply_s
+        self._wait_s, self._cut = wait_s, cut
+        # Connections that had nothing waiting are served before the others.
+        self._first, self._again = Turns(), Turns()
+        self._reading: dict[Held, asyncio.Task[Any]] = {}  # the oldest first
+        self._replying: dict[Held, None] = {}  # the oldest first
+        self._sweeping = False
+        self._of: defaultdict[str, int] = defaultdict(int)  # bytes of connections and addresses
+        self.bytes = 0
+        self.waiting = 0
+        self.calls = 0  # and messages of streams, waiting or let in
+
+    async def message(self, context: Any) -> bytes:
+        """Read the message of a unary call, and count it until the call ends.
+
+        Overloaded if there is no memory in time, DeadlineExceeded if it does not come in time.
+        """
+        held = await self.enter(self._longest, context.peer())
+        task = asyncio.current_task()  # gRPC makes one for each call
+        assert task is not None
+        task.add_done_callback(held.leave)
+        held.since_ns = perf_counter_ns()
+        self._reading[held] = task
+        if not self._sweeping:
+            self._sweep_soon()
+        try:
+            message = await context.read()
+        except asyncio.CancelledError:
+            if held.ended is None:
+                raise
+            task.uncancel()
+            raise held.ended from None
+        finally:
+            del self._reading[held]
+        if message is grpc.aio.EOF:
+            raise InvalidRequest("request", "nothing", "a message")
+        return bytes(message)
+
+    async def enter(self, size: int, peer: str) -> Held:
+        """Wait until a message of this connection fits, then count it until it `leave`s."""
+        held = Held(self, size + self._reply, peer, address_of(peer))
+        self.calls += 1
+        try:
+            if self.waiting or not self._fits(held):
+                await self._turn(held)
+            else:
+                self._count(held, held.size)
+        except BaseException:
+            self.calls -= 1
+            raise
+        HELD.set(held)
+        return held
+
+    def reply(self, held: Held) -> None:
+        """Give the client time to take its reply, until `leave`."""
+        held.since_ns = perf_counter_ns()
+        self._replying[held] = None
+        if not self._sweeping:
+            self._sweep_soon()
+
+    def leave(self, held: Held) -> None:
+        self.calls -= 1
+        self._replying.pop(held, None)
+        self.free(held, held.size)
+
+    def free(self, held: Held, size: int) -> None:
+        self._count(held, -size)
+        while (peer := self._next()) is not None:
+            turns = self._first.pop(peer, None) or self._again.pop(peer)
+            held, turn = turns.popleft()
+            if turns:
+                self._again[peer] = turns  # behind the others
+            if not turn.done():
+                self._count(held, held.size)
+                turn.set_result(None)
+
+    async def _turn(self, held: Held) -> None:
+        if self.waiting >= MOST_WAITING or self._waits(held.address) >= MOST_WAITING // OF_ADDRESS:
+            raise Overloaded(f"{self.waiting} calls wait to be read", RETRY_S)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turns = self._again if held.peer in self._again else self._first
+        turns.setdefault(held.peer, deque()).append((held, turn))
+        self.waiting += 1
+        began = perf_counter_ns()
+        self.free(held, 0)  # others may only wait for their share
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turn  # `free` has counted it by then
+        except BaseException as error:
+            self.free(held, 0 if turn.cancelled() else held.size)
+            if isinstance(error, TimeoutError):
+                message = f"no memory for the request became free within {self._wait_s:g} s"
+                raise Overloaded(message, RETRY_S) from None
+            raise
+        finally:
+            self.waiting -= 1
+            held.waited_ns = perf_counter_ns() - began
+
+    def _waits(self, address: str) -> int:
+        turns = chain(self._first.values(), self._again.values())
+        return sum(len(each) for each in turns if each[0][0].address == address)
+
+    def _next(self) -> str | None:
+        for peer, turns in chain(self._first.items(), self._again.items()):
+            held, turn = turns[0]
+            if turn.done():  # given up
+                return peer
+            if self._is_fair(held):
+                return peer if self._fits(held) else None
+        return None
+
+    def _fits(self, held: Held) -> bool:
+        in_all = not self.bytes or self.bytes + held.size <= self._most
+        return in_all and self._is_fair(held)
+
+    def _is_fair(self, held: Held) -> bool:
+        of_peer, of_address = self._of.get(held.peer, 0), self._of.get(held.address, 0)
+        return (not of_peer or of_peer + held.size <= self._most // OF_CONNECTION) and (
+            not of_address or of_address + held.size <= self._most // OF_ADDRESS
+        )
+
+    def _count(self, held: Held, size: int) -> None:
+        self.bytes += size
+        for key in (held.peer, held.address):
+            self._of[key] += size
+            if not self._of[key]:
+                del self._of[key]
+
+    def _sweep_soon(self) -> None:
+        self._sweeping = bool(self._reading or self._replying)
+        if self._sweeping:
+            asyncio.get_running_loop().call_later(self._quick_s / 2, self.sweep)
+
+    def sweep(self) -> None:
+        """End the reading of late messages, cut connections that do not take their replies.
+
+        Slow ones that others wait for may go on with half of the memory.
+        """
+        now, slow, stuck = perf_counter_ns(), defaultdict[str, int](int), set[str]()
+        for held, task in self._reading.items():
+            read_s = (now - held.since_ns) * 1e-9
+            if read_s < self._quick_s:
+                break
+            if read_s >= self._message_s:
+                held.ended = DeadlineExceeded(f"no message came within {self._message_s:g} s")
+            elif self._is_too_much(slow, held):
+                held.ended = Overloaded("the message is slow, and others wait for memory", RETRY_S)
+            else:
+                continue
+            task.cancel()
+        for held in self._replying:
+            sent_s = (now - held.since_ns) * 1e-9
+            if sent_s < QUICK_REPLIES * self._quick_s:
+                break
+            if self._is_too_much(slow, held) or sent_s >= self._reply_s:
+                stuck.add(held.peer)
+        if stuck:
+            message = f"{len(stuck)} connections cut: they do not take their replies"
+            event(log, logging.WARNING, "cut", message, connections=len(stuck))
+            self._cut(stuck)
+        self._sweep_soon()
+
+    def _is_too_much(self, slow: defaultdict[str, int], held: Held) -> bool:
+        """Add to the bytes of slow ones unless that is too much while others wait."""
+        in_all, of_address = slow[""] + held.size, slow[held.address] + held.size
+        half = self._most // 2
+        if self.waiting and (in_all > half or of_address > half // OF_ADDRESS):
+            return True
+        slow[""], slow[held.address] = in_all, of_address
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """Bytes that an Intake counts for a call or a message of a stream."""
+
+    intake: Intake
+    size: int
+    peer: str  # its connection
+    address: str
+    since_ns: int = 0
+    waited_ns: int = 0  # for memory
+    ended: Exception | None = None  # its reading, for this reason
+
+    def shrink(self, size: int) -> None:
+        if (rest := self.size - size) > 0:
+            self.size = size
+            self.intake.free(self, rest)
+
+    def leave(self, call: object = None) -> None:
+        self.intake.leave(self)
+
+
+def address_of(peer: str) -> str:
+    """Return a connection's address, without its port: ipv4:10.0.0.7 of ipv4:10.0.0.7:1234."""
+    return peer.rpartition(":")[0]
+
+
+INTAKE: ContextVar[Intake | None] = ContextVar("intake", default=None)  # of a stream
+HELD: ContextVar[Held | None] = ContextVar("held", default=None)  # of this task
+
+
+def expect(size: int) -> None:
+    """Count this task's message and its reply as `size` bytes."""
+    if (held := HELD.get()) is not None:
+        held.shrink(size)
+
+
+def replying() -> None:
+    """Say that this task's reply is on its way."""
+    if (held := HELD.get()) is not None:
+        held.intake.reply(held)
