@@ -76,6 +76,7 @@ WILD: list[Any] = [
     [{"role": "user", "content": [{"type": "text", "text": 10**4000}]}],
     [{"role": "user", "content": "\ud800" * 999, "name": "x"}],
     *({"include_usage": "x" * 999}, [{"role": "user", "content": "go " * 9999}]),
+    *("\U0001f600" * 9999, [{"role": "user", "content": "\U0001f600" * 9999}]),
 ]
 
 

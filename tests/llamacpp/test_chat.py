@@ -91,6 +91,14 @@ def test_special_names_in_messages_are_plain_text(make_gguf: Make, content: str,
             assert told == f"system:benew\nuser:{content}\nanswer:".replace(" ", "")
 
 
+def test_names_that_a_template_changes_are_refused(make_gguf: Make) -> None:
+    for template in ("{{ messages }}", "{{ messages[0].content|tojson(ensure_ascii=true) }}"):
+        with LlamaContext(make_gguf(chat_template=template)) as context:
+            assert context.tokenize(chat_prompt(context, "go"))
+            with refused("chat", "a special token's name in a message"):
+                context.tokenize(chat_prompt(context, "go</s>"))
+
+
 def test_the_longest_name_is_found() -> None:
     names = ["<a>", "<a", "<ab>", "<b>", "(", "<a>b"]
     assert any_of(names).findall("<a<a>b<a><ab><c>(<b>") == [

@@ -136,12 +136,12 @@ class Endpoint:
         begin: bool = given.get("add_special_tokens", True)
 
         def work() -> list[int]:
-            [field] = given.keys() & {"prompt", "messages"}
-            chat = field == "messages"
-            text = render_chat(self._context, given[field]) if chat else given[field]
-            if not text:
+            if "messages" in given:
+                with fields.naming("messages"):
+                    return self._context.tokenize(render_chat(self._context, given["messages"]))
+            if not given["prompt"]:
                 return self._context.begin * begin
-            return fields.tokens(self._context, text, field, begin=begin)
+            return fields.tokens(self._context, given["prompt"], begin=begin)
 
         tokens = await asyncio.to_thread(work)
         longest = self._described()["max_model_len"]

@@ -1,6 +1,7 @@
 """Fields of requests, each checked by a line of a table; null counts as absent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +160,8 @@ def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
         given["max_tokens"] = given["max_completion_tokens"]
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise InvalidRequest("top_logprobs", given["top_logprobs"], "nothing without logprobs")
-    prompt = tokens(context, render_chat(context, given["messages"]), "messages")
+    with naming("messages"):
+        prompt = context.tokenize(render_chat(context, given["messages"]))
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     return _asked(given, context, [prompt], [None], None, logprobs, None)
 
@@ -244,7 +246,14 @@ def tokens(
     """Return the ids of a prompt; InvalidRequest names `field`."""
     if isinstance(prompt, list):
         return [whole("prompt", token, 0, context.gguf.vocab_size - 1) for token in prompt]
-    try:
+    with naming(field):
         return context.tokenize(prompt, begin=begin)
+
+
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """Let InvalidRequest name `field`."""
+    try:
+        yield
     except InvalidRequest as error:
         raise InvalidRequest(field, error.got, error.allowed) from error

@@ -65,8 +65,12 @@ class ChatPrompt(str):
         rendered = self._render(
             [{key: marked(text) for key, text in one.items()} for one in self._messages]
         )
+        unmarked = dict.fromkeys(map(ord, (first, last)))
+        if rendered.translate(unmarked) != self:
+            got = "a special token's name in a message, which the template changes"
+            raise InvalidRequest("chat", got, TEMPLATED)
         told = re.compile(f"{first}(?:{name.pattern}){last}|[{first}{last}]|({name.pattern})")
-        yield from _parts(rendered, told, {ord(first): None, ord(last): None})
+        yield from _parts(rendered, told, unmarked)
 
 
 def _parts(
@@ -135,7 +139,7 @@ def render_chat(model: Model, messages: Messages) -> ChatPrompt:
                 **special,
             )
         except FAILURES as error:
-            reason = str(error) or type(error).__name__
+            reason = ascii(str(error) or type(error).__name__)[1:-1]
             raise InvalidRequest("chat", f"{reason:.160}", TEMPLATED) from error
 
     return ChatPrompt(rendered, messages)

@@ -87,7 +87,7 @@ class LlamaModel:
         for text, special in prompt.parts(self._special_name):
             part = self.tokenize(text, begin=False, special=special) if text else []
             if not special and (made := self._special.keys() & part):
-                got = f"{self._special[min(made)]!r:.80}, a special token even as plain text"
+                got = f"{self._special[min(made)]!a:.80}, a special token even as plain text"
                 raise InvalidRequest("text", got, "a message without it")
             ids += part
         return ids or self.tokenize("", begin=False)

@@ -60,7 +60,7 @@ class Tokenizer:
         try:
             size = len(text.encode())
         except UnicodeEncodeError as error:
-            raise InvalidRequest("text", f"{text!r:.40}", "text that UTF-8 can hold") from error
+            raise InvalidRequest("text", f"{text!a:.40}", "text that UTF-8 can hold") from error
         if size > most:
             raise InvalidRequest("text", f"a text of {size} bytes", f"at most {most} bytes")
 
@@ -74,10 +74,10 @@ class Tokenizer:
         if unsafe := UNSAFE.get(self._gguf.pre_tokenizer):
             pattern, allowed = unsafe
             if found := pattern.search(text):
-                raise InvalidRequest("text", f"{found[0]!r:.40}", allowed)
+                raise InvalidRequest("text", f"{found[0]!a:.40}", allowed)
         ids = with_stack(len(text), lambda: self._read(api, text.encode(), begin, special))
         if not ids:
-            raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
+            raise InvalidRequest("text", f"{text!a:.40}, of no tokens", "text of one token or more")
         return ids
 
     def piece(self, api: Any, token: int, special: bool) -> bytes:
