@@ -141,7 +141,8 @@ class Server:
         config = self.config
         # Scrapers and probes expect plain HTTP, except with a public console.
         public = config.serves_console and not is_loopback(config.host)
-        tls = http_tls(config.tls_cert, config.tls_key) if public else None
+        client_ca = config.tls_client_ca
+        tls = http_tls(config.tls_cert, config.tls_key, client_ca) if public else None
         self.http_scheme = "http" if tls is None else "https"
         view = ServerView(
             config=config,
@@ -154,8 +155,9 @@ class Server:
         )
         self.console = open_console(view)
         local = is_loopback(config.host) and tokens is None
+        certified = tls is not None and client_ca is not None
         pages = application(
-            self.metrics.text, view.ready, lambda: self._stopping, self.console, local
+            self.metrics.text, view.ready, lambda: self._stopping, self.console, local, certified
         )
         self._renewing = asyncio.create_task(keep_renewing(tokens, tls))
         self._http = Listener(pages)
