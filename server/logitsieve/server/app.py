@@ -20,7 +20,7 @@ from logitsieve.gpu.open import gpu_device, gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.http.application import Console, ServerView, application, open_console
 from logitsieve.server.http.listener import Listener
-from logitsieve.server.kserve import kserve_services
+from logitsieve.server.kserve import has_kserve, kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
@@ -285,5 +285,6 @@ def _announce(server: Server) -> None:
     message, fields = f"gRPC at {grpc_at}, metrics at {http}/metrics", dict[str, Any]()
     if server.console is not None:
         message, fields = f"{message}, console at {http}/", {"console": f"{http}/"}
-    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics"}
+    message += ", KServe too" if has_kserve() else ", no KServe ([kserve] is not installed)"
+    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics", "kserve": has_kserve()}
     event(log, logging.INFO, "start", message, **fields)
