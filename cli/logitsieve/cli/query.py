@@ -117,7 +117,7 @@ def command(server: ServerOptions, options: QueryOptions, as_json: AsJson = Fals
         if options.models or options.hidden is None:
             _show_models(client.models(), as_json)
             return
-        words = options.vocabulary and read_words(options.vocabulary)
+        words = read_words(options.vocabulary) if options.vocabulary else None
         reply = options.ask(client, _read_hidden(options.hidden))
         if words is not None:
             answering = client.model(f"{reply.answer.model}@{reply.answer.version}")
