@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -26,9 +27,11 @@ from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.gate import Gate
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
+from logitsieve.server.rpc.own_process import OwnProcess
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
@@ -87,6 +90,8 @@ class Server:
         self.console: Console | None = None
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
+        self._ports: Ports | None = None
+        self._gate: Gate | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
@@ -99,7 +104,7 @@ class Server:
         versions = self.repository.find()
         if config.device != "cpu":
             gpu_device(config.device)
-        ports = Ports(config, self.metrics)
+        self._ports = ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
@@ -118,9 +123,21 @@ class Server:
         self._publish()
         self._shadow.start()
 
+    def guard(self) -> None:
+        """Hold new connections back when this process has grown too much; once started."""
+        assert self._ports is not None
+        assert self._http is not None
+        http = self._http
+        ports = [port for port in (self.port, self.admin_port) if port]
+        most, counted = self._ports.connections, self._ports.held_bytes
+        self._gate = Gate(OwnProcess(ports), most, counted, lambda: http.connections)
+        self._gate.start()
+
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests; current ones get `drain_s` seconds."""
         self._ready, self._stopping = False, True
+        if self._gate is not None:
+            await asyncio.to_thread(self._gate.stop)
         if self._renewing is not None:
             self._renewing.cancel()
         await self._health.drain()
@@ -173,6 +190,8 @@ class Server:
     def _publish(self) -> None:
         routes = self.repository.routes
         self._ready = self._health.publish(routes) and not self._stopping
+        if self._gate is not None:
+            self._gate.settle()
 
     def _listen(self, ports: Ports) -> None:
         config = self.config
@@ -250,6 +269,8 @@ async def _serve(
             await started
             gc.collect()
             gc.freeze()  # no collection visits the loaded indexes
+            if sys.platform == "linux":
+                server.guard()
             _announce(server)
             lost = asyncio.ensure_future(server.losing.wait())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
