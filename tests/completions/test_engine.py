@@ -65,6 +65,14 @@ def test_a_long_prompt_stalls_nobody(make_gguf: Make) -> None:
     assert turns == 6  # a slice in each, the second one of the short prompt
 
 
+EDITS: list[dict[str, Any]] = [
+    {},
+    {"allowed": range(270, 330)},
+    {"logit_bias": {300: 9.0}, "presence_penalty": 1.0},
+    {"repetition_penalty": 1.3, "top_k": 20},
+]
+
+
 @pytest.mark.parametrize("sequences", [3, 5, 8])
 def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequences: int) -> None:
     """Twelve texts of unequal lengths: sequences end and begin again in any order, with gaps."""
@@ -73,7 +81,7 @@ def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequence
         {
             "prompt": rng.integers(259, 500, rng.integers(1, 2 * SLICE)).tolist(),
             "max_tokens": int(rng.integers(1, 16)),
-            "options": options(temperature=place % 2, seeds=place),
+            "options": options(temperature=place // 4 % 2, seeds=place, **EDITS[place % 4]),
             "logprobs": (1, None, 3)[place % 3],
             "echo": place % 5 == 0,
         }
@@ -94,6 +102,28 @@ def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequence
             heard.append(told)
     assert heard[0] == heard[1]
     assert all(news[-1].finish == "length" for news in heard[0])
+
+
+def test_a_refused_request_ends_alone(make_gguf: Make, tmp_path: Path) -> None:
+    """A model that bends its logits is not scored by an index, nor drawn from without top_k."""
+    path = make_gguf(architecture="gemma2", tied=True, final_logit_softcapping=5.0)
+    context = LlamaContext(path, sequences=3, positions=768, separate=True)
+    index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
+    asked: list[dict[str, Any]] = [{}, {"options": options(temperature=1.0)}, {"logprobs": 1}]
+    told: list[list[Any]] = [[] for _ in asked]
+    with context, attach(context, LocalDecoder(index), head="certified") as attached:
+        engine = Engine(attached, waiting=3)
+        engine.submit(
+            [
+                task(news, [5, 6], **{"max_tokens": 4, "echo": False, "logprobs": None, **one})
+                for news, one in zip(told, asked, strict=True)
+            ]
+        )
+        while engine.running or engine.waiting:
+            engine.turn()
+    assert (len(told[0]), told[0][-1].finish) == (4, "length")
+    for news, field in zip(told[1:], ("top_k", "logprobs"), strict=True):
+        assert [error.field for error in news] == [field]
 
 
 def test_drafts_change_nothing_of_what_is_told(make_gguf: Make) -> None:

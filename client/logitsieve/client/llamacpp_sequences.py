@@ -139,9 +139,10 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
     """
     groups: dict[Any, list[int]] = {}
     for place, one in enumerate(each):
-        # A head takes one penalty, step, temperature and filters.
+        # A head takes one penalty, step, temperature and filters, and allow lists of all rows.
         drawing = one.drawing and (len(one.made), one.drawing[3:])
-        groups.setdefault((one.options.repetition_penalty, drawing), []).append(place)
+        alike = one.options.repetition_penalty, one.options.allowed is None, drawing
+        groups.setdefault(alike, []).append(place)
     if len(groups) == 1:
         return _chosen(head, rows, each)
     ids, scanned = np.empty((2, len(each)), np.int32)

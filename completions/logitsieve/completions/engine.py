@@ -27,7 +27,7 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Float32
+from logitsieve.api.results import Float32, Int32
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, Scores
@@ -183,6 +183,7 @@ class Engine:
         if ready:
             with self._failing(ready):
                 self._step(ready)
+                self._choose(ready)
 
     @contextmanager
     def _failing(self, tasks: list[Task]) -> Iterator[None]:
@@ -235,7 +236,10 @@ class Engine:
         tokens = [Scored(task.prompt[0])] if start == 0 else []
         following = task.prompt[start + 1 : start + 1 + len(part)]
         if task.scores_prompt and following:
-            tokens += self._scored([task] * len(following), rows[: len(following)], following)
+            most = min(task.logprobs or 0, self.context.gguf.vocab_size)
+            scores = self._head.scores(rows[: len(following)], following, most)
+            self._count([task] * len(following), scores)
+            tokens += _each(scores, following)
         elif not task.scores_prompt:
             tokens += [Scored(token) for token in following]
         done = task.read == len(task.prompt)
@@ -263,21 +267,41 @@ class Engine:
             rows = self.context.step({task.number: _made(task).made[-1] for task in group})
             for task, row in zip(group, rows, strict=True):
                 task.rows = row[None]
+
+    def _choose(self, tasks: list[Task]) -> None:
+        """Add a token to each; if one's request is refused, each alone, so that it alone ends."""
         rows = np.concatenate([task.rows for task in tasks if task.rows is not None])
-        each = [_made(task) for task in tasks]
-        chosen = choose(self._head, rows, each)
-        ids = chosen.ids.tolist()
-        scored = [Scored(token) for token in ids]
-        for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
-            asked = [place for place, task in enumerate(tasks) if task.logprobs == count]
-            of = [tasks[place] for place in asked]
-            answers = self._scored(of, rows[asked], [ids[place] for place in asked])
-            for place, one in zip(asked, answers, strict=True):
-                scored[place] = one
+        try:
+            chosen = choose(self._head, rows, [_made(task) for task in tasks])
+            scores = self._scores(tasks, rows, chosen.ids)
+        except InvalidRequest:
+            if len(tasks) == 1:
+                raise
+            for task in tasks:
+                with self._failing([task]):
+                    self._choose([task])
+            return
         self._count(tasks, chosen)
         self.tokens += len(tasks)
-        for task, token, one in zip(tasks, ids, scored, strict=True):
-            self._tell(task, token, one)
+        ids = dict(zip(tasks, chosen.ids.tolist(), strict=True))
+        told = {task: Scored(token) for task, token in ids.items()}
+        for asked, found in scores:
+            self._count(asked, found)
+            told |= zip(asked, _each(found, [ids[task] for task in asked]), strict=True)
+        for task, token in ids.items():
+            self._tell(task, token, told[task])
+
+    def _scores(
+        self, tasks: list[Task], rows: Float32, ids: Int32
+    ) -> list[tuple[list[Task], Scores]]:
+        """Return the scores of those that ask for them, by their number of best ids."""
+        scores = []
+        for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
+            asked = [place for place, task in enumerate(tasks) if task.logprobs == count]
+            most = min(count or 0, self.context.gguf.vocab_size)
+            found = self._head.scores(rows[asked], ids[asked].tolist(), most)
+            scores.append(([tasks[place] for place in asked], found))
+        return scores
 
     def _look_ahead(self, task: Task, ahead: Ahead) -> None:
         before = ahead.drafted, ahead.accepted
@@ -293,12 +317,6 @@ class Engine:
             text += made.rest()
             self.end(task)
         task.tell(Piece([one], text, finish))
-
-    def _scored(self, tasks: list[Task], rows: Float32, ids: Sequence[int]) -> list[Scored]:
-        most = min(tasks[0].logprobs or 0, self.context.gguf.vocab_size)
-        scores = self._head.scores(rows, ids, most)
-        self._count(tasks, scores)
-        return list(_each(scores, ids))
 
     def _count(self, tasks: list[Task], found: Chosen | Scores) -> None:
         costs = zip(tasks, found.scanned.tolist(), found.exact.tolist(), strict=True)
