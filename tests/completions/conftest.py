@@ -11,6 +11,8 @@ import pytest
 from logitsieve.client.llamacpp import LlamaAttachment, LlamaContext, attach
 from logitsieve.completions.app import Endpoint, Facts
 from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.completions.journal import Journal
+from logitsieve.completions.lanes import Lanes
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.http.listener import Listener
@@ -70,10 +72,11 @@ def serving(
 ) -> Iterator[tuple[Client, Engine]]:
     widths = steady_sequences(attached.context)
     engine = Engine(attached, waiting=waiting, widths=widths, head_name=lambda: "certified")
-    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), tokens=None, request_s=request_s)
+    lanes = Lanes(Journal(), stuck=lambda: None)
+    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), lanes, request_s=request_s)
 
     async def begin() -> tuple[Listener, int]:
-        listener = Listener(endpoint.application(local=True), reply_s=WAIT_S)
+        listener = Listener(endpoint.application(), reply_s=WAIT_S)
         return listener, await listener.start("127.0.0.1", 0)
 
     listener, port = loop.run(begin())

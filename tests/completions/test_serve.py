@@ -1,36 +1,47 @@
 """The process of the endpoint: its port, its tokens, its end."""
 
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from time import sleep
 
-from logitsieve.client.llamacpp import LlamaAttachment
+import pytest
+
 from logitsieve.completions import CompletionsConfig
-from logitsieve.completions.serve import Endpoints
+from logitsieve.completions.serve import Port
+from tests.completions import fake_engine
 from tests.completions.conftest import NAME, Client
 from tests.server.materials import write_tokens
-from tests.server.running import Loop
+from tests.server.running import Loop, said_by
 
 OLD, NEW, CONSOLE = "a-token-of-readers", "another-one-of-readers", "console-token-0123"
+SERVE = """
+import sys
+from logitsieve.completions import CompletionsConfig
+from logitsieve.completions.serve import serve
+from tests.completions import fake_engine
+if __name__ == "__main__":
+    config = CompletionsConfig(port=0, drain_s=0.0)
+    serve(config, "fake", getattr(fake_engine, sys.argv[1]))
+"""
 
 
-def test_tokens_are_read_again(loop: Loop, attached: LlamaAttachment, tmp_path: Path) -> None:
+def test_tokens_are_read_again(loop: Loop, tmp_path: Path) -> None:
     file = write_tokens(tmp_path, f"read:{OLD}\nconsole:{CONSOLE}\n")
-    endpoints = Endpoints(
-        attached,
-        CompletionsConfig(port=0, name=NAME, tokens=file),
-        before_turn=lambda: None,
-        head_name=lambda: "certified",
-        index_hash=lambda: "hash",
-    )
-    loop.run(endpoints.start())
+    config = CompletionsConfig(port=0, name=NAME, tokens=file)
+    port = Port(config, partial(fake_engine.engine, tmp_path / "ended"))
+    loop.run(port.start())
     try:
 
         def status(token: str) -> int:
-            return Client(endpoints.address).get("/v1/models", Authorization=f"Bearer {token}")[0]
+            return Client(port.address).get("/v1/models", Authorization=f"Bearer {token}")[0]
 
         assert (status(OLD), status(NEW), status(CONSOLE)) == (200, 401, 403)
-        assert Client(endpoints.address).get("/health")[0] == 200
-        code, error = Client(endpoints.address).get("/v1/models")
+        assert Client(port.address).get("/health")[0] == 200
+        code, error = Client(port.address).get("/v1/models")
         assert (code, error["error"]["type"]) == (401, "authentication_error")
         file.write_text(f"read:{NEW}\n")
         for _ in range(100):  # the file is read twice a second
@@ -39,4 +50,40 @@ def test_tokens_are_read_again(loop: Loop, attached: LlamaAttachment, tmp_path: 
             sleep(0.1)
         assert (status(OLD), status(NEW)) == (401, 200)
     finally:
-        loop.run(endpoints.stop())
+        loop.run(port.stop())
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("engine", ["stubborn", "loading"])
+def test_a_signal_ends_an_engine_that_does_not_heed_it(
+    engine: str, sent: signal.Signals, tmp_path: Path
+) -> None:
+    script = tmp_path / "serving.py"
+    script.write_text(SERVE)
+    server = subprocess.Popen(
+        [sys.executable, str(script), engine],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    )
+    said_by(server, "^an engine is here$" if engine == "loading" else r"^fake at (http\S+)/v1$")
+    server.send_signal(sent)
+    rest = server.communicate(timeout=60)[1]  # ends with the engine, which has the same stderr
+    assert server.returncode == 0, rest
+    assert ("something still ran 3 s after the signal" in rest) == (engine == "stubborn")
+
+
+@pytest.mark.system
+def test_an_engine_ends_with_the_process_of_the_port(tmp_path: Path) -> None:
+    script = tmp_path / "serving.py"
+    script.write_text(SERVE)
+    server = subprocess.Popen(
+        [sys.executable, str(script), "stubborn"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    )
+    said_by(server, r"^fake at (http\S+)/v1$")
+    server.kill()
+    server.communicate(timeout=60)

@@ -50,7 +50,7 @@ def held(models: Path, what: str, drain_s: float) -> AbstractContextManager[Pope
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_leaves_with_0_if_told(tmp_path: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with started(tmp_path) as server, DecoderClient(server.address, timeout_s=WAIT_S) as client:
@@ -124,7 +124,7 @@ def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_ends_it(tmp_path: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with (

@@ -3,8 +3,9 @@
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.generate import BENT, DENSE, Handover, grade_of, head_of, model_for
 from logitsieve.cli.options import flag, idle_cores, llama_threads
 from logitsieve.completions import CompletionsConfig
+
+if TYPE_CHECKING:
+    from logitsieve.completions.supervisor import Line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +44,16 @@ def command(
 
     Example: logitsieve serve-gguf model.gguf --port 8080
     """
+    from logitsieve.completions.serve import serve
+
+    serve(config, config.name or gguf.stem, partial(_engine, gguf, options, config))
+
+
+def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "Line") -> None:
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import LlamaContext, attach
     from logitsieve.client.llamacpp_generation import GenerationCost
-    from logitsieve.completions.serve import Endpoints, serve
+    from logitsieve.completions.worker import answer
 
     threads = options.threads or idle_cores()
     model = model_for(gguf, options.index, options.head)
@@ -70,12 +80,12 @@ def command(
                 answering = decoder or handover.decoder
                 return "" if answering is None else answering.index.digest
 
-            serve(
-                Endpoints(
-                    attached,
-                    config,
-                    before_turn=lambda: handover.follow(GenerationCost()),
-                    head_name=lambda: handover.head,
-                    index_hash=index_hash,
-                )
+            answer(
+                attached,
+                config,
+                config.name or gguf.stem,
+                line,
+                before_turn=lambda: handover.follow(GenerationCost()),
+                head_name=lambda: handover.head,
+                index_hash=index_hash,
             )

@@ -6,24 +6,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-
-from logitsieve.api.errors import LogitsieveError
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.completions.engine import Piece, Scored, Task
 from logitsieve.completions.fields import Asked
 from logitsieve.llamacpp import LlamaContext
-from logitsieve.server.http.application import http_failure
 
 SPELLINGS_KEPT = 1 << 16
-ERROR_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
-ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
 class Speller:
@@ -38,8 +26,15 @@ class Speller:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
-    def text(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.raw, tokens)).decode(errors="replace")
+    def text(self, tokens: Sequence[int], most: int | None = None) -> str:
+        """Return the text; InvalidRequest names `tokens` for more than `most` bytes."""
+        pieces, size = [], 0
+        for piece in map(self.raw, tokens):
+            pieces.append(piece)
+            size += len(piece)
+            if most is not None and size > most:
+                raise InvalidRequest("tokens", f"a text over {most} bytes", "a shorter one")
+        return b"".join(pieces).decode(errors="replace")
 
     def best(self, one: Scored) -> dict[str, float]:
         """Return log-probabilities by text, of equal texts the largest."""
@@ -185,21 +180,3 @@ class Answer:
     def _around(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         around = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return around | {"choices": choices}
-
-
-async def failure(request: Request, error: Exception) -> Response:
-    status, body, headers = error_object(error)
-    return JSONResponse(body, status, headers)
-
-
-def error_object(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Return a status, OpenAI's error object and headers."""
-    if isinstance(error, HTTPException):
-        status, message, field = error.status_code, error.detail, ""
-        headers = dict(error.headers or {})
-    else:
-        status, message, field, headers = http_failure(error)
-    kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    code = ERROR_CODES.get(status) if isinstance(error, LogitsieveError) else None
-    about = {"message": message, "type": kind, "param": field or None, "code": code}
-    return status, {"error": about}, headers

@@ -17,23 +17,22 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
 from logitsieve.completions import fields
-from logitsieve.completions.answers import Answer, Choice, Speller, error_object, failure
+from logitsieve.completions.answers import Answer, Choice, Speller
 from logitsieve.completions.checkers import checked, integer
 from logitsieve.completions.engine import Engine, Piece, Task
+from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.fields import Asked
+from logitsieve.completions.lanes import Lanes
+from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.llamacpp import LlamaContext, render_chat
-from logitsieve.server.http.application import LocalNames, read_json
-from logitsieve.server.security import HEADER, READ, Tokens
-
-GONE = 499  # the client has closed its connection
-MOST_JSON = 16 << 20  # bytes of a request: reading them holds up all others
+from logitsieve.llamacpp.tokenizer import MOST_TEXT
+from logitsieve.server.http.bodies import read_json
 
 News = tuple[int, Piece | Exception]
 Responding = Callable[[Request], Awaitable[Response]]
@@ -50,16 +49,15 @@ class Endpoint:
     """Reads requests, gives tasks to the engine, and writes their answers."""
 
     def __init__(
-        self, engine: Engine, facts: Facts, *, tokens: Tokens | None = None, request_s: float = 600
+        self, engine: Engine, facts: Facts, lanes: Lanes, *, request_s: float = 600
     ) -> None:
-        self.engine, self.facts = engine, facts
+        self.engine, self.facts, self._lanes = engine, facts, lanes
         self._context: LlamaContext = engine.context
-        self._tokens, self.request_s = tokens, request_s
+        self._request_s = request_s
         self.speller = Speller(self._context)
         self.metrics = Metrics(engine)
 
-    def application(self, local: bool) -> Starlette:
-        """Make the application; `local`: for LocalNames alone."""
+    def application(self) -> Starlette:
         get: dict[str, Responding] = {
             "/v1/models": self._models,
             "/v1/models/{name:path}": self._model,
@@ -76,15 +74,12 @@ class Endpoint:
         for method, endpoints in (("GET", get), ("POST", post)):
             for path, endpoint in endpoints.items():
                 routes.append(Route(path, self._guarded(path, endpoint), methods=[method]))
-        guard = [Middleware(LocalNames)] if local else []
         handlers = {Exception: failure, HTTPException: failure}
-        return Starlette(routes=routes, middleware=guard, exception_handlers=handlers)
+        return Starlette(routes=routes, exception_handlers=handlers)
 
     def _guarded(self, path: str, endpoint: Responding) -> Responding:
         async def answer(request: Request) -> Response:
             try:
-                if self._tokens is not None:
-                    self._tokens.check(request.headers.get(HEADER, ""), READ)
                 reply = await endpoint(request)
             except ClientDisconnect:
                 reply = Response(status_code=GONE)
@@ -96,15 +91,16 @@ class Endpoint:
         return answer
 
     async def _answer(self, read: Callable[..., Asked], request: Request) -> Response:
-        began = monotonic()
+        began, ticket = monotonic(), Ticket.of(request, self._request_s)
         body = await read_json(request, MOST_JSON)
-        asked = await asyncio.to_thread(read, body, self._context, self.facts.name)
+        work = partial(read, body, self._context, self.facts.name)
+        asked = await self._lanes.run(ticket, work)
         self.engine.check(len(asked.prompts) * asked.n)  # before all of them are made
-        call = Call(self, asked, began)
+        call = Call(self, asked, began, ticket)
         self.engine.submit(call.tasks)
         if asked.stream:
             return StreamingResponse(call.events(), media_type="text/event-stream")
-        gone = asyncio.ensure_future(_gone(request))
+        gone = asyncio.ensure_future(client_gone(request))
         whole = asyncio.ensure_future(call.whole())
         try:
             await asyncio.wait((gone, whole), return_when=asyncio.FIRST_COMPLETED)
@@ -130,6 +126,7 @@ class Endpoint:
         return facts | {"owned_by": "logitsieve", "max_model_len": longest}
 
     async def _tokenize(self, request: Request) -> Response:
+        ticket = Ticket.of(request, self._request_s)
         given = checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
         if ("prompt" in given) == ("messages" in given):
             raise InvalidRequest("prompt", "nothing or both", "one of prompt and messages")
@@ -141,20 +138,26 @@ class Endpoint:
                     return self._context.tokenize(render_chat(self._context, given["messages"]))
             if not given["prompt"]:
                 return self._context.begin * begin
-            return fields.tokens(self._context, given["prompt"], begin=begin)
+            return fields.tokens(self._context, given["prompt"], begin=begin, most=MOST_TEXT)
 
-        tokens = await asyncio.to_thread(work)
+        tokens = await self._lanes.run(ticket, work)
         longest = self._described()["max_model_len"]
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": longest})
 
     async def _detokenize(self, request: Request) -> Response:
+        ticket = Ticket.of(request, self._request_s)
         given = checked(await read_json(request, MOST_JSON), fields.DETOKENIZE)
         ids, vocab_size = given.get("tokens"), self._context.gguf.vocab_size
         if not isinstance(ids, list):
             raise InvalidRequest("tokens", f"{ids!a:.80}", "a list of token ids")
+        if len(ids) > MOST_TEXT:
+            raise InvalidRequest("tokens", f"{len(ids)} ids", f"at most {MOST_TEXT}")
         whole = partial(integer(0, vocab_size - 1), "tokens")
-        text = await asyncio.to_thread(lambda: self.speller.text(list(map(whole, ids))))
-        return JSONResponse({"prompt": text})
+
+        def work() -> str:
+            return self.speller.text(list(map(whole, ids)), MOST_JSON)
+
+        return JSONResponse({"prompt": await self._lanes.run(ticket, work)})
 
     async def _tokenizer_info(self, request: Request) -> Response:
         gguf = self._context.gguf
@@ -183,8 +186,8 @@ async def _gone(request: Request) -> None:
 class Call:
     """A request's tasks, and their news from the engine's thread."""
 
-    def __init__(self, endpoint: Endpoint, asked: Asked, began: float) -> None:
-        self._endpoint, self._began = endpoint, began
+    def __init__(self, endpoint: Endpoint, asked: Asked, began: float, ticket: Ticket) -> None:
+        self._endpoint, self._began, self._ticket = endpoint, began, ticket
         self._news: asyncio.Queue[News] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.tasks = [
@@ -219,7 +222,8 @@ class Call:
             drawing=drawing,
             echo=asked.echo,
             logprobs=asked.logprobs,
-            deadline=self._began + self._endpoint.request_s,
+            deadline=self._ticket.until,
+            request=self._ticket.number,
             tell=tell,
         )
 
@@ -232,10 +236,11 @@ class Call:
         """Yield server-sent events, perhaps an error as the last."""
         answer = self._answer
         try:
-            if answer.asked.chat:
-                for choice in answer.choices:
-                    yield _event(answer.chunk(choice, "", first=True))
+            roles = answer.choices if answer.asked.chat else []
             async for choice, text in self._texts():
+                for one in roles:  # with the first text: until then a crash can be made good
+                    yield _event(answer.chunk(one, "", first=True))
+                roles = []
                 if text or choice.finish or choice.logprobs:
                     yield _event(answer.chunk(choice, text))
             if answer.asked.include_usage:

@@ -32,6 +32,7 @@ from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, Scores
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
+from logitsieve.completions.journal import ENGINE, Journal
 from logitsieve.llamacpp import LlamaContext
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Task:
     logprobs: int | None  # best ids with each token; None: no log-probabilities
     deadline: float  # of `monotonic`
     tell: Callable[[Piece | Exception], None]
+    request: int = 0  # its number in the journal
     cancelled: bool = False
     number: int = 0  # of its sequence
     read: int = 0  # tokens of the prompt
@@ -98,6 +100,7 @@ class Engine:
         waiting: int,
         widths: Mapping[bool, int] = MappingProxyType({False: 1, True: 1}),
         drafter: Callable[[], Drafter] | None = None,
+        journal: Journal | None = None,
         before_turn: Callable[[], object] = lambda: None,
         head_name: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = monotonic,
@@ -109,6 +112,7 @@ class Engine:
         self._attached, self._most_waiting, self._widths = attached, waiting, widths
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
         self._drafter = drafter
+        self._journal = journal or Journal()
         self._head: OutputHead = attached.head
         self._free = set(range(self.context.sequences))
         self._news = Condition()
@@ -188,7 +192,8 @@ class Engine:
     @contextmanager
     def _failing(self, tasks: list[Task]) -> Iterator[None]:
         try:
-            yield
+            with self._journal.doing(ENGINE, [task.request for task in tasks]):
+                yield
         except Exception as error:
             told: LogitsieveError = InternalError("internal error")
             if isinstance(error, LogitsieveError):

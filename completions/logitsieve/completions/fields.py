@@ -161,7 +161,8 @@ def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise InvalidRequest("top_logprobs", given["top_logprobs"], "nothing without logprobs")
     with naming("messages"):
-        prompt = context.tokenize(render_chat(context, given["messages"]))
+        text = render_chat(context, given["messages"])
+        prompt = context.tokenize(text, most=context.longest_text)
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     return _asked(given, context, [prompt], [None], None, logprobs, None)
 
@@ -241,13 +242,18 @@ def _prompts(value: Any) -> Sequence[str | list[int]]:
 
 
 def tokens(
-    context: LlamaContext, prompt: str | list[int], field: str = "prompt", *, begin: bool = True
+    context: LlamaContext,
+    prompt: str | list[int],
+    field: str = "prompt",
+    *,
+    begin: bool = True,
+    most: int | None = None,
 ) -> list[int]:
     """Return the ids of a prompt; InvalidRequest names `field`."""
     if isinstance(prompt, list):
         return [whole("prompt", token, 0, context.gguf.vocab_size - 1) for token in prompt]
     with naming(field):
-        return context.tokenize(prompt, begin=begin)
+        return context.tokenize(prompt, begin=begin, most=most or context.longest_text)
 
 
 @contextmanager

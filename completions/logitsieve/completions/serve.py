@@ -1,60 +1,43 @@
-"""The process of the endpoint: listen, answer, drain."""
+"""The process of the endpoint's port, whose child has the engine; both drain."""
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import uvloop
 
-from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup
 from logitsieve.completions import CompletionsConfig
-from logitsieve.completions.app import Endpoint, Facts
-from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.completions.front import Front
+from logitsieve.completions.supervisor import Line
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.logs import configure, event
 from logitsieve.server.rpc.ports import address, taken
 from logitsieve.server.security import Tokens, http_tls, keep_renewing
+from logitsieve.server.signals import end_after, first_signal
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
 
 
-class Endpoints:
-    """A port over a context; `start` binds it."""
+class Port:
+    """The port of an endpoint, over engines that `engine` runs in processes; `start` binds it."""
 
-    def __init__(
-        self,
-        attached: LlamaAttachment,
-        config: CompletionsConfig,
-        *,
-        before_turn: Callable[[], object],
-        head_name: Callable[[], str],
-        index_hash: Callable[[], str],
-    ) -> None:
+    def __init__(self, config: CompletionsConfig, engine: Callable[[Line], None]) -> None:
         self.config = config
-        self.name = config.name or Path(attached.context.gguf.path).stem
-        self.engine = Engine(
-            attached,
-            waiting=config.max_waiting,
-            widths=steady_sequences(attached.context),
-            drafter=PromptLookup if config.lookup else None,
-            before_turn=before_turn,
-            head_name=head_name,
-        )
         self._tokens = None if config.tokens is None else Tokens(config.tokens)
-        self._renewing: asyncio.Task[None] | None = None
-        facts = Facts(self.name, index_hash)
-        endpoint = Endpoint(self.engine, facts, tokens=self._tokens, request_s=config.request_s)
-        local = is_loopback(config.host) and self._tokens is None
-        self._listener = Listener(
-            endpoint.application(local), reply_s=config.request_s + PATIENCE_S
+        self.front = Front(
+            engine, tokens=self._tokens, request_s=config.request_s, most=config.max_waiting
         )
+        local = is_loopback(config.host) and self._tokens is None
+        # A request whose engine ends gets its time once more.
+        reply_s = 2 * config.request_s + PATIENCE_S
+        self._listener = Listener(self.front.application(local), reply_s=reply_s)
+        self._renewing: asyncio.Task[None] | None = None
         self.address = ""
 
     async def start(self) -> None:
-        """Listen; InvalidRequest names a bad port or files of TLS."""
+        """Listen, and wait for the engine; InvalidRequest names a bad port or files of TLS."""
         config = self.config
         tls = http_tls(config.tls_cert, config.tls_key)
         try:
@@ -64,37 +47,44 @@ class Endpoints:
         except OSError as error:
             raise taken("port", config.host, config.port, error) from error
         self.address = f"http{'s' if tls else ''}://{address(config.host, port)}"
-        self.engine.start()
         self._renewing = asyncio.create_task(keep_renewing(self._tokens, tls))
+        await self.front.supervisor.start()
 
     async def stop(self) -> None:
-        """Take no new requests; give current ones `drain_s` seconds."""
-        self.engine.drain()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.config.drain_s
-        while (self.engine.running or self.engine.waiting) and loop.time() < until:
-            await asyncio.sleep(0.05)
-        await asyncio.to_thread(self.engine.close)
-        await asyncio.sleep(0)  # its last news reach the loop
+        """Let the engine finish current requests within `drain_s` seconds."""
+        await self.front.supervisor.stop()
         await self._listener.stop()
         if self._renewing is not None:
             self._renewing.cancel()
 
 
-def serve(endpoints: Endpoints) -> None:
-    """Answer until SIGTERM or SIGINT, then drain."""
+def serve(config: CompletionsConfig, name: str, engine: Callable[[Line], None]) -> None:
+    """Answer until SIGTERM, SIGINT or SIGHUP, then drain; raises what `engine` raises at first."""
     configure("text")
-    uvloop.run(_serve(endpoints))
+    uvloop.run(_serve(config, name, engine))
 
 
-async def _serve(endpoints: Endpoints) -> None:
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopping.set)
-    await endpoints.start()
-    where = f"{endpoints.name} at {endpoints.address}/v1"
-    event(log, logging.INFO, "start", where, address=endpoints.address)
+async def _serve(config: CompletionsConfig, name: str, engine: Callable[[Line], None]) -> None:
+    stopping = first_signal()
+    port = Port(config, engine)
+    started = asyncio.ensure_future(port.start())
+    stopped = asyncio.ensure_future(stopping.wait())
     try:
-        await stopping.wait()
+        await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            await started
+            where = f"{name} at {port.address}/v1"
+            event(log, logging.INFO, "start", where, address=port.address)
+            await stopped
     finally:
-        await endpoints.stop()
+        if stopping.is_set():
+            end_after(config.drain_s, partial(_cut_short, port))
+        started.cancel()
+        await port.stop()
+
+
+def _cut_short(port: Port, seconds: float) -> int:
+    port.front.supervisor.kill()
+    message = f"ended: something still ran {seconds:g} s after the signal"
+    event(log, logging.WARNING, "cut_short", message, seconds=seconds)
+    return 0

@@ -4,13 +4,9 @@ import asyncio
 import ctypes
 import gc
 import logging
-import os
-import signal
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,20 +17,19 @@ from logitsieve.gpu.open import gpu_device, gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.http.application import Console, ServerView, application, open_console
 from logitsieve.server.http.listener import Listener
-from logitsieve.server.kserve import has_kserve, kserve_services
+from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
-from logitsieve.server.rpc.gate import Gate
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
-from logitsieve.server.rpc.own_process import OwnProcess
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
+from logitsieve.server.signals import end_after, first_signal
 from logitsieve.utils.environment import is_loopback, require
 from logitsieve.utils.options import Progress, no_progress
 
@@ -43,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_S = 3.0  # after `drain_s`; then the process ends, whatever still runs
-SIGNALS = signal.SIGTERM, signal.SIGINT
 # Constants of glibc's malloc.h. Thresholds that are set do not grow with freed blocks.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGE = 1 << 20  # bytes
@@ -90,8 +83,6 @@ class Server:
         self.console: Console | None = None
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
-        self._ports: Ports | None = None
-        self._gate: Gate | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
@@ -104,7 +95,7 @@ class Server:
         versions = self.repository.find()
         if config.device != "cpu":
             gpu_device(config.device)
-        self._ports = ports = Ports(config, self.metrics)
+        ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
@@ -123,21 +114,9 @@ class Server:
         self._publish()
         self._shadow.start()
 
-    def guard(self) -> None:
-        """Hold new connections back when this process has grown too much; once started."""
-        assert self._ports is not None
-        assert self._http is not None
-        http = self._http
-        ports = [port for port in (self.port, self.admin_port) if port]
-        most, counted = self._ports.connections, self._ports.held_bytes
-        self._gate = Gate(OwnProcess(ports), most, counted, lambda: http.connections)
-        self._gate.start()
-
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests; current ones get `drain_s` seconds."""
         self._ready, self._stopping = False, True
-        if self._gate is not None:
-            await asyncio.to_thread(self._gate.stop)
         if self._renewing is not None:
             self._renewing.cancel()
         await self._health.drain()
@@ -158,8 +137,7 @@ class Server:
         config = self.config
         # Scrapers and probes expect plain HTTP, except with a public console.
         public = config.serves_console and not is_loopback(config.host)
-        client_ca = config.tls_client_ca
-        tls = http_tls(config.tls_cert, config.tls_key, client_ca) if public else None
+        tls = http_tls(config.tls_cert, config.tls_key) if public else None
         self.http_scheme = "http" if tls is None else "https"
         view = ServerView(
             config=config,
@@ -172,9 +150,8 @@ class Server:
         )
         self.console = open_console(view)
         local = is_loopback(config.host) and tokens is None
-        certified = tls is not None and client_ca is not None
         pages = application(
-            self.metrics.text, view.ready, lambda: self._stopping, self.console, local, certified
+            self.metrics.text, view.ready, lambda: self._stopping, self.console, local
         )
         self._renewing = asyncio.create_task(keep_renewing(tokens, tls))
         self._http = Listener(pages)
@@ -190,8 +167,6 @@ class Server:
     def _publish(self) -> None:
         routes = self.repository.routes
         self._ready = self._health.publish(routes) and not self._stopping
-        if self._gate is not None:
-            self._gate.settle()
 
     def _listen(self, ports: Ports) -> None:
         config = self.config
@@ -227,7 +202,7 @@ def serve(
     progress: ProgressShown = lambda: nullcontext(no_progress),
     repository: Repository | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain; a second signal ends the process.
 
     Raises like `Server.start`, and DeviceLost after draining if a GPU fails. `progress()` is
     entered while versions load.
@@ -249,16 +224,7 @@ def _return_memory() -> None:
 async def _serve(
     config: ServeConfig, progress: ProgressShown, repository: Repository | None
 ) -> None:
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-
-    def stop() -> None:
-        for name in SIGNALS:
-            loop.remove_signal_handler(name)
-            signal.signal(name, signal.SIG_DFL)
-        stopping.set()
-
-    for name in SIGNALS:
-        loop.add_signal_handler(name, stop)
+    stopping = first_signal()
     server = create_server(config, repository=repository)
     stopped = asyncio.ensure_future(stopping.wait())
     try:
@@ -269,14 +235,12 @@ async def _serve(
             await started
             gc.collect()
             gc.freeze()  # no collection visits the loaded indexes
-            if sys.platform == "linux":
-                server.guard()
             _announce(server)
             lost = asyncio.ensure_future(server.losing.wait())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
             message = f"stopping: {config.drain_s:g} s for what is in flight"
             event(log, logging.INFO, "stopping", message, drain_s=config.drain_s)
-        _end_after(LAST_S + config.drain_s * started.done(), server)
+        end_after(config.drain_s * started.done(), partial(_cut_short, server))
         started.cancel()
     finally:
         await server.stop()
@@ -285,15 +249,10 @@ async def _serve(
         raise server.lost
 
 
-def _end_after(seconds: float, server: Server) -> None:
-    def end() -> None:
-        message = f"ended: something still ran {seconds:g} s after the signal"
-        event(log, logging.WARNING, "cut_short", message, seconds=seconds)
-        os._exit(0 if server.lost is None else 1)
-
-    timer = Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
+def _cut_short(server: Server, seconds: float) -> int:
+    message = f"ended: something still ran {seconds:g} s after the signal"
+    event(log, logging.WARNING, "cut_short", message, seconds=seconds)
+    return 0 if server.lost is None else 1
 
 
 def _announce(server: Server) -> None:
@@ -306,6 +265,5 @@ def _announce(server: Server) -> None:
     message, fields = f"gRPC at {grpc_at}, metrics at {http}/metrics", dict[str, Any]()
     if server.console is not None:
         message, fields = f"{message}, console at {http}/", {"console": f"{http}/"}
-    message += ", KServe too" if has_kserve() else ", no KServe ([kserve] is not installed)"
-    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics", "kserve": has_kserve()}
+    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics"}
     event(log, logging.INFO, "start", message, **fields)

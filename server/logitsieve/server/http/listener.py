@@ -6,6 +6,7 @@ It shares gRPC's event loop, so /healthz answers only while requests can be answ
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,8 +23,6 @@ from logitsieve.server.http.bodies import Bodies
 PATIENCE_S = 5.0  # for a request's head and for each reply to be read
 MAX_HEAD = 1 << 14
 MOST_RESTING = 100  # connections without a request; then the oldest is dropped
-
-CERTIFIED = "certified"  # of a request's state: its client has shown a certificate
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
@@ -84,12 +83,18 @@ class Listener:
         )
         return int(self._server.sockets[0].getsockname()[1])
 
+    async def take(self, connection: socket.socket) -> None:
+        """Serve a connection that another process has accepted."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(self._protocol, connection)
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-            for connection in list(self._state.connections):
-                connection.transport.abort()
-            await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        if self._server is not None:
             await self._server.wait_closed()
 
 
@@ -115,7 +120,6 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app_state[CERTIFIED] = bool(transport.get_extra_info("peercert"))
         self._rest()
         if len(self._resting) > MOST_RESTING:
             oldest = next(iter(self._resting))

@@ -1,0 +1,59 @@
+"""Threads that make tokens of texts: one for short requests, which never wait for a long one."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+from typing import TypeVar
+
+from logitsieve.api.errors import DeadlineExceeded, Overloaded
+from logitsieve.completions.journal import LONG, SHORT, Journal
+from logitsieve.completions.tickets import Ticket
+
+T = TypeVar("T")
+
+MOST_SHORT = 1 << 16  # bytes of a request
+MOST_WAITING = 64  # requests of a lane
+RETRY_S = 1.0
+GRACE_S = 2.0
+
+
+class Lanes:
+    """`stuck` is called if a text is still read `grace_s` after its request's time."""
+
+    def __init__(
+        self, journal: Journal, stuck: Callable[[], object], grace_s: float = GRACE_S
+    ) -> None:
+        self._journal, self._stuck, self._grace_s = journal, stuck, grace_s
+        self._pools = {place: ThreadPoolExecutor(1) for place in (SHORT, LONG)}
+        self._waiting = dict.fromkeys(self._pools, 0)
+
+    async def run(self, ticket: Ticket, work: Callable[[], T]) -> T:
+        """Return `work()`; DeadlineExceeded after the request's time, Overloaded if many wait."""
+        place = SHORT if ticket.size <= MOST_SHORT else LONG
+        if self._waiting[place] >= MOST_WAITING:
+            raise Overloaded(f"{MOST_WAITING} texts wait to be read", RETRY_S)
+
+        def read() -> T:
+            with self._journal.doing(place, [ticket.number]):
+                return work()
+
+        self._waiting[place] += 1
+        made = self._pools[place].submit(read)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(made), ticket.until - monotonic())
+        except TimeoutError as error:
+            if made.done() and not made.cancelled() and isinstance(made.exception(), TimeoutError):
+                raise
+            asyncio.get_running_loop().call_later(self._grace_s, self._check, made)
+            raise DeadlineExceeded("no tokens within the server's time for a request") from error
+        finally:
+            self._waiting[place] -= 1
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, made: Future[T]) -> None:
+        if made.running():
+            self._stuck()

@@ -1,0 +1,227 @@
+"""A process for llama.cpp, which may abort, and one that starts it again.
+
+Connections reach the engine as ends of socket pairs, so no other process can call it. It ends when
+its line does: with the process that started it.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import pickle
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
+from time import monotonic
+from typing import Any
+
+from logitsieve.api.errors import LogitsieveError, Unavailable
+from logitsieve.completions.journal import Journal
+from logitsieve.server.logs import configure, event
+
+log = logging.getLogger(__name__)
+
+LENGTH = struct.Struct("<I")
+STEADY_S = 60.0  # an engine that lived as long ended by chance
+FIRST_S, LONGEST_S = 1.0, 60.0  # waits before an engine is started again
+
+
+class Line:
+    """An engine's end: its word to the supervisor, and the connections that come."""
+
+    def __init__(self, control: socket.socket, journal: Journal) -> None:
+        self.control, self.journal = control, journal
+
+    def say(self, error: Exception | None) -> None:
+        """Say that the engine is ready, or why it cannot be."""
+        word = pickle.dumps(error)
+        self.control.sendall(LENGTH.pack(len(word)) + word)
+
+    async def connections(self, take: Callable[[socket.socket], Any]) -> None:
+        """Give each connection to `take`, until the supervisor has gone."""
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        self.control.setblocking(False)
+
+        def receive() -> None:
+            with suppress(BlockingIOError):
+                said, files, _, _ = socket.recv_fds(self.control, 64, 64)
+                for file in files:
+                    take(socket.socket(fileno=file))
+                if not said:
+                    loop.remove_reader(self.control)
+                    gone.set()
+
+        loop.add_reader(self.control, receive)
+        await gone.wait()
+
+
+def run_engine(engine: Callable[[Line], None], line: Line) -> None:
+    """Run in the engine's process, and in a group of its own with processes that it starts."""
+    os.setpgid(0, 0)
+    for name in (signal.SIGINT, signal.SIGHUP):  # meant for the supervisor, which tells us
+        signal.signal(name, signal.SIG_IGN)
+    faulthandler.enable()
+    configure("text")
+    try:
+        engine(line)
+    except (LogitsieveError, OSError) as error:
+        line.say(error)
+
+
+@dataclass(eq=False)
+class Child:
+    process: SpawnProcess
+    control: socket.socket
+    began: float = field(default_factory=monotonic)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def hello(self) -> None:
+        """Wait until it is ready; raises what it says, or EOFError if it ends."""
+        [size] = LENGTH.unpack(await self._receive(LENGTH.size))
+        error = pickle.loads(await self._receive(size))
+        if error is not None:
+            raise error
+
+    async def _receive(self, size: int) -> bytes:
+        loop, got = asyncio.get_running_loop(), b""
+        while len(got) < size:
+            part = await loop.sock_recv(self.control, size - len(got))
+            if not part:
+                raise EOFError
+            got += part
+        return got
+
+    async def end(self) -> str:
+        """Wait for its end, end what it started, and tell how it ended."""
+        with suppress(EOFError, ConnectionError):
+            await self._receive(1)
+        await asyncio.to_thread(self.process.join)
+        self.kill()
+        self.control.close()
+        self.ended.set()
+        code = self.process.exitcode or 0
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+class Supervisor:
+    """Keeps an engine running; `ended` gets the numbers that it worked on when it ended."""
+
+    def __init__(
+        self, engine: Callable[[Line], None], ended: Callable[[set[int]], None], first_s: float
+    ) -> None:
+        self.ends = 0
+        self._engine, self._ended, self._first_s = engine, ended, first_s
+        self._journal = Journal()
+        self._child: Child | None = None
+        self._ready, self._stop = asyncio.Event(), asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._ready.is_set() and not self.stopping
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    async def start(self) -> None:
+        """Start the first engine; raises what keeps it from answering."""
+        child = self._spawn()
+        try:
+            await child.hello()
+        except EOFError as error:
+            how = await child.end()
+            raise Unavailable(f"the engine ended by {how} while it started") from error
+        except BaseException:
+            child.kill()
+            raise
+        self._ready.set()
+        self._keeping = asyncio.create_task(self._keep(child))
+
+    async def connect(self) -> tuple[Child, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Wait for a ready engine and return a connection to it; Unavailable while stopping."""
+        while True:
+            await self._ready.wait()
+            child = self._child
+            if self.stopping or child is None:
+                raise Unavailable("the server is stopping")
+            ours, theirs = socket.socketpair()
+            try:
+                socket.send_fds(child.control, [b"."], [theirs.fileno()])
+            except BlockingIOError:  # it has yet to take many others
+                ours.close()
+                await asyncio.sleep(0.01)
+                continue
+            except OSError:  # it has just ended
+                ours.close()
+                self._ready.clear()
+                continue
+            finally:
+                theirs.close()
+            return child, *await asyncio.open_unix_connection(sock=ours)
+
+    async def stop(self) -> None:
+        """Let the engine drain, and wait for its end."""
+        self._stop.set()
+        self._ready.set()
+        child = self._child
+        if child is not None and child.process.is_alive():
+            child.process.terminate()
+            if self._keeping is None:
+                await child.end()
+        if self._keeping is not None:
+            await self._keeping
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def _spawn(self) -> Child:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        context = get_context("spawn")
+        line = Line(theirs, self._journal)
+        process = context.Process(target=run_engine, args=(self._engine, line), daemon=True)
+        process.start()
+        theirs.close()
+        self._child = Child(process, ours)
+        return self._child
+
+    async def _keep(self, child: Child) -> None:
+        quick = 0  # ends soon after a start, one after another
+        while True:
+            how = await child.end()
+            self._ready.clear()
+            self._ended(self._journal.found())
+            self.ends += 1
+            quick = 0 if monotonic() - child.began > STEADY_S else quick + 1
+            pause = min(self._first_s * 2 ** (quick - 2), LONGEST_S) if quick > 1 else 0.0
+            if not self.stopping:
+                message = f"the engine ended by {how}: it is started again in {pause:g} s"
+                event(log, logging.ERROR, "engine_ended", message, how=how, pause_s=pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), pause)
+            if self.stopping:
+                self._ready.set()  # whoever waits hears so
+                return
+            child = self._spawn()
+            try:
+                await child.hello()
+            except EOFError:
+                continue
+            except Exception as error:
+                event(log, logging.ERROR, "engine_refused", f"the engine cannot start: {error}")
+                continue
+            self._ready.set()
+            event(log, logging.INFO, "engine_ready", "the engine answers again")

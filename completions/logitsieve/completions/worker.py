@@ -1,0 +1,74 @@
+"""The endpoint in the engine's process, which answers the requests that its line brings."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import uvloop
+
+from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup
+from logitsieve.completions import CompletionsConfig
+from logitsieve.completions.app import Endpoint, Facts
+from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.completions.lanes import Lanes
+from logitsieve.completions.supervisor import Line
+from logitsieve.server.http.listener import PATIENCE_S, Listener
+from logitsieve.server.signals import end_after, first_signal
+
+
+def answer(
+    attached: LlamaAttachment,
+    config: CompletionsConfig,
+    name: str,
+    line: Line,
+    *,
+    before_turn: Callable[[], object],
+    head_name: Callable[[], str],
+    index_hash: Callable[[], str],
+) -> None:
+    """Answer the requests of a line in the engine's process, until SIGTERM, then drain."""
+    engine = Engine(
+        attached,
+        waiting=config.max_waiting,
+        widths=steady_sequences(attached.context),
+        drafter=PromptLookup if config.lookup else None,
+        journal=line.journal,
+        before_turn=before_turn,
+        head_name=head_name,
+    )
+    lanes = Lanes(line.journal, stuck=os.abort)
+    endpoint = Endpoint(engine, Facts(name, index_hash), lanes, request_s=config.request_s)
+    uvloop.run(_answer(engine, endpoint, lanes, line, config))
+
+
+async def _answer(
+    engine: Engine, endpoint: Endpoint, lanes: Lanes, line: Line, config: CompletionsConfig
+) -> None:
+    stopping = first_signal((signal.SIGTERM,))
+    listener = Listener(endpoint.application(), reply_s=config.request_s + PATIENCE_S)
+    engine.start()
+    loop, taken_over = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    def take(connection: socket.socket) -> None:
+        task = loop.create_task(listener.take(connection))
+        taken_over.add(task)
+        task.add_done_callback(taken_over.discard)
+
+    orphaned = asyncio.ensure_future(line.connections(take))
+    stopped = asyncio.ensure_future(stopping.wait())
+    line.say(None)
+    await asyncio.wait((orphaned, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.is_set():  # the process of the port has gone
+        os.killpg(0, signal.SIGKILL)
+    end_after(config.drain_s, lambda seconds: 0)
+    engine.drain()
+    until = loop.time() + config.drain_s
+    while (engine.running or engine.waiting) and loop.time() < until:
+        await asyncio.sleep(0.05)
+    lanes.close()
+    await asyncio.to_thread(engine.close)
+    await asyncio.sleep(0)  # its last news reach the loop
+    await listener.stop()
+    orphaned.cancel()
