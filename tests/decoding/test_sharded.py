@@ -287,6 +287,28 @@ def test_an_error_waits_for_the_other_calls(sharded: ShardedDecoder, error: Exce
     assert len(ended) == len(others)
 
 
+def test_shards_may_answer_in_any_order(local: LocalDecoder, sharded: ShardedDecoder) -> None:
+    count, expected = len(sharded.shards), local.topk(HIDDEN, 9)
+    for turn in range(count):
+        order = np.roll(range(count), turn)[::-1].tolist()
+        ended = [Event() for _ in order]
+        before = {place: ended[order[turn - 1]] for turn, place in enumerate(order) if turn}
+        shards = [
+            asking(
+                shard,
+                Watched(
+                    shard.decoder,
+                    before[place].wait if place in before else lambda: None,
+                    ended[place].set,
+                ),
+            )
+            for place, shard in enumerate(sharded.shards)
+        ]
+        found = ShardedDecoder(shards).topk(HIDDEN, 9)
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.logits, expected.logits)
+
+
 @pytest.mark.parametrize(("missing", "most"), [("refuse", 60), ("answer", 30)])
 def test_each_call_has_the_time_left(sharded: ShardedDecoder, missing: Any, most: float) -> None:
     seen: list[Any] = []

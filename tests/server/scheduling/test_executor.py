@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from time import perf_counter_ns, sleep
 from typing import Any, cast
 
@@ -25,13 +26,16 @@ from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
 
 NO_POINT = cast(Engine, None)
+ROW = np.zeros((1, 4), np.float32)
 SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
 
 
-def executor(lose_device: Any = None, device_ns: Any = None, **options: int) -> Executor:
+def executor(
+    lose_device: Any = None, device_ns: Any = None, count_batch: Any = None, **options: int
+) -> Executor:
     usual = {"batch_delay_us": 0, "threads": 1, "max_in_flight": 9, "max_queue_rows": 100}
     config = ServeConfig(**usual | options)  # type: ignore[arg-type]
-    return Executor(config, lose_device=lose_device, device_ns=device_ns)
+    return Executor(config, lose_device=lose_device, device_ns=device_ns, count_batch=count_batch)
 
 
 @pytest.fixture
@@ -102,11 +106,10 @@ def reply_of(rows: int, missing: tuple[RowRange, ...] = ()) -> TopKReply:
     return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
 
 
-def joinable(work: Executor, point: Any, rows: int = 1, **options: Any) -> Any:
+def joinable(work: Executor, point: Any, hidden: np.ndarray = ROW, **options: Any) -> Any:
     """A request that others may share a batch with."""
-    hidden = np.zeros((rows, 4), np.float32)
     request = PreparedRequest(
-        rows, 5, 0, 0, lambda point, part: point.topk(hidden[part], 5), hidden
+        len(hidden), 5, 0, 0, lambda point, part: point.topk(hidden[part], 5), hidden
     )
     about: Any = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": None}
     return work.run(point, request, **about | options)
@@ -133,6 +136,36 @@ async def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
     (given,) = left
     assert given is not None
     assert given > 10 * WAIT_S
+
+
+async def test_every_request_of_a_batch_gets_its_own_rows() -> None:
+    batches, random = list[int](), np.random.default_rng(0)
+    work = executor(count_batch=batches.append, max_in_flight=40, max_queue_rows=400)
+
+    class Echo:
+        def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
+            reply, marks = reply_of(len(hidden)), hidden[:, 0].astype(np.int32)
+            answer = reply.answer._replace(scanned=marks, log_z=hidden[:, 0])
+            return TopKReply(reply.ids + marks[:, None], reply.logits + hidden[:, :1], answer)
+
+    held, point = Held(), Echo()
+    first = await held.run(work)
+    ends = np.cumsum(random.integers(1, 9, 30)).tolist()
+    marks = [np.arange(start, end, dtype=np.float32) for start, end in pairwise([0, *ends])]
+    marks = [marks[place] for place in random.permutation(30)]
+    asked = [
+        asyncio.create_task(joinable(work, point, hidden=np.tile(own, (4, 1)).T, estimate_us=LARGE))
+        for own in marks
+    ]
+    await asyncio.sleep(0)
+    held.go()
+    await first
+    for (reply, _, _), own in zip(await asyncio.gather(*asked), marks, strict=True):
+        answer = reply.answer
+        for found in (reply.ids[:, 0], reply.logits[:, 4], answer.scanned, answer.log_z):
+            np.testing.assert_array_equal(found, own)
+    work.close()
+    assert max(batches) > 20
 
 
 def test_joined_parts_say_every_row_that_was_missing() -> None:
