@@ -34,7 +34,7 @@ from logitsieve.index_builder.capture.llamacpp import gguf_primer
 
 ALONE = "llama.cpp alone"
 GRADES: Mapping[str, Target] = {  # shown if the index has them
-    "exact": {"head": "certified"},
+    "certified": {"head": "certified"},
     "assured": {"head": "assured"},
     "estimated": {"head": "estimated"},
 }

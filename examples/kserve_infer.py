@@ -14,9 +14,13 @@ import tritonclient.grpc as triton
 def main(address: str, model: str) -> None:
     """Ask for the five best ids of four contexts."""
     client = triton.InferenceServerClient(address)
-    [hidden_input] = [
-        entry for entry in client.get_model_metadata(model).inputs if entry.name == "hidden"
-    ]
+    try:
+        inputs = client.get_model_metadata(model).inputs
+    except triton.InferenceServerException as error:
+        if error.status() == "StatusCode.UNIMPLEMENTED":
+            sys.exit(f"{address} answers no KServe: it needs pip install '.[server,kserve]'")
+        raise
+    [hidden_input] = [entry for entry in inputs if entry.name == "hidden"]
     dim = int(hidden_input.shape[-1])
     hidden = np.random.default_rng(0).standard_normal((4, dim)).astype(np.float32)
 

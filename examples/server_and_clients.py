@@ -19,7 +19,7 @@ from logitsieve.server import ServeConfig, create_server
 def blocking(address: str, model: str) -> int:
     """One call with a row, then many over a stream, which costs less a call; returns D."""
     with DecoderClient(address) as decoder:
-        dim = decoder.models()[0].dim
+        dim = decoder.model(model).dim
         hidden = np.random.default_rng(0).standard_normal((8, dim))
         reply = decoder.topk(hidden, 3, model=model, head="certified")
         print("one call ", reply.ids[:, 0].tolist(), "proven", bool(reply.answer.exact.all()))

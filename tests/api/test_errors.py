@@ -28,6 +28,11 @@ def test_the_docstring_draws_the_tree() -> None:
 
 def test_messages_name_the_field_what_was_got_and_what_is_allowed() -> None:
     assert str(InvalidRequest("k", 0, "1 to 9")) == "k: got 0, allowed: 1 to 9"
+    long = InvalidRequest("k", "a" * 500 + "b", "c" * 900)
+    assert re.fullmatch(r"k: got a{40}\.\.\.a{39}b, allowed: c{98}\.\.\.c{98}", str(long))
+    assert 290 < len(str(long)) <= 300
+    assert (len(str(long.got)), len(long.allowed)) == (501, 900)
+    assert len(str(InvalidRequest("k", "a" * 500, "less"))) in (299, 300)
     missed = str(TargetNotReached({"p1": 0.99}, {"p1": 0.5, "candidates": 12.0}))
     assert "p1=0.99" in missed
     assert "p1=0.5, candidates=12" in missed

@@ -41,7 +41,7 @@ def generated(context: LlamaContext, making: Any = None) -> tuple[list[int], Han
             if making is not None and number == 1:
                 making.wait()
             handover.follow(generation.counts)
-        return generation.ids[0], handover, handover.cost(generation.counts)
+        return generation.ids[0], handover, handover.cost(generation.counts, 1)
 
 
 def test_an_index_answers_once_it_is_made(

@@ -73,6 +73,19 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
     assert np.load(out / "weight.npy").shape == (VOCABULARY, DIM)
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_matrix_of_bfloat16_is_told_to_be_kept_as_such(
+    run: Run, tmp_path: Path, half: bool
+) -> None:
+    model = gpt2()
+    (model.bfloat16() if half else model).save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", begins=False)
+    (tmp_path / "text.txt").write_text("w5 w7 w9\n" * 30)
+    options = ("--text", tmp_path / "text.txt", "--window", 16)
+    said = run("capture", "--huggingface", tmp_path / "model", "--out", tmp_path / "out", *options)
+    assert ("--dtype bfloat16 --out models/NAME/1" in said.stdout) == half
+
+
 @pytest.mark.usefixtures("llama_wheel")
 def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the time of man\n" * 30)

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from logitsieve.cli import background
-from logitsieve.cli.generate import _cost
+from logitsieve.cli.generate import GenerateOptions, _cost
 from logitsieve.client.llamacpp_generation import GenerationCost
 from logitsieve.index import open_index
 from tests.cli.conftest import Run, write_demo
 from tests.llamacpp.small_model import CHAT, Make
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("llama_wheel", "build")
 
@@ -153,3 +154,11 @@ def test_no_index_that_fits(run: Run, make_gguf: Make, tmp_path: Path, build: An
     build("import sys; sys.exit('error: out of luck')")
     result = run(*command, "-n", 3, "--wait", "--json", says="error: out of luck")
     assert json.loads(result.stdout)["head"] == "dense"
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "0.5"])
+def test_settings_that_are_no_whole_numbers(value: str) -> None:
+    for name in ("seed", "top_k"):
+        options = GenerateOptions(gguf=Path("m"), prompt=("a",), sample=(f"{name}={value}",))
+        with refused(f"sample.{name}", "a whole number"):
+            options.settings()

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from logitsieve.api.errors import InvalidRequest, MissingExtra
-from logitsieve.cli.options import executor_at, numbers, read_options, with_options
+from logitsieve.cli.options import executor_at, numbers, read_options, read_words, with_options
 from logitsieve.utils import environment
 from tests.refusals import refused
 
@@ -130,8 +130,13 @@ def test_a_file_with_something_else(tmp_path: Path, text: str, field: str, said:
         read_options(file, Sample)
 
 
+def test_words_of_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("\ufeffthe\nof\n")
+    assert read_words(tmp_path / "words.txt") == ["the", "of"]
+
+
 def test_lists_and_numbers(tmp_path: Path) -> None:
-    (tmp_path / "sample.toml").write_text("tried = [3, 4]")
+    (tmp_path / "sample.toml").write_text("\ufefftried = [3, 4]")  # as some editors begin a file
     assert read_options(tmp_path / "sample.toml", Sample) == {"tried": (3, 4)}
     with refused("config", "absent"):
         read_options(tmp_path / "absent.toml", Sample)

@@ -1,9 +1,11 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from logitsieve.cli.output import bars, print_json, print_table, shown, size, train_display
 from logitsieve.training.trainer import TrainingStatus
+from logitsieve.utils.options import StageLines
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,18 @@ def test_a_resumed_training_says_where_it_goes_on(capsys: pytest.CaptureFixture[
     with train_display(resumed=False) as display:
         display.step(status)
     assert capsys.readouterr().err == ""
+
+
+def test_training_without_a_terminal_says_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 1.0, 9.0, 20.0])
+    lines = partial(StageLines, clock=times.__next__)
+    monkeypatch.setattr("logitsieve.cli.output.StageLines", lines)
+    status = TrainingStatus(rows=10, per_epoch=190, total=1900, steps=41)
+    with train_display(resumed=False) as display:
+        for steps in (41, 100, 190):
+            display.step(replace(status, steps=steps))
+    begun, later = capsys.readouterr().err.splitlines()
+    assert begun == "train:     1 s  train (1,900)"
+    assert later.startswith("train:    20 s  train 10%, ")

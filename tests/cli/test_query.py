@@ -88,13 +88,18 @@ def test_auto_answers_queries(run: Run, address: str, hidden: Path, asked: list[
 
 def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    words.write_text("".join(f"[red]{number}\x1b[2J\n" for number in range(300)))
     options = ("--hidden", hidden, "--vocabulary", words, "-k", 2)
-    result = run("query", "--address", address, "--model", "demo@1", *options)
-    assert "[red]" in result.stdout
-    assert "\x1b" not in result.stdout
+    own = "".join(f"<b>word{number}\n" for number in range(300))
+    for text in (own, own.removesuffix("\n")):
+        words.write_text(text)
+        result = run("query", "--address", address, "--model", "demo@1", *options)
+        assert "<b>word" in result.stdout
     words.write_text("the\n")
-    run("query", "--address", address, *options, code=2, says="vocabulary: got 1 lines")
+    said = "vocabulary: got 1 lines, allowed: 300, one for each id of demo@1"
+    run("query", "--address", address, *options, code=2, says=said)
+    words.write_text(own.replace("word7\n", "other\n"))
+    said = "vocabulary: got other words, sha256 "
+    assert run("query", "--address", address, *options, code=2, says=said).stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is wrong is named, with exit code 2, and no result is written."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import LONGEST
 from tests.cli.conftest import SMALL, Run
 from tests.cli.test_capture import SOURCE
 from tests.llamacpp.small_model import Make
@@ -25,6 +27,20 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "build BUILD": {
         "--weight DATA/H.npy": "bias: got",
+        "--weight DATA/int8.npy": "weight: got dtype int8, allowed: [V, D] of float16, float32,",
+        "--weight DATA/cube.npy": "weight: got shape [2, 2, 2], allowed: [V, D]",
+        "--weight DATA": "weight: got DATA, allowed: FILE.npy, FILE.npz:NAME or",
+        "--weight DATA/none.npy": "DATA/none.npy', allowed: FILE.npy, FILE.npz:NAME or",
+        "--weight DATA/lm.npz:A": "weight: got DATA/lm.npz: no array named 'A', allowed:",
+        "--weight DATA/turned.npy": "bias: got shape [300], allowed: [V] = [24] (is the weight",
+        "--bias DATA/narrow.npy": "bias: got shape [40, 3], allowed: [V] = [300]",
+        "--bias DATA/int8.npy": "bias: got shape [4, 3]",
+        f"--contexts DATA/{'long' * 50}.npy": "contexts: got",
+        "--contexts DATA": "no numbered .npy file, allowed: a folder of numbered .npy",
+        "--target-precision p1=2": "target_precision",
+        "--target-precision x": "target_precision: got 'x'",
+        "--dtype int4": "dtype",
+        "--threads 0": "--threads",
         "--contexts DATA/lm.npz": "contexts: got",
         "--heldout DATA/narrow.npy": "heldout: got D = 3, allowed: D = 24",
         "--vocabulary DATA/H.npy": "vocabulary: got",
@@ -33,6 +49,11 @@ WRONG: dict[str, dict[str, str]] = {
         "--target-precision p1": "target_precision: got 'p1', allowed: p1=0.998 or p1=",
         "--clusters 0": "--clusters",
         "--learning-rate nan": "--learning-rate",
+    },
+    "build --weight DATA/square.npy --out DATA/models/lm/1": {
+        "--target-precision p1=0.9": "contexts: got nothing, allowed: contexts to reach",
+        "--heads screen": "contexts: got nothing, allowed: contexts to fit",
+        "--weight DATA/turned.npy --contexts DATA/H.npy": "D = 300, the weight's (is the weight",
     },
     "capture --out DATA/out": {
         "": "module: got nothing, allowed: one of --module, --huggingface, --gguf",
@@ -70,6 +91,44 @@ WRONG: dict[str, dict[str, str]] = {
         "--head dense --sample heat=1": "sample: got 'heat'",
         "--head dense --sample top_k=1.5": "sample.top_k: got 1.5",
         "--head dense --sample top_p=7": "top_p: got 7",
+    },
+    **{
+        command: {
+            "DATA/none/1": "index: got DATA/none/1, which does not exist, allowed: a folder <name>",
+            "DATA/H.npy": "index: got DATA/H.npy, which is no folder, allowed: a folder <name>",
+        }
+        for command in ("inspect", "verify", "inspect --json", "verify --all-rows")
+    },
+    "serve --models DATA/none": {
+        "": "models: got DATA/none",
+        "--models DATA --port 70000": "--port",
+        "--models DATA --threads 0": "--threads",
+        "--models DATA --config DATA/none.toml": "config: got DATA/none.toml",
+        "--models DATA --tls-cert DATA/none.pem": "tls_",
+        "--models DATA --device tpu": "device: got 'tpu'",
+    },
+    "serve-gguf GGUF": {
+        "--head screen": "index: got nothing, allowed: an index with the head screen",
+        "--port 70000": "--port",
+        "--sequences 0": "--sequences",
+    },
+    "serve-gguf DATA/none.gguf": {"": "gguf: got DATA/none.gguf"},
+    "shard INDEX --shards 2 --out DATA/s/1": {
+        "--shards 0": "--shards",
+        "--shards 301": "shards: got 301",
+        "--out INDEX": "out: got",
+    },
+    "prune DATA/none": {"": "models: got DATA/none", "--keep 0": "--keep"},
+    "compare GGUF GGUF": {
+        "--text DATA/none.txt": "text: got DATA/none.txt",
+        "--text TEXT --csv DATA/none/a.csv": "csv: got DATA/none/a.csv",
+    },
+    "query --address localhost:1": {
+        "--hidden DATA/none.npy": "hidden: got DATA/none.npy",
+        "--timeout-s 0": "timeout_s: got 0",
+        "--hidden DATA/H.npy --vocabulary DATA/none.txt": "vocabulary: got DATA/none.txt",
+        "--token-file DATA/none": "token_file: got DATA/none",
+        "--tls-ca DATA/none": "tls",
     },
     "inspect INDEX": {
         "--min-precision nan": "min_precision",
@@ -109,12 +168,21 @@ WRONG: dict[str, dict[str, str]] = {
 }
 
 
+def says(stderr: str, said: str) -> bool:
+    """Whether it does, also if a long path lost its middle."""
+    text = stderr.replace("\n", " ")
+    return said in text or ("..." in text and said[:30] in text and said[-20:] in text)
+
+
 @pytest.fixture
 def places(
     tmp_path: Path, index: Path, text: Path, inputs: dict[str, Any], make_gguf: Make
 ) -> dict[str, str]:
     (tmp_path / "model.py").write_text(SOURCE)
-    np.save(tmp_path / "narrow.npy", np.ones((40, 3), np.float32))
+    shapes = {"narrow": (40, 3), "cube": (2, 2, 2), "turned": (24, 300), "square": (9, 9)}
+    for name, shape in shapes.items():
+        np.save(tmp_path / f"{name}.npy", np.ones(shape, np.float32))
+    np.save(tmp_path / "int8.npy", np.ones((4, 3), np.int8))
     build = " ".join(f"{name} {value}" for name, value in inputs.items())
     files = {"INDEX": index, "TEXT": text, "GGUF": make_gguf(), "DATA": tmp_path}
     return {"BUILD": build, **{name: str(path) for name, path in files.items()}}
@@ -128,10 +196,14 @@ def places(
 def test_it_is_named(
     run: Run, places: dict[str, str], tmp_path: Path, line: str, said: str
 ) -> None:
-    for name, value in places.items():
-        line = line.replace(name, value)
+    line, said = (
+        re.sub("|".join(places), lambda one: places[one[0]], text) for text in (line, said)
+    )
     before = set(tmp_path.rglob("*"))
-    assert run(*shlex.split(line), code=2, says=said).stdout == ""
+    result = run(*shlex.split(line), code=2)
+    assert result.stdout == ""
+    assert says(result.stderr, said), result.stderr
+    assert len(result.stderr.splitlines()[-1]) <= len("error: ") + LONGEST
     new = {path.relative_to(tmp_path) for path in {*tmp_path.rglob("*")} - before}
     assert {path.parts[0] for path in new} <= {"__pycache__", "cache", "run"}
     assert Path("run", "checkpoint.pt") not in new

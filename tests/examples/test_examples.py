@@ -56,8 +56,13 @@ def test_arrays_to_index_beam_search_and_kserve_infer(
     assert "proven [True, True, True, True]" in capsys.readouterr().out
 
 
-async def test_server_and_clients(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    await main_of("server_and_clients")(models, "other")
+async def test_server_and_clients(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of the models is another one, of another width."""
+    write_heads(tmp_path / "aa" / "1", make_softmax(dim=16), "certified")
+    (tmp_path / "other").symlink_to(models / "other")
+    await main_of("server_and_clients")(tmp_path, "other")
     lines = dict(line.split("[", 1) for line in capsys.readouterr().out.splitlines())
     answered = {name.strip(): ids.partition("]")[0] for name, ids in lines.items()}
     assert answered["one call"] == answered["stream"] == answered["asyncio"]

@@ -8,8 +8,7 @@ from logitsieve.heads.exact import ExactHead
 from logitsieve.index_builder.calibrate import calibrate
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.utils.options import no_progress
-from tests.heads.test_certified import decaying, rotated
-from tests.synthetic import sketch_arrays
+from tests.synthetic import decaying, rotated, sketch_arrays
 
 
 def test_a_head_with_levels_is_judged_as_it_answers_at_each_batch_size() -> None:

@@ -103,7 +103,11 @@ def write_model(
     for key, value in metadata.items():
         writer.add_float32(f"{architecture}.{key}", value)
     for key, value in keys:
-        writers = {bool: writer.add_bool, list: writer.add_array, str: writer.add_string}
+        writers: dict[type, Any] = {
+            bool: writer.add_bool,
+            list: writer.add_array,
+            str: writer.add_string,
+        }
         writers.get(type(value), writer.add_uint32)(key, value)
     if vocabulary:
         writer.add_tokenizer_model("gpt2" if pre else "llama")

@@ -44,6 +44,10 @@ BAD = {
     "larger    ": "{{ 'a'.ljust(10**9) }}",
     "larger     ": LARGE.format("ns.x ~ ns.x"),
     "larger      ": LARGE.format("ns.x + ns.x"),
+    "larger        ": "{% set x = 'a' * 99999 %}{{ x|replace('a', x) }}",
+    "larger         ": "{% set x = 'a' * 99999 %}{{ x.replace('a', x) }}",
+    "larger          ": "{% set x = 'a' * 99999 %}{{ ([x] * 99999)|join }}",
+    "larger           ": "{% set x = 'a' * 99999 %}{{ x.join(([x] * 999)|map('trim')) }}",
     "larger       ": "{% set x = 'a' * 9999999 %}{{ x }}{{ x }}",
 }
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ import pytest
 from logitsieve.server import ServeConfig
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.materials import write_tokens
 from tests.server.messages import RawStream
 from tests.server.running import WAIT_S, started
 from tests.synthetic import make_hidden, make_softmax, write_heads
@@ -27,6 +29,8 @@ D = 1024
 # So that rows make a request long.
 SMALL: dict[str, Any] = {"max_k": 1, "max_samples": 1, "max_constraint_ids": 0}
 OPTIONS: dict[str, Any] = {"request_memory_mb": 256, "max_streams": CALLERS, **SMALL}
+TOKEN = "token-of-a-caller"
+TOP_K, CHECK = "/logitsieve.v1.Decoder/TopK", "/grpc.health.v1.Health/Check"
 OWN_MB = 200  # of connections, and of what gRPC and the C library keep
 
 
@@ -36,7 +40,14 @@ def memory_mb(process: int) -> dict[str, float]:
             if name in ("VmRSS", "VmHWM")}  # fmt: skip
 
 
-def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", [False, True])
+def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, tokens: bool) -> None:
+    """Beside calls without a message, and health checks as long as the port takes them."""
+    options = dict(OPTIONS)
+    headers: list[tuple[str, str]] = []
+    if tokens:
+        options["tokens"] = write_tokens(tmp_path, f"read:{TOKEN}\n")
+        headers.append(("authorization", f"Bearer {TOKEN}"))
     write_heads(tmp_path / "models" / "demo" / "1", make_softmax(dim=D))
     limits = ServeConfig(**SMALL)
     longest = limits.max_message_bytes(D)
@@ -46,10 +57,14 @@ def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path) -> None:
     longest_garbage = b"\xff" * longest
     sent = [good.SerializeToString(), spoiled.SerializeToString(), longest_garbage]
     assert len(sent[0]) > 0.9 * longest
-    together = Barrier(CALLERS)
+    together, never = Barrier(CALLERS), Event()
+
+    def silent() -> Iterator[bytes]:
+        never.wait(WAIT_S)
+        yield from ()
 
     with (
-        started(tmp_path / "models", **OPTIONS) as server,
+        started(tmp_path / "models", **options) as server,
         ExitStack() as stack,
         ThreadPoolExecutor(CALLERS) as pool,
     ):
@@ -59,23 +74,35 @@ def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path) -> None:
             options.append(("grpc.max_receive_message_length", -1))
             channel = stack.enter_context(grpc.insecure_channel(server.address, options))
             together.wait(WAIT_S)
-            stream = RawStream(channel)
+            half_open: Any = [
+                channel.stream_unary(method).future(silent(), metadata=headers)
+                for method in (TOP_K, CHECK)
+            ]
+            checks: Any = channel.unary_unary(CHECK)
+            check = checks.future(longest_garbage, timeout=WAIT_S)
+            stream = RawStream(channel, headers=headers)
             stream.send(pb.DecodeRequest(id=1, top_k=good))
             codes = []
             for turn in range(len(sent)):
                 request = sent[(number + turn) % len(sent)]
-                top_k: Any = channel.unary_unary("/logitsieve.v1.Decoder/TopK")
-                codes.append(top_k.future(request, timeout=WAIT_S).code().name)
+                top_k: Any = channel.unary_unary(TOP_K)
+                asked = top_k.future(request, timeout=WAIT_S, metadata=headers)
+                codes.append(asked.code().name)
             codes.append("stream " + (stream.receive().error.message[:9] or "OK"))
             stream.half_close()
+            codes.append(f"check {check.code().name}")
+            for call in half_open:
+                call.cancel()
             return codes
 
         before = memory_mb(server.process.pid)
         codes = Counter(code for each in pool.map(call, range(CALLERS)) for code in each)
+        never.set()
         after = memory_mb(server.process.pid)
     most = before["VmRSS"] + OPTIONS["request_memory_mb"] + CALLERS * longest / 2**20 + OWN_MB
     print(f"\n{before} -> {after}, at most {most:.0f}; {codes}")
     assert codes["INVALID_ARGUMENT"] >= CALLERS
     assert codes["OK"]
     assert codes["stream OK"]
+    assert codes["check OK"] == 0
     assert after["VmHWM"] <= most

@@ -10,20 +10,30 @@ import pytest
 
 from logitsieve.cli.options import read_options
 from logitsieve.server import ServeConfig
-from tests.server.running import Running
+from logitsieve.server.models.repository import Repository
+from tests.server.running import MEASURED, Loop, Running, administered, config_for, write_model
 from tests.synthetic import make_hidden
 
 PAGE = Path(__file__).parents[2] / "docs" / "service.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-FOUND = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
-EXAMPLES = [code for code in FOUND if "AdminClient" not in code]  # of a version yet to be built
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_runs(measured: Running, number: int) -> None:
-    names = {"client": measured.client, "decoder": measured.client, "hidden": make_hidden(10)}
-    code = EXAMPLES[number].replace("localhost:50051", measured.address)
-    exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
+def test_the_examples_run_in_their_order_where_two_models_are_served(
+    loop: Loop, tmp_path: Path
+) -> None:
+    for name, version in (("demo", 3), ("lm", 1)):
+        write_model(tmp_path, name, version, calibration=MEASURED)
+    (tmp_path / "demo" / "aliases.json").write_text('{"canary": 3}')
+    config = config_for(tmp_path)
+    with administered(loop, config, Repository(config)) as served:
+        write_model(tmp_path, "demo", 4)  # after the start
+        code = "\n".join(EXAMPLES)
+        for port, own in ((50051, served.run.server.port), (50052, served.run.server.admin_port)):
+            assert f"localhost:{port}" in code
+            code = code.replace(f"localhost:{port}", f"127.0.0.1:{own}")
+        names = {"client": served.run.client, "hidden": make_hidden(10)}
+        exec(compile(code, PAGE.name, "exec"), names)
 
 
 def test_a_training_loop_gets_the_same_numbers_over_grpc(server: Running, models: Path) -> None:

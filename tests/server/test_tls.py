@@ -114,6 +114,28 @@ def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_token(
             pass
 
 
+def test_the_console_beyond_loopback_asks_for_a_certificate_too(
+    serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], tokens: Path, tmp_path: Path
+) -> None:
+    """Metrics and probes, whose clients have none, do not."""
+    own = {"tls_client_ca": trusted, "tokens": tokens, **tls}
+    known = signed_by(ca, "client").write(tmp_path, "client")
+    with serve(console=True, host="0.0.0.0", **own) as run:
+        for shown, page, status in (
+            (None, "api/overview", 403),
+            (known, "api/overview", 200),
+            (None, "metrics", 200),
+            (None, "healthz", 200),
+        ):
+            context = ssl.create_default_context(cafile=str(trusted))
+            if shown is not None:
+                context.load_cert_chain(*shown)
+            url = f"https://127.0.0.1:{run.server.metrics_port}/{page}"
+            headers = {"Authorization": f"Bearer {ADMIN}"}
+            reply = httpx2.get(url, headers=headers, verify=context, timeout=WAIT_S)
+            assert reply.status_code == status, (page, shown)
+
+
 def test_clients_show_certificates(
     serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], tmp_path: Path
 ) -> None:

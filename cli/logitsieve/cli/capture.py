@@ -9,6 +9,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import RAY, AsJson, executor_at, flag, idle_cores
 from logitsieve.cli.output import bars, print_json
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+BLOCK_ROWS = 4096
 OF_PRIMER = (
     "They are of the primer, a short text of many kinds: enough for exact and certified; a screen"
     " needs text of its use (--text)."
@@ -134,11 +137,20 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
         return
     print(f"{out}: {summary['rows']:,} contexts of {summary['rows_seen']:,}, D = {summary['dim']}")
     weight = f"{out}/weight.npy --bias {out}/bias.npy" if options.gguf is None else options.gguf
-    heads = ""
+    heads = "" if options.gguf or not _is_bfloat16(out / "weight.npy") else " --dtype bfloat16"
     if summary.get("primer"):
         print(OF_PRIMER)
         heads = " --heads exact,certified"
     print(f"Next: logitsieve build --weight {weight} --contexts {out}{heads} --out models/NAME/1")
+
+
+def _is_bfloat16(weight: Path) -> bool:
+    """Check that float32 numbers are bfloat16's: then an index of these is half as large."""
+    array = np.load(weight, mmap_mode="r")
+    blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+    return array.dtype == np.float32 and all(
+        not (np.ascontiguousarray(block).view(np.uint32) & 0xFFFF).any() for block in blocks
+    )
 
 
 def _model_of(module: str) -> nn.Module:

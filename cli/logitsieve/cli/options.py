@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, field, fields, is_dataclass
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType
@@ -23,9 +24,20 @@ KNOB = "Knob of the head as NAME=VALUE; repeatable."
 CORES = min(os.cpu_count() or 1, 1024)
 RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 
-IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
+
+def _index_folder(path: Path) -> Path:
+    if not path.is_dir():
+        got = f"{path}, which is no folder" if path.exists() else f"{path}, which does not exist"
+        raise InvalidRequest("index", got, "a folder <name>/<version>, version 1, 2, ...")
+    return path
+
+
+IndexFolder = Annotated[
+    Path, typer.Argument(help="The index: a folder <name>/<version>.", callback=_index_folder)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
+FEW = 10  # options of a file that are all named
 # Types in a file for fields of other types.
 IN_TOML: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
@@ -86,7 +98,8 @@ def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[st
     hints = typing.get_type_hints(config)
     for key in options:
         if key not in hints:
-            raise InvalidRequest(key, f"an option that is unknown, in {file}", ", ".join(hints))
+            near = hints if len(hints) < FEW else get_close_matches(key, hints) or hints
+            raise InvalidRequest(key, f"an option that is unknown, in {file}", ", ".join(near))
     return {key: _of_type(key, value, hints[key]) for key, value in options.items()}
 
 

@@ -99,6 +99,7 @@ class TrainDisplay:
             at = f"epoch {status.epoch}  step {status.steps:,}"
             perplexity = self.perplexity(status.perplexity)
             self.say(f"{at}  {speed}  {loss}  valid perplexity {perplexity}")
+        self._lines("train", status.steps, status.total)
         self._update("train", status.steps, status.total, f"{speed}  {loss}")
 
     def say(self, line: str) -> None:

@@ -1,6 +1,7 @@
 """`logitsieve query`: needs no extra, only a server."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,8 +117,11 @@ def command(server: ServerOptions, options: QueryOptions, as_json: AsJson = Fals
         if options.models or options.hidden is None:
             _show_models(client.models(), as_json)
             return
+        words = read_words(options.vocabulary) if options.vocabulary else None
         reply = options.ask(client, _read_hidden(options.hidden))
-    words = _words_up_to(options.vocabulary, reply.ids.max()) if options.vocabulary else None
+        if words is not None:
+            answering = client.model(f"{reply.answer.model}@{reply.answer.version}")
+            _refuse_words_of_others(words, answering)
     _show(reply, words, as_json)
 
 
@@ -131,11 +135,19 @@ def _read_hidden(path: Path) -> np.ndarray:
         raise InvalidRequest("hidden", f"{path} ({error})", "a .npy file") from error
 
 
-def _words_up_to(path: Path, highest: int) -> list[str]:
-    words = read_words(path)
-    if highest >= len(words):
-        raise InvalidRequest("vocabulary", f"{len(words)} lines", f"one for each id, {highest} too")
-    return words
+def _refuse_words_of_others(words: list[str], model: ModelInfo) -> None:
+    if len(words) != model.vocab_size:
+        allowed = f"{model.vocab_size}, one for each id of {model.name}@{model.version}"
+        raise InvalidRequest("vocabulary", f"{len(words)} lines", allowed)
+    own = vocabulary_sha256(words)
+    if model.vocabulary_id not in ("", own):
+        allowed = f"the words of {model.name}@{model.version}, sha256 {model.vocabulary_id}"
+        raise InvalidRequest("vocabulary", f"other words, sha256 {own}", allowed)
+
+
+def vocabulary_sha256(words: list[str]) -> str:
+    """Return the hash of an index's file of these words, a server's `vocabulary_id`."""
+    return sha256("".join(f"{word}\n" for word in words).encode()).hexdigest()
 
 
 def _show_models(models: list[ModelInfo], as_json: bool) -> None:

@@ -34,6 +34,7 @@ from logitsieve.client.huggingface_processors import (  # noqa: E402
     draw_options,
     editing_processors,
 )
+from logitsieve.client.linear_layer import refuse_more_than_linear  # noqa: E402
 
 K = 10
 SERVED = (
@@ -63,16 +64,19 @@ def attach(
     `exact`. `editors` are classes of your own logits processors that read only `input_ids`; they
     are called twice a step.
 
-    InvalidRequest if the output layer is no nn.Linear or the index is another matrix's; from
-    `generate`, if logits change after the layer, or a setting would change the draws' law.
+    InvalidRequest if the output layer is no plain nn.Linear (it has hooks, an adapter, a forward of
+    its own) or the index is another matrix's; from `generate`, if logits change after the layer, or
+    a setting would change the draws' law.
     """
     layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(layer, nn.Linear):
-        got = f"the output layer {type(layer).__name__}"
+        got = f"the output layer {type(layer).__module__}.{type(layer).__qualname__}"
         raise InvalidRequest("model", got, "a model whose output embeddings are an nn.Linear")
     if not isinstance(model, GenerationMixin):
         raise InvalidRequest("model", type(model).__name__, "a model that can generate")
     k = min(whole("k", k, 1, 1 << 30), layer.out_features)
+    with torch.no_grad():
+        refuse_more_than_linear(layer)
     _refuse_another_matrix(layer, getattr(model, "final_logits_bias", None), decoder, k, target)
     normalizer = _normalizer_of(decoder, layer.in_features, target)
     head = DecoderHead(layer, decoder, k, normalizer, target)
@@ -100,6 +104,11 @@ class Attachment:
         model.generate = self.generate
         self._watch = model.register_forward_hook(self._refuse_changed_logits)
 
+    def _watch_last(self) -> None:
+        """Look at the logits after all hooks that the model has by now."""
+        self._watch.remove()
+        self._watch = self.model.register_forward_hook(self._refuse_changed_logits)
+
     def detach(self) -> None:
         """Restore the output layer; a second call does no harm."""
         if self.model.get_output_embeddings() is not self.head:
@@ -122,6 +131,7 @@ class Attachment:
             raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
         if kwargs.get("cache_implementation") == "paged":  # has its own sampler
             raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
+        self._watch_last()
         self.model._get_logits_processor = self._processors
         try:
             made = self._generate(*args, **kwargs)
@@ -153,7 +163,6 @@ class Attachment:
         logits = getattr(output, "logits", None)
         if logits is None or self.head.hidden is None:
             return
-        self._watch.remove()
         if not self.head.unchanged(logits):
             allowed = "a model whose logits are what its output layer returns"
             raise InvalidRequest("model", "logits changed after the output layer", allowed)
@@ -176,9 +185,10 @@ def _refuse_another_matrix(
         if each is not None:
             added_BK = each.detach().cpu().double().flatten()[ids_BK]
             logits_BK, magnitude_BK = logits_BK + added_BK, magnitude_BK + added_BK.abs()
-    eps = max(torch.finfo(kind).eps for kind in (layer.weight.dtype, torch.float32))
+    # Sums of float32; numbers of W that the index has rounded, each for itself.
+    sums, stored = (torch.finfo(kind).eps for kind in (torch.float32, layer.weight.dtype))
     gap_BK = (logits_BK - torch.from_numpy(reply.logits)).abs()
-    if (gap_BK > 8 * eps * magnitude_BK).any():
+    if (gap_BK > 8 * (sums * magnitude_BK + stored * parts_BKD.norm(dim=2))).any():
         got = f"logits up to {float(gap_BK.max()):.4g} away from the model's own"
         allowed = "an index of the model's output layer, its biases included (see `capture`)"
         raise InvalidRequest("decoder", got, allowed)

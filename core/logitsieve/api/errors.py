@@ -27,6 +27,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+LONGEST = 300  # characters of a message
+MOST_ALLOWED = 200  # of these, for what is allowed
+LEAST = 40
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Cut the middle out of a text of more than `most` characters, never of one of LEAST."""
+    most = max(most, LEAST)
+    half = (most - 3) // 2
+    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
+
 
 class LogitsieveError(Exception):
     """Root of the tree."""
@@ -39,7 +50,9 @@ class InvalidRequest(LogitsieveError, ValueError):
     """An argument, request field or flag is wrong: `field`, its value `got`, and `allowed` ones."""
 
     def __init__(self, field: str, got: object, allowed: str) -> None:
-        super().__init__(f"{field}: got {got}, allowed: {allowed}")
+        shown = shortened(allowed, MOST_ALLOWED)
+        left = LONGEST - len(f"{field}: got , allowed: {shown}")
+        super().__init__(f"{field}: got {shortened(str(got), left)}, allowed: {shown}")
         self.field = field
         self.got = got
         self.allowed = allowed

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
-from time import monotonic
+from time import thread_time
+from types import FrameType
 from typing import Any, NoReturn
 
 import jinja2
@@ -19,7 +20,7 @@ from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, pass_eval_context
 
 RENDER_S = 2.0
 LARGEST = 1 << 24  # characters, items or bits of a value
@@ -39,7 +40,7 @@ PADDING = ("center", "indent")  # filters
 
 
 def render(template: str, **given: Any) -> str:
-    """Render a template within RENDER_S; one of FAILURES."""
+    """Render a template within RENDER_S of this thread's time; one of FAILURES."""
     compiled = _compiled(template)
     with _time_limit():
         return compiled.render(**given)
@@ -51,6 +52,7 @@ def _compiled(template: str) -> jinja2.Template:
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters |= {"tojson": _to_json, "format": _format}
+    environment.filters |= {"replace": _replaced, "join": _join}
     environment.filters |= {name: _padded(FILTERS[name]) for name in PADDING}
     environment.globals |= {
         "raise_exception": _raise_exception,
@@ -130,8 +132,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        if isinstance(getattr(__obj, "__self__", None), str):
+        text = getattr(__obj, "__self__", None)
+        if isinstance(text, str):
             _refuse_huge(*(one for one in args if isinstance(one, int)))
+            if __obj.__name__ == "replace":
+                _refuse_huge(_replaced_size(text, *args[:2]))
+            elif __obj.__name__ == "join":
+                args = ([*args[0]],)
+                _refuse_huge(_joined_size(text, *args))
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -164,6 +172,27 @@ def _printed_width(text: str, values: Any) -> int:
     return sum(map(int, re.findall(r"\d+", flags))) + sum(
         abs(value) for value in told if isinstance(value, int)
     )
+
+
+def _replaced_size(text: Any, old: Any, new: Any) -> int:
+    return str(text).count(str(old)) * len(str(new))
+
+
+def _joined_size(between: Any, items: list[Any]) -> int:
+    return len(items) * len(str(between)) + sum(map(_size, items))
+
+
+@pass_eval_context
+def _replaced(context: Any, text: Any, old: Any, new: Any, count: int | None = None) -> str:
+    _refuse_huge(_replaced_size(text, old, new))
+    return str(FILTERS["replace"](context, text, old, new, count))
+
+
+@pass_eval_context
+def _join(context: Any, items: Any, d: Any = "", attribute: Any = None) -> str:
+    listed = [*items]
+    _refuse_huge(_joined_size(d, listed))
+    return str(FILTERS["join"](context, listed, d, attribute))
 
 
 def _format(text: Any, *values: Any, **named: Any) -> str:
@@ -209,13 +238,13 @@ def _raise_exception(message: Any) -> NoReturn:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """ValueError in Python code of this thread that still runs after RENDER_S."""
-    before, until = sys.gettrace(), monotonic() + RENDER_S
+    """ValueError in Python code of this thread that still runs after its RENDER_S."""
+    before, until = sys.gettrace(), thread_time() + RENDER_S
 
-    def trace(*_: object) -> Any:
-        if monotonic() > until:
+    def trace(frame: FrameType, *_: object) -> Any:
+        if thread_time() > until:
             raise ValueError(f"it takes more than {RENDER_S:g} s")
-        return trace
+        return trace if frame.f_code.co_filename != __file__ else None
 
     sys.settrace(trace)
     try:

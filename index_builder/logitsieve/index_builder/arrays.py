@@ -22,10 +22,10 @@ from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
 from logitsieve.utils.hidden import as_rows
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
-FORMS = (
-    "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
-    "of float16, float32, float64 or bfloat16 (or its uint16 view)"
-)
+TYPES = "float16, float32, float64 or bfloat16 (or its uint16 view)"
+FILES = f"FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME, of {TYPES}"
+FORMS = f"a folder of numbered .npy files, {FILES}"
+SHAPES = {"weight": "[V, D]", "bias": "[V]"}  # of what no folder holds
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
 ROUNDED_AT_ONCE = 1 << 20
 GGUF = ".gguf"
@@ -45,7 +45,7 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
         case ".safetensors":
             return _map_safetensors(path, name, field)
     kind = kind_of(path)
-    raise InvalidRequest(field, f"{path}{kind and ', ' + kind}", FORMS)
+    raise InvalidRequest(field, f"{path}{kind and ', ' + kind}", _forms(field))
 
 
 def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
@@ -140,7 +140,12 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
         reason = f"it is {kind}"
     if "allow_pickle" in reason:  # advice for callers of numpy
         reason = "not an array of numbers"
-    return InvalidRequest(field, reason if str(path) in reason else f"{path}: {reason}", FORMS)
+    got = reason if str(path) in reason else f"{path}: {reason}"
+    return InvalidRequest(field, got, _forms(field))
+
+
+def _forms(field: str) -> str:
+    return FILES if field in SHAPES else FORMS
 
 
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
@@ -171,22 +176,29 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
     return StoredMatrix.of(matrix(decoded(weight), dtype))
 
 
-def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:
+def vector(bias: ArrayLike | None, vocab_size: int, dim: int = 0) -> Float32:
+    """Return the bias [V]; `dim` numbers would be those of a transposed weight."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias
     if np.shape(array) != (vocab_size,):
-        raise InvalidRequest("bias", f"shape {list(np.shape(array))}", f"[V] = [{vocab_size}]")
+        allowed = f"[V] = [{vocab_size}]{if_turned(np.size(array), dim)}"
+        raise InvalidRequest("bias", f"shape {list(np.shape(array))}", allowed)
     rows = _rows(array, "bias")
     copied: Float32 = _stored_as("float32", rows.copy(), "bias")[0]
     return copied
+
+
+def if_turned(got: int, other: int) -> str:
+    """Return what explains a size that is the weight's other one."""
+    return " (is the weight transposed?)" if got == other else ""
 
 
 def _rows(array: ArrayLike, field: str) -> np.ndarray:
     try:
         return as_rows(array)
     except InvalidRequest as error:
-        raise InvalidRequest(field, error.got, error.allowed) from error
+        raise InvalidRequest(field, error.got, f"{SHAPES[field]} of {TYPES}") from error
 
 
 def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:

@@ -108,7 +108,7 @@ def _output_layer(
     if is_gguf(weight):
         weight, bias, vocabulary = gguf_output_layer(weight, bias, vocabulary)
     stored = stored_matrix(weight, dtype)
-    softmax = Softmax(stored, vector(bias, stored.vocab_size))
+    softmax = Softmax(stored, vector(bias, stored.vocab_size, stored.dim))
     if vocabulary is not None and len(vocabulary) != softmax.vocab_size:
         raise InvalidRequest(
             "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
@@ -136,7 +136,8 @@ def _fit(
         tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder,
         in_threads(executor, config.threads) as pool,
     ):
-        train = Contexts([]) if contexts is None else open_contexts(contexts, dim)
+        V = options["softmax"].vocab_size
+        train = Contexts([]) if contexts is None else open_contexts(contexts, dim, vocab_size=V)
         if heldout is not None:
             given = [open_contexts(each, dim, "heldout") for each in _texts(heldout)]
         elif contexts is None:

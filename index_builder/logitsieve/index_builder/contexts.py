@@ -11,7 +11,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int64
-from logitsieve.index_builder.arrays import FORMS, map_arrays
+from logitsieve.index_builder.arrays import FORMS, if_turned, map_arrays
 from logitsieve.utils.hidden import MASKED, as_hidden
 
 BLOCK_ROWS = 8192
@@ -115,8 +115,13 @@ class Contexts:
         return block
 
 
-def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts:
-    """Open contexts of size D from an array or files (arrays.py); InvalidRequest names `field`."""
+def open_contexts(
+    source: Source, dim: int, field: str = "contexts", vocab_size: int = 0
+) -> Contexts:
+    """Open contexts of size D from an array or files (arrays.py); InvalidRequest names `field`.
+
+    D = `vocab_size` would be a transposed weight's.
+    """
     if isinstance(source, Contexts):
         shards = source._shards
     elif isinstance(source, (str, Path)):
@@ -139,7 +144,8 @@ def open_contexts(source: Source, dim: int, field: str = "contexts") -> Contexts
         if shard.ndim != 2:
             raise InvalidRequest(field, f"shape {list(shard.shape)}", "[N, D]")
         if shard.shape[1] != dim:
-            raise InvalidRequest(field, f"D = {shard.shape[1]}", f"D = {dim}, the weight's")
+            allowed = f"D = {dim}, the weight's{if_turned(shard.shape[1], vocab_size)}"
+            raise InvalidRequest(field, f"D = {shard.shape[1]}", allowed)
     contexts = Contexts(shards, field)
     if not contexts.rows:
         raise InvalidRequest(field, "no rows", "at least one context")

@@ -231,6 +231,8 @@ def check_heads(
             raise InvalidRequest("heads", repr(name), ", ".join([EXACT, *FITS]))
         if not contexts and name not in WITHOUT_CONTEXTS:
             raise InvalidRequest("contexts", "nothing", f"contexts to fit the head {name} to")
+    if targeted and not contexts:
+        raise InvalidRequest("contexts", "nothing", "contexts to reach target_precision on")
     if targeted and "screen" not in heads:
         raise InvalidRequest("target_precision", "no head to search", "heads with 'screen'")
     return tuple(dict.fromkeys([EXACT, *heads]))

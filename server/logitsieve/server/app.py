@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,15 +18,17 @@ from logitsieve.gpu.open import gpu_device, gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.http.application import Console, ServerView, application, open_console
 from logitsieve.server.http.listener import Listener
-from logitsieve.server.kserve import kserve_services
+from logitsieve.server.kserve import has_kserve, kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.gate import Gate
 from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
+from logitsieve.server.rpc.own_process import OwnProcess
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
@@ -83,6 +86,8 @@ class Server:
         self.console: Console | None = None
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
+        self._ports: Ports | None = None
+        self._gate: Gate | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
@@ -95,7 +100,7 @@ class Server:
         versions = self.repository.find()
         if config.device != "cpu":
             gpu_device(config.device)
-        ports = Ports(config, self.metrics)
+        self._ports = ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
@@ -114,9 +119,21 @@ class Server:
         self._publish()
         self._shadow.start()
 
+    def guard(self) -> None:
+        """Hold new connections back when this process has grown too much; once started."""
+        assert self._ports is not None
+        assert self._http is not None
+        http = self._http
+        ports = [port for port in (self.port, self.admin_port) if port]
+        most, counted = self._ports.connections, self._ports.held_bytes
+        self._gate = Gate(OwnProcess(ports), most, counted, lambda: http.connections)
+        self._gate.start()
+
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests; current ones get `drain_s` seconds."""
         self._ready, self._stopping = False, True
+        if self._gate is not None:
+            await asyncio.to_thread(self._gate.stop)
         if self._renewing is not None:
             self._renewing.cancel()
         await self._health.drain()
@@ -137,7 +154,8 @@ class Server:
         config = self.config
         # Scrapers and probes expect plain HTTP, except with a public console.
         public = config.serves_console and not is_loopback(config.host)
-        tls = http_tls(config.tls_cert, config.tls_key) if public else None
+        client_ca = config.tls_client_ca
+        tls = http_tls(config.tls_cert, config.tls_key, client_ca) if public else None
         self.http_scheme = "http" if tls is None else "https"
         view = ServerView(
             config=config,
@@ -150,8 +168,9 @@ class Server:
         )
         self.console = open_console(view)
         local = is_loopback(config.host) and tokens is None
+        certified = tls is not None and client_ca is not None
         pages = application(
-            self.metrics.text, view.ready, lambda: self._stopping, self.console, local
+            self.metrics.text, view.ready, lambda: self._stopping, self.console, local, certified
         )
         self._renewing = asyncio.create_task(keep_renewing(tokens, tls))
         self._http = Listener(pages)
@@ -167,6 +186,8 @@ class Server:
     def _publish(self) -> None:
         routes = self.repository.routes
         self._ready = self._health.publish(routes) and not self._stopping
+        if self._gate is not None:
+            self._gate.settle()
 
     def _listen(self, ports: Ports) -> None:
         config = self.config
@@ -235,6 +256,8 @@ async def _serve(
             await started
             gc.collect()
             gc.freeze()  # no collection visits the loaded indexes
+            if sys.platform == "linux":
+                server.guard()
             _announce(server)
             lost = asyncio.ensure_future(server.losing.wait())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
@@ -265,5 +288,6 @@ def _announce(server: Server) -> None:
     message, fields = f"gRPC at {grpc_at}, metrics at {http}/metrics", dict[str, Any]()
     if server.console is not None:
         message, fields = f"{message}, console at {http}/", {"console": f"{http}/"}
-    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics"}
+    message += ", KServe too" if has_kserve() else ", no KServe ([kserve] is not installed)"
+    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics", "kserve": has_kserve()}
     event(log, logging.INFO, "start", message, **fields)

@@ -52,6 +52,9 @@ class ServeConfig:
     max_connection_calls: int = option(
         100, "Most calls and streams of a connection at a time; a client lets others wait.", 1
     )
+    max_connections: int = option(
+        256, "Most connections of a gRPC port; those that are silent longest make room.", 1
+    )
     max_in_flight: int = option(
         256, "Most requests waiting or computing; more are refused with a time to retry.", 1
     )

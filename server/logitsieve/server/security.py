@@ -160,12 +160,17 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
     return credentials
 
 
-def http_tls(cert: Path | None, key: Path | None) -> ReloadingFile[ssl.SSLContext] | None:
-    """Return TLS for an HTTP port, None without a certificate."""
+def http_tls(
+    cert: Path | None, key: Path | None, client_ca: Path | None = None
+) -> ReloadingFile[ssl.SSLContext] | None:
+    """Return TLS for an HTTP port, None without a certificate.
+
+    With `client_ca` it asks clients for theirs; who has none may connect.
+    """
     if cert is None or key is None:
         return None
-
-    pems = ReloadingFile("tls_cert", lambda: tls_context(cert, key), PEMS, key, cert)
+    files = (key, cert) if client_ca is None else (key, cert, client_ca)
+    pems = ReloadingFile("tls_cert", lambda: tls_context(cert, key, client_ca), PEMS, *files)
 
     def present(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         connection.context = pems.value
@@ -183,6 +188,7 @@ def tls_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSL
         raise InvalidRequest("tls_cert", f"{cert}, {key} ({error})", PEMS) from error
     try:
         if client_ca is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL
             context.load_verify_locations(client_ca)
     except OSError as error:
         raise InvalidRequest("tls_client_ca", f"{client_ca} ({error})", PEMS) from error

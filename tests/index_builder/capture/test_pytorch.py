@@ -210,3 +210,20 @@ def test_bad_arguments_name_their_field(tmp_path: Path) -> None:
         with refused(next(iter(options))):
             CaptureConfig(**options)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_cap_far_above_the_logits_of_the_text_is_seen(tmp_path: Path) -> None:
+    """At these logits bfloat16 rounds more than the cap changes."""
+    capped = model(after=lambda logits: torch.tanh(logits / 30) * 30).to(torch.bfloat16)
+    with pytest.raises(InvalidRequest, match=r"logits of 32 h up to .*softcap"):
+        capture(capped, batches(), tmp_path / "out")
+
+
+def test_a_layer_that_is_called_by_keyword(tmp_path: Path) -> None:
+    class Named(nn.Linear):
+        def __call__(self, hidden: Tensor) -> Any:
+            return super().__call__(input=hidden)
+
+    net = model()
+    net.output = Named(DIM, VOCABULARY)
+    assert capture(net, batches(), tmp_path / "out")["dim"] == DIM

@@ -213,25 +213,34 @@ def test_while_it_loads(served: Administered, models: Path, door: Door) -> None:
     assert served.version_of("demo") == "2"
 
 
-def test_equal_loads_at_one_time_are_one(served: Administered, models: Path, door: Door) -> None:
+def test_loads_of_a_version_at_one_time_are_one(
+    served: Administered, models: Path, door: Door
+) -> None:
+    """Each sets its alias; a bad one fails its own request alone."""
     write_model(models, version=2)
     service = served.run.server._admin
     assert service is not None
     two = pb.LoadRequest(name="demo", version="2", alias="stable")
+    canary = pb.LoadRequest(name="demo", version="2", alias="canary")
+    bad = pb.LoadRequest(name="demo", version="2", alias="UP")
     one = pb.LoadRequest(name="demo", version="1")
     door.shut()
 
-    async def load_all() -> list[pb.Model]:
-        loads = [service.Load(version, Call("Load")) for version in (two, two, one, two)]
-        return await asyncio.gather(*loads)
+    async def load_all() -> list[Any]:
+        requests = (bad, two, canary, two, one, bad)
+        loads = [service.Load(version, Call("Load")) for version in requests]
+        return await asyncio.gather(*loads, return_exceptions=True)
 
     loading = served.run.loop.start(load_all())
     door.wait_entered()
     door.open()
-    assert [(model.version, model.state) for model in loading.result(WAIT_S)] == [
-        (version, pb.STATE_AVAILABLE) for version in ("2", "2", "1", "2")
+    refused, *models_of, refused_too = loading.result(WAIT_S)
+    assert refused.field == refused_too.field == "alias"
+    assert [(model.version, model.state) for model in models_of] == [
+        (version, pb.STATE_AVAILABLE) for version in ("2", "2", "2", "1")
     ]
     assert door.computed == 2
+    assert aliases_in(models) == {"stable": 2, "canary": 2}
 
 
 def test_an_abandoned_load_is_finished(served: Administered, models: Path, door: Door) -> None:

@@ -23,6 +23,7 @@ from logitsieve.utils.options import ProgressOption, to_progress
 __all__ = ["CaptureConfig", "capture"]
 
 CHECKED_ROWS = 16  # of the first batch: W h + b is compared with the model's output
+LARGER = 32.0  # times h the logits have to be as many times W h: a cap shows there
 CHUNK_ROWS = 8192
 
 
@@ -64,6 +65,7 @@ def capture(
             hidden_BD, output = inputs.read(first)
             _refuse_unless_linear(weight, bias, hidden_BD, output)
             if skip := inputs.once:
+                _refuse_unless_proportional(bias, output, inputs.read(first, LARGER)[1])
                 inputs.skip_product()
             save(folder / "weight.npy", weight.float().cpu().numpy())
             save(folder / "bias.npy", bias.float().cpu().numpy())
@@ -157,7 +159,7 @@ def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, outpu
             f"output {list(logits.shape)} for {len(hidden_BD)} rows into the output layer",
             f"one row of {len(weight)} logits for each",
         )
-    rows = torch.linspace(0, len(hidden_BD) - 1, min(CHECKED_ROWS, len(hidden_BD))).long()
+    rows = _checked(len(hidden_BD))
     got = logits.reshape(-1, len(weight))[rows].double().cpu()
     hidden = hidden_BD[rows].double().cpu()
     parts = [
@@ -169,10 +171,33 @@ def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, outpu
         )
     ]
     expected, magnitude = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    eps = max(torch.finfo(kind).eps for kind in (logits.dtype, weight.dtype, torch.float32))
-    tolerance = 8 * eps * magnitude
+    # Sums of float32, rounded to the model's type.
+    sums, eps = torch.finfo(torch.float32).eps, _eps(logits, weight)
+    size = expected.square().mean(dim=1, keepdim=True).sqrt()
+    tolerance = 8 * (sums * magnitude + eps * (expected.abs() + size))
     if not ((got - expected).abs() <= tolerance).all():
         raise InvalidRequest("model", _difference(got, expected, tolerance), "logits = W h + b")
+
+
+def _refuse_unless_proportional(bias: Tensor, output: Any, larger: Any) -> None:
+    """InvalidRequest unless the outputs for h and LARGER h are W h + b and LARGER W h + b."""
+    rows, b = _checked(_logits(output)[..., 0].numel()), bias.double().cpu()
+    small, large = (
+        _logits(one).reshape(-1, len(bias))[rows].double().cpu() for one in (output, larger)
+    )
+    tolerance = 8 * _eps(_logits(output), bias) * LARGER * (small.abs() + b.abs())
+    gap = (large - LARGER * (small - b) - b).abs()
+    if not (gap <= tolerance).all():
+        got = f"logits of {LARGER:g} h up to {gap.max().item():.4g} away from {LARGER:g} W h + b"
+        raise InvalidRequest("model", f"{got} (a softcap?)", "logits = W h + b")
+
+
+def _checked(count: int) -> Tensor:
+    return torch.linspace(0, count - 1, min(CHECKED_ROWS, count)).long()
+
+
+def _eps(*tensors: Tensor) -> float:
+    return max(torch.finfo(kind).eps for kind in (torch.float32, *(one.dtype for one in tensors)))
 
 
 def _difference(got: Tensor, expected: Tensor, tolerance: Tensor) -> str:
@@ -191,10 +216,8 @@ class LayerInputs:
 
     def __init__(self, model: nn.Module, layer: nn.Linear) -> None:
         self._model, self._layer, self._lock = model, layer, Lock()
-        self._caught = list[Tensor]()
-        self._hook = layer.register_forward_pre_hook(
-            lambda _, inputs: self._caught.append(inputs[0])
-        )
+        self._caught, self._times = list[Tensor](), 1.0
+        self._hook = layer.register_forward_pre_hook(self._catch, with_kwargs=True)
         self._replaced = vars(layer).get("forward")  # set by an adapter, such as `attach`
 
     def __enter__(self) -> Self:
@@ -206,9 +229,17 @@ class LayerInputs:
         if self._replaced is not None:
             self._layer.forward = self._replaced  # type: ignore[method-assign]
 
-    def read(self, batch: Any) -> tuple[Tensor, Any]:
+    def _catch(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        [hidden] = inputs or named.values()
+        self._caught.append(hidden)
+        return None if self._times == 1 else ((self._times * hidden,), {})
+
+    def read(self, batch: Any, times: float = 1.0) -> tuple[Tensor, Any]:
+        """Return h of all rows, and the model's output for `times` h."""
         with self._lock, torch.inference_mode():
+            self._times = times
             output = call_model(self._model, batch)
+            self._times = 1.0
             width = self._layer.in_features
             hidden_BD = torch.cat([tensor.reshape(-1, width) for tensor in self._caught])
             self._calls = len(self._caught)

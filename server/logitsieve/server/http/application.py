@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logitsieve.api.errors import MissingExtra, RequestTooLarge
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.http.listener import CERTIFIED
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security import Tokens
@@ -81,16 +82,31 @@ class LocalNames:
         await reply(scope, receive, send)
 
 
+class CertifiedClients:
+    """Answers only to clients that have shown a certificate, which the port has checked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = self._app
+        if scope["type"] == "http" and not scope.get("state", {}).get(CERTIFIED):
+            reply = PlainTextResponse("certificate: got none, allowed: one of tls_client_ca\n", 403)
+        await reply(scope, receive, send)
+
+
 def application(
     metrics: Callable[[], bytes],
     ready: Callable[[], bool],
     stopping: Callable[[], bool] = lambda: False,
     console: Console | None = None,
     local: bool = False,
+    certified: bool = False,
 ) -> Starlette:
     """Make the application of `metrics()`, the text of a scrape, and `ready()`.
 
-    A server that is `stopping()` is alive, so that it may drain. `local`: for LocalNames alone.
+    A server that is `stopping()` is alive, so that it may drain. `local`: for LocalNames alone;
+    `certified`: the console for CertifiedClients alone.
     """
 
     async def scrape(request: Request) -> Response:
@@ -107,7 +123,7 @@ def application(
     answers = zip(PLAIN, (scrape, alive, is_ready), strict=True)
     routes: list[Route | Mount] = [Route(path, answer) for path, answer in answers]
     if console is not None:
-        routes.append(Mount("/", console))
+        routes.append(Mount("/", CertifiedClients(console) if certified else console))
     guard = [Middleware(LocalNames)] if local else []
     return Starlette(routes=routes, exception_handlers={Exception: _incident}, middleware=guard)
 

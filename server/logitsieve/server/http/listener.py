@@ -24,6 +24,8 @@ PATIENCE_S = 5.0  # for a request's head and for each reply to be read
 MAX_HEAD = 1 << 14
 MOST_RESTING = 100  # connections without a request; then the oldest is dropped
 
+CERTIFIED = "certified"  # of a request's state: its client has shown a certificate
+
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
@@ -120,6 +122,7 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state[CERTIFIED] = bool(transport.get_extra_info("peercert"))
         self._rest()
         if len(self._resting) > MOST_RESTING:
             oldest = next(iter(self._resting))

@@ -9,6 +9,11 @@ NEEDED = ("tritonclient", "packaging")  # tritonclient imports packaging undecla
 
 def kserve_services() -> Any:
     """Return the module of the services, or None without the extra."""
-    if not all(map(find_spec, NEEDED)):
+    if not has_kserve():
         return None
     return import_module("logitsieve.server.kserve.service")
+
+
+def has_kserve() -> bool:
+    """Check for the extra."""
+    return all(map(find_spec, NEEDED))

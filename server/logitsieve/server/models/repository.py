@@ -106,7 +106,7 @@ class Repository:
         only the version's error.
         """
         self._require_model(name)
-        _require_alias(alias)
+        require_alias(alias)
         versions = _versions(self._config.models / name)
         if number not in versions:
             numbers = ", ".join(map(str, versions[-LISTED:])) or "none"
@@ -161,7 +161,7 @@ class Repository:
         self._require_model(name)
         if not alias:
             raise InvalidRequest("alias", "nothing", "the name of an alias")
-        _require_alias(alias)
+        require_alias(alias)
         with self._changing:
             if number is None:
                 version = self.routes.get(f"{name}:{alias}")
@@ -264,7 +264,7 @@ def _versions(model: Path) -> list[int]:
     return sorted(int(folder.name) for folder in _folders(model) if is_version(folder.name))
 
 
-def _require_alias(alias: str) -> None:
+def require_alias(alias: str) -> None:
     if alias and not is_name(alias):
         raise InvalidRequest("alias", repr(alias[:100]), "[a-z0-9][a-z0-9._-]{0,63}")
 

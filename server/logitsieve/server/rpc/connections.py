@@ -1,8 +1,8 @@
-"""Ends TCP connections, which gRPC has no call for: a reply that is not taken would stay."""
+"""This process's TCP connections, which gRPC neither shows nor ends."""
 
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,25 @@ MAPPED = "::ffff:"  # IPv4 on a port of IPv6
 
 def cut(peers: Collection[str]) -> None:
     """Shut down this process's connections to `peers`, named as gRPC names them."""
-    for entry in Path("/dev/fd").iterdir():
+    for own in sockets():
+        with suppress(OSError):  # it listens, or its peer has left
+            if name_of(own.getpeername()) in peers:
+                own.shutdown(socket.SHUT_RDWR)
+
+
+def sockets() -> Iterator[socket.socket]:
+    """Yield the TCP sockets, each with a descriptor that ends with its turn."""
+    for entry in list(Path("/dev/fd").iterdir()):
         with suppress(OSError):  # no socket, or closed meanwhile
             descriptor = os.dup(int(entry.name))
             try:
-                _shut(descriptor, peers)
-            finally:
+                own = socket.socket(fileno=descriptor)
+            except OSError:
                 os.close(descriptor)
+                raise
+            with own:
+                if own.family in (socket.AF_INET, socket.AF_INET6):
+                    yield own
 
 
 def name_of(address: Any) -> str:
@@ -28,13 +40,3 @@ def name_of(address: Any) -> str:
     if host.startswith(MAPPED):
         return f"ipv4:{host.removeprefix(MAPPED)}:{port}"
     return f"ipv6:%5B{host}%5D:{port}"
-
-
-def _shut(descriptor: int, peers: Collection[str]) -> None:
-    connection = socket.socket(fileno=descriptor)
-    try:
-        internet = connection.family in (socket.AF_INET, socket.AF_INET6)
-        if internet and name_of(connection.getpeername()) in peers:
-            connection.shutdown(socket.SHUT_RDWR)
-    finally:
-        connection.detach()

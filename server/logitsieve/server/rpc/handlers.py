@@ -27,7 +27,7 @@ Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]  # a request -> it
 M = TypeVar("M", bound=Message)
 
 TRACE_KEYS = ("traceparent", "tracestate")
-MAX_ID = 128  # characters of a client's id
+ID = re.compile(r"[!-~]{1,128}")  # of a client: a space would begin another field of the log
 MOST_TOLD_NS = 5_000_000_000  # of a wait that only its client knows
 
 
@@ -46,7 +46,7 @@ def told(metadata: Any) -> Told:
             continue
         if key == TIMEOUT and not timeout_ms and re.fullmatch(r"[0-9]{1,7}", value):
             timeout_ms = int(value)
-        elif key == REQUEST_ID and not request_id and 0 < len(value) <= MAX_ID:
+        elif key == REQUEST_ID and not request_id and ID.fullmatch(value):
             request_id = value
         elif key in TRACE_KEYS:
             trace[key] = value

@@ -15,7 +15,7 @@ from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
-from logitsieve.server.models.repository import Repository, log_time
+from logitsieve.server.models.repository import Repository, log_time, require_alias
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
 from logitsieve.v1 import decoder_pb2 as pb
@@ -90,19 +90,22 @@ class AdminService:
         self._repository, self._describe = models.repository, models.describe
         self._metrics = metrics
         self._loader = ThreadPoolExecutor(1, "logitsieve-load")
-        self._loads: dict[tuple[str, int, str], asyncio.Task[None]] = {}
+        self._loads: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def Load(self, request: pb.LoadRequest, call: Call) -> pb.Model:
-        """Return once the version answers. Equal requests share one load."""
-        key = request.name, to_number(request.version), request.alias
+        """Return once the version answers. Requests for it at one time share one load."""
+        key = request.name, to_number(request.version)
+        require_alias(request.alias)  # or a bad one would fail what others share
         task = self._loads.get(key)
         if task is None:
-            task = self._loads[key] = self._begin(self._load(*key))
+            task = self._loads[key] = self._begin(self._load(*key, request.alias))
             task.add_done_callback(lambda _: self._loads.pop(key))
+        elif request.alias:
+            task = self._begin(self._name(task, *key, request.alias))
         await asyncio.shield(task)
         call.route("", request.name, request.version)
-        return self._model(*key[:2])
+        return self._model(*key)
 
     async def Unload(self, request: pb.UnloadRequest, call: Call) -> pb.Model:
         """Return the version, UNLOADING unless it is gone within `drain_ms`."""
@@ -133,6 +136,10 @@ class AdminService:
         self._metrics.reloads[self._label(name), "ok"] += 1
         if replaced is not None:
             self._begin(_retire(replaced))
+
+    async def _name(self, load: asyncio.Task[None], name: str, number: int, alias: str) -> None:
+        await asyncio.shield(load)
+        await asyncio.to_thread(self._repository.set_alias, name, alias, number)
 
     async def _unload(self, name: str, number: int) -> asyncio.Task[None] | None:
         served = await asyncio.to_thread(self._repository.unload, name, number)

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,11 @@ import grpc
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.logs import event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.entrance import Entrance
-from logitsieve.server.rpc.intake import Intake
+from logitsieve.server.rpc.intake import COPIES, Intake
 from logitsieve.server.rpc.reflection import reflection
 from logitsieve.server.security import READ, Tokens, certificates
 from logitsieve.utils.environment import is_loopback
@@ -23,6 +25,8 @@ log = logging.getLogger(__name__)
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
 IDLE_MS = 1_800_000  # without a call
+UNSEEN_S = 1  # gRPC drops a call that the event loop has not accepted by then
+FILES = 160  # of the process that are no connections to gRPC, with those to the HTTP port
 PINGS_MS = 5_000  # gRPC's default would close streams that are pinged every 30 s
 PROBES = 8  # a part of the memory is kept for health checks,
 PROBE_S, QUICK_PROBE_S = 1.0, 0.05  # whose short messages come with the call
@@ -33,9 +37,14 @@ class Ports:
         self._config, self._metrics = config, metrics
         self._certificates = certificates(config)
         self.tokens = None if config.tokens is None else Tokens(config.tokens)
+        self.connections = fitting(config.max_connections, 1 + config.admin)
         self._intakes: list[Intake] = []
         metrics.in_flight.set_function(lambda: sum(intake.calls for intake in self._intakes))
         metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
+
+    def held_bytes(self) -> int:
+        """Return the bytes of all messages that are counted."""
+        return COPIES * sum(intake.bytes for intake in self._intakes)
 
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
@@ -70,6 +79,9 @@ class Ports:
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_concurrent_streams", config.max_connection_calls),
+                ("grpc.max_allowed_incoming_connections", self.connections),
+                ("grpc.server_max_unrequested_time_in_server", UNSEEN_S),
+                ("grpc.enable_channelz", 0),  # which would keep a record of each connection
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 *ages(config),
             ],
@@ -100,6 +112,21 @@ def ages(config: ServeConfig) -> list[tuple[str, int]]:
         ("grpc.max_connection_age_ms", max(1, round(config.connection_age_s * 1000))),
         ("grpc.max_connection_age_grace_ms", round(config.connection_grace_s * 1000)),
     ]
+
+
+def fitting(connections: int, ports: int) -> int:
+    """Return how many connections each port may have, with as many open files as are allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = FILES + connections * ports
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            fit = max(1, (soft - FILES) // ports)
+            message = f"{soft} open files leave {fit} connections a port, not {connections}"
+            event(log, logging.WARNING, "few_files", message, files=soft, connections=fit)
+            return fit
+    return connections
 
 
 def address(host: str, port: int) -> str:

@@ -1,0 +1,135 @@
+"""A gate before the gRPC ports: no new connections while open ones have filled the memory.
+
+gRPC takes calls into memory before anything here sees them: up to `max_connection_calls` of each
+connection. A client that connects again and again brings more of them than the event loop can
+refuse. So while the process has grown too much, the kernel drops what asks for a connection; its
+client asks again by itself, after one second or more. Open connections are served meanwhile.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from threading import Event, Thread
+from time import monotonic
+from typing import Protocol
+
+from logitsieve.server.logs import event
+from logitsieve.server.rpc.own_process import Connection
+from logitsieve.server.rpc.ports import UNSEEN_S
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.02
+GROWTH = 48 << 20  # bytes beyond those at rest and those that are counted
+BURST = 40  # connections that may come within COUNT_S
+HOLD_S = UNSEEN_S + 0.5  # a closed gate; by then only connections hold memory
+PATIENCE_S = 10.0  # memory that has not come back by then is the server's own
+COUNT_S = 1.0
+SILENT_S = 5.0  # a connection that may be closed for a new one
+ROOM = 8  # the part of all connections that is kept free, as a divisor
+
+
+class Process(Protocol):
+    """The memory and the sockets of a process."""
+
+    def memory(self) -> int: ...
+    def trim(self) -> None: ...
+    def refuse(self, refusing: bool) -> None: ...
+    def files(self) -> int: ...
+    def connections(self) -> list[Connection]: ...
+    def cut(self, peers: set[str]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Gate:
+    """Watches a process with at most `most` connections a port, in a thread of its own.
+
+    `expected` returns bytes of requests that are counted elsewhere, `others` the number of
+    connections to other ports.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        most: int,
+        expected: Callable[[], int] = lambda: 0,
+        others: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._process, self._most, self._expected, self._others = process, most, expected, others
+        self._at_rest, self._files = process.memory(), self._connected()
+        self._closed_at: float | None = None
+        self._trim_at = self._count_at = 0.0
+        self._ended = Event()
+        self._thread = Thread(target=self._watch, name="gate", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._closed_at is not None:
+            self._process.refuse(False)
+        self._process.close()
+
+    def settle(self) -> None:
+        """Take the memory of now as that at rest: a version was loaded or unloaded."""
+        self._at_rest = self._process.memory()
+
+    def look(self, now: float) -> None:
+        size, files = self._process.memory(), self._connected()
+        self._at_rest = min(self._at_rest, size)
+        if now >= self._count_at:
+            self._files, self._count_at = files, now + COUNT_S
+            if files > self._most - self._most // ROOM:
+                self._make_room()
+        if self._closed_at is not None:
+            if now >= self._trim_at:
+                self._trim(now)
+        elif size > self._at_rest + GROWTH + self._expected():
+            self._close(now, f"the process has grown by {size - self._at_rest >> 20} MiB")
+        elif files > self._files + BURST:
+            self._close(now, f"{files - self._files} came within a second")
+
+    def _close(self, now: float, reason: str) -> None:
+        self._process.refuse(True)
+        self._closed_at, self._trim_at = now, now + HOLD_S
+        message = f"new gRPC connections wait: {reason}"
+        event(log, logging.WARNING, "gate_closed", message, reason=reason)
+
+    def _trim(self, now: float) -> None:
+        """Open if memory came back, or if it never will."""
+        self._process.trim()
+        size = self._process.memory()
+        fits = size <= self._at_rest + GROWTH + self._expected()
+        assert self._closed_at is not None
+        if fits or now >= self._closed_at + PATIENCE_S:
+            self._process.refuse(False)
+            self._closed_at, self._files = None, self._connected()
+            self._at_rest = max(self._at_rest, size - GROWTH // 2)
+            event(log, logging.INFO, "gate_open", "new gRPC connections are accepted again")
+        self._trim_at = now + HOLD_S
+
+    def _make_room(self) -> None:
+        """Close the connections that are silent longest at a port that is nearly full."""
+        by_port: defaultdict[int, list[Connection]] = defaultdict(list)
+        for connection in self._process.connections():
+            by_port[connection.port].append(connection)
+        kept, silent = self._most - self._most // ROOM, set()
+        for connections in by_port.values():
+            connections.sort(key=lambda connection: connection.silent_s)
+            silent |= {each.peer for each in connections[kept:] if each.silent_s >= SILENT_S}
+        if silent:
+            self._process.cut(silent)
+
+    def _connected(self) -> int:
+        """Return the number of open files, which grows with that of connections."""
+        return self._process.files() - self._others()
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.wait(LOOK_S):
+                self.look(monotonic())
+        except OSError as error:  # a system without these means
+            message = f"new gRPC connections are not held back here: {error}"
+            event(log, logging.WARNING, "gate_lost", message, error=str(error))

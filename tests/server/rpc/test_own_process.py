@@ -1,0 +1,64 @@
+"""The sockets and the memory of this process."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from logitsieve.server.rpc.connections import name_of
+from logitsieve.server.rpc.own_process import OwnProcess
+
+LITTLE_S = 0.2  # until the kernel asks again
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+def test_new_connections_are_refused_and_open_ones_stay(listening: socket.socket) -> None:
+    where = listening.getsockname()
+    with closing(OwnProcess({where[1]})) as own, socket.create_connection(where) as before:
+        accepted, _ = listening.accept()
+        own.refuse(True)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(where, LITTLE_S)
+        before.sendall(b"x")
+        assert accepted.recv(1) == b"x"
+        own.refuse(False)
+        socket.create_connection(where).close()
+        accepted.close()
+
+
+def test_who_listens_is_not_made_to_wait(listening: socket.socket) -> None:
+    own = OwnProcess({listening.getsockname()[1]})
+    with pytest.raises(BlockingIOError):
+        listening.accept()
+    own.close()
+    assert listening.fileno() >= 0
+
+
+def test_a_connection_is_found_and_cut(listening: socket.socket) -> None:
+    where = listening.getsockname()
+    with closing(OwnProcess({where[1]})) as own, socket.create_connection(where) as client:
+        accepted, peer = listening.accept()
+        (found,) = own.connections()
+        assert (found.port, found.peer) == (where[1], name_of(peer))
+        own.cut({found.peer})
+        assert client.recv(1) == b""
+        accepted.close()
+        assert own.connections() == []
+
+
+def test_memory_is_that_of_arrays_and_files_are_counted(listening: socket.socket) -> None:
+    with closing(OwnProcess(())) as own:
+        before, files = own.memory(), own.files()
+        array = np.ones(1 << 22)
+        assert own.memory() - before > array.nbytes // 2
+        with socket.socket():
+            assert own.files() > files
+        own.trim()

@@ -1,0 +1,129 @@
+"""Clients that break HTTP/2's rules: memory stays bounded, and others are answered after it."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from socket import create_connection, socket
+from struct import pack
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import grpc
+import httpx2
+import numpy as np
+import pytest
+
+from logitsieve.client import DecoderClient
+from tests.server.materials import write_tokens
+from tests.server.running import WAIT_S, started, write_model
+from tests.server.test_memory import memory_mb
+
+pytestmark = pytest.mark.system
+
+FLOOD_S = 4.0
+START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+WORDS = b":method POST :scheme http :path /logitsieve.v1.Decoder/TopK :authority localhost"
+FIELDS = [*WORDS.split(), *b"content-type application/grpc te trailers".split()]
+DATA, HEADERS, RESET, SETTINGS, END_STREAM, END_HEADERS, ACK = 0, 1, 3, 4, 1, 4, 1
+BLOCK = b"".join(
+    b"\0" + b"".join(bytes([len(word)]) + word for word in pair)
+    for pair in zip(FIELDS[::2], FIELDS[1::2], strict=True)
+)
+MESSAGE = b"\0" + pack(">I", 1100) + bytes(1100)
+
+
+def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    return pack(">I", len(body))[1:] + bytes([kind, flags]) + pack(">I", stream) + body
+
+
+def whole_call(stream: int) -> bytes:
+    return frame(HEADERS, END_HEADERS, stream, BLOCK) + frame(DATA, END_STREAM, stream, MESSAGE)
+
+
+def reset_call(stream: int) -> bytes:
+    return whole_call(stream) + frame(RESET, 0, stream, pack(">I", 8))
+
+
+def flood(
+    port: int, until: float, call: Callable[[int], bytes], calls: int | None, settings: bytes
+) -> None:
+    """Open one connection after another, each for `calls`, or until the server ends it."""
+    while monotonic() < until:
+        with suppress(OSError), create_connection(("127.0.0.1", port), 2) as connection:
+            connection.sendall(START + settings)
+            Thread(target=read_all, args=(connection,), daemon=True).start()
+            for number in range(calls) if calls else count():
+                if monotonic() > until:
+                    break
+                connection.sendall(call(2 * number + 1))
+
+
+def read_all(connection: socket) -> None:
+    with suppress(OSError):
+        while connection.recv(1 << 16):
+            pass
+
+
+ASKED, AGREED = frame(SETTINGS, 0, 0), frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)
+FLOODS: dict[str, tuple[Callable[[int], bytes], int | None, bytes]] = {
+    "beyond the limit of a connection": (whole_call, None, ASKED),
+    "reset after whole requests": (reset_call, None, AGREED),
+    "within the limit, again and again": (whole_call, 100, AGREED),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "clients", "most_mb"),
+    [
+        ("beyond the limit of a connection", 1, 200),
+        ("reset after whole requests", 1, 200),
+        ("within the limit, again and again", 1, 300),
+        ("within the limit, again and again", 4, 450),  # 16 KiB for each call of 256 connections
+    ],
+)
+def test_memory_is_bounded_and_others_are_answered(
+    kind: str, clients: int, most_mb: int, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "models")
+    hidden = np.ones((1, 24), np.float32)
+    token = "t" * 20
+    tokens: dict[str, Any] = {"tokens": write_tokens(tmp_path, f"read:{token}")}
+    with (
+        started(tmp_path / "models", **tokens if clients > 1 else {}) as server,
+        DecoderClient(server.address, timeout_s=WAIT_S, token=token) as client,
+        ThreadPoolExecutor(clients) as pool,
+    ):
+        client.topk(hidden, k=1)
+        before = memory_mb(server.process.pid)["VmRSS"]
+        until = monotonic() + FLOOD_S
+        floods = [pool.submit(flood, server.port, until, *FLOODS[kind]) for _ in range(clients)]
+        client.topk(hidden, k=1)  # by a connection that is open
+        for each in floods:
+            each.result(WAIT_S)
+        more = memory_mb(server.process.pid)["VmHWM"] - before
+        print(f"\n{kind}, {clients} clients: {more:.0f} MiB more")
+        assert more < most_mb
+        client.topk(hidden, k=1)
+        with DecoderClient(server.address, timeout_s=WAIT_S, token=token) as other:
+            other.topk(hidden, k=1)
+
+
+def test_idle_connections_leave_files_for_probes_and_open_ones(tmp_path: Path) -> None:
+    write_model(tmp_path / "models")
+    with started(tmp_path / "models", files=256) as server:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with DecoderClient(server.address, timeout_s=WAIT_S, options=options) as client:
+            client.models()
+            idle = [create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+            cut = [each for each in idle if each.recv(1) == b""]
+            probe = httpx2.get(server.metrics.replace("/metrics", "/healthz"), timeout=WAIT_S)
+            assert probe.status_code == 200
+            assert client.models()
+            for each in idle:
+                each.close()
+        assert cut
+        with grpc.insecure_channel(server.address, options) as channel:
+            grpc.channel_ready_future(channel).result(WAIT_S)
