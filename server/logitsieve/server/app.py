@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+WATCH_S = 0.5  # between looks at the files of loaded versions
 # Constants of glibc's malloc.h. Thresholds that are set do not grow with freed blocks.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGE = 1 << 20  # bytes
@@ -89,6 +90,7 @@ class Server:
         self._ports: Ports | None = None
         self._gate: Gate | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
         """Load and warm every version, then say SERVING; the HTTP port answers at once.
@@ -118,6 +120,7 @@ class Server:
         self.repository.lost = lambda error: soon(self._lose, error)
         self._publish()
         self._shadow.start()
+        self._watching = asyncio.create_task(self._watch())
 
     def guard(self) -> None:
         """Hold new connections back when this process has grown too much; once started."""
@@ -134,8 +137,9 @@ class Server:
         self._ready, self._stopping = False, True
         if self._gate is not None:
             await asyncio.to_thread(self._gate.stop)
-        if self._renewing is not None:
-            self._renewing.cancel()
+        for task in (self._renewing, self._watching):
+            if task is not None:
+                task.cancel()
         await self._health.drain()
         self._decoder.streams.drain()
         await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers))
@@ -176,6 +180,11 @@ class Server:
         self._http = Listener(pages)
         context = None if tls is None else tls.value
         return await self._http.start(config.host, config.metrics_port, context)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            await asyncio.to_thread(self.repository.fail_written)
 
     def _lose(self, error: DeviceLost) -> None:
         if self.lost is None:

@@ -34,6 +34,7 @@ from logitsieve.server.models.routes import (
 )
 from logitsieve.server.models.served import AnyDecoder, Served
 from logitsieve.server.models.sharded import ShardedModel, is_sharded
+from logitsieve.server.models.watched import Watched
 from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,17 @@ class Repository:
         _log("unload", name, number, "is sent no more requests")
         return version.served
 
+    def fail_written(self) -> None:
+        """Let every version fail that somebody writes; it is closed when idle."""
+        for version in self.versions():
+            served = version.served
+            if served is None or served.files is None:
+                continue
+            try:
+                served.files.check()
+            except IndexUnreadable as error:
+                self._fail(version, error)
+
     def forget(self, name: str, number: int) -> None:
         with self._changing:
             version = self.routes.by_key.get((name, number))
@@ -194,15 +206,24 @@ class Repository:
             aliases = read_aliases(folder)
             with self._changing:
                 self._put(self.routes.with_aliases(name, aliases))
+        files = Watched(folder / str(number))
+        try:
+            return Served(self._ready(name, number, progress), files)
+        except BaseException:
+            files.close()
+            raise
+
+    def _ready(self, name: str, number: int, progress: Progress) -> AnyDecoder:
         began = monotonic()
-        opened = self._open(folder / str(number), self._config, progress)
+        path = self._config.models / name / str(number)
+        opened = self._open(path, self._config, progress)
         decoder: AnyDecoder = opened if isinstance(opened, ShardedModel) else LocalDecoder(opened)
         about = {"digest": decoder.index.digest, "device": decoder.index.device}
         log_time("load", name, number, "opened and verified", began, **about)
         began = monotonic()
         decoder.warm(progress)
         log_time("warm", name, number, "warmed", began)
-        return Served(decoder)
+        return decoder
 
     def _swap(self, served: Served, number: int, alias: str) -> Served | None:
         name = served.decoder.name
@@ -237,6 +258,17 @@ class Repository:
     def _put(self, routes: Routes) -> None:
         self.routes = routes
         self.changed()
+
+    def _fail(self, version: Version, error: IndexUnreadable) -> None:
+        name, number, served = version.name, version.number, version.served
+        assert served is not None
+        with self._changing:
+            if self.routes.by_key.get((name, number)) is not version:
+                return  # replaced meanwhile
+            failed = Version(name, number, error=_log_failure(name, number, error))
+            self._put(self.routes.with_version(failed))
+        served.leases.end()
+        served.leases.idle.add_done_callback(lambda _: served.close())
 
     def _mark(self, name: str, number: int, error: str = "") -> None:
         """Note that a version loads, unless an old one answers, or its error."""

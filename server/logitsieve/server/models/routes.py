@@ -38,7 +38,7 @@ Write = Callable[[Path, Iterable[bytes]], object]  # makes a new file, durable
 
 @dataclass(frozen=True)
 class Version:
-    """A version: `served` while it is loaded, `error` if its last load failed."""
+    """A version: `served` while it is loaded, `error` if its last load failed or it was written."""
 
     name: str
     number: int

@@ -20,6 +20,7 @@ from logitsieve.evaluation.operating_points import OperatingPoint, Setting, sett
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index import Index
 from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
+from logitsieve.server.models.watched import Watched
 from logitsieve.server.scheduling.request import Pace, Point
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -114,8 +115,8 @@ class UseCount:
 class Served:
     """A loaded version; compute within `with served.leases:`."""
 
-    def __init__(self, decoder: AnyDecoder) -> None:
-        self.decoder = decoder
+    def __init__(self, decoder: AnyDecoder, files: Watched | None = None) -> None:
+        self.decoder, self.files = decoder, files
         self.offloaded = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
         self.left: set[OperatingPoint] = set()  # by AUTO, for their live precision
@@ -181,6 +182,8 @@ class Served:
         self._chosen.cache_clear()
         self._pace.cache_clear()
         self.decoder.close()
+        if self.files is not None:
+            self.files.close()
 
     def _choose(self, request: PointRequest, batch: int, k: int, log_z: bool) -> EngineChoice:
         auto, goal = self.decoder.auto, dict[int, float]()
