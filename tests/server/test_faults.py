@@ -2,6 +2,7 @@
 descriptors run out. No call of a client with our settings fails, and no answer is wrong.
 """
 
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import ModelNotFound
 from logitsieve.api.results import TopKReply
 from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
@@ -110,3 +112,27 @@ def test_a_server_out_of_descriptors_recovers(models: Path, expected: TopKReply)
         server.process.send_signal(signal.SIGTERM)
         server.process.communicate(timeout=WAIT_S)
         assert server.process.returncode == 0
+
+
+def test_a_file_that_is_cut_ends_its_version_alone(models: Path, expected: TopKReply) -> None:
+    write_model(models, version=2)
+    with (
+        started(models) as server,
+        DecoderClient(server.address, timeout_s=WAIT_S) as client,
+        ThreadPoolExecutor(CALLERS) as pool,
+    ):
+
+        def call_until_it_fails() -> str:
+            while True:
+                assert_right(client.topk(HIDDEN, 5, model="demo@1"), expected)
+                try:
+                    client.topk(HIDDEN, 5, model="demo@2", exact=True)
+                except ModelNotFound as error:
+                    return str(error)
+
+        callers = [pool.submit(call_until_it_fails) for _ in range(CALLERS)]
+        os.truncate(models / "demo" / "2" / "softmax.safetensors", 100)
+        for caller in callers:
+            assert "softmax.safetensors" in caller.result(WAIT_S)
+        assert_right(client.topk(HIDDEN, 5, model="demo@1"), expected)
+        assert not server.has_left()

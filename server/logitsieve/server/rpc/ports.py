@@ -122,7 +122,7 @@ def fitting(connections: int, ports: int) -> int:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if soft < needed:
-            fit = max(1, (soft - FILES) // ports)
+            fit = max(1, max(soft - FILES, soft // 2) // ports)
             message = f"{soft} open files leave {fit} connections a port, not {connections}"
             event(log, logging.WARNING, "few_files", message, files=soft, connections=fit)
             return fit
