@@ -132,7 +132,7 @@ class Front:
         return Response(theirs + own, media_type=CONTENT_TYPE_LATEST)
 
     async def _hand_on(self, request: Request) -> Response:
-        if request.method == "GET":
+        if request.method != "POST":
             return await self._tries(request, b"", "")
         check_json(request)
         async with bodies_of(request).hold(request, MOST_JSON) as body:

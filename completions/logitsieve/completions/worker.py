@@ -56,12 +56,9 @@ async def _answer(
         taken_over.add(task)
         task.add_done_callback(taken_over.discard)
 
-    orphaned = asyncio.ensure_future(line.connections(take))
-    stopped = asyncio.ensure_future(stopping.wait())
+    connecting = asyncio.ensure_future(_follow(line, take))
     line.say(None)
-    await asyncio.wait((orphaned, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if not stopping.is_set():  # the process of the port has gone
-        os.killpg(0, signal.SIGKILL)
+    await stopping.wait()
     end_after(config.drain_s, lambda seconds: 0)
     engine.drain()
     until = loop.time() + config.drain_s
@@ -71,4 +68,10 @@ async def _answer(
     await asyncio.to_thread(engine.close)
     await asyncio.sleep(0)  # its last news reach the loop
     await listener.stop()
-    orphaned.cancel()
+    connecting.cancel()
+
+
+async def _follow(line: Line, take: Callable[[socket.socket], None]) -> None:
+    """Take connections, and end with the process of the port, at once."""
+    await line.connections(take)
+    os.killpg(0, signal.SIGKILL)
