@@ -40,6 +40,10 @@ VARIANTS: dict[str, str] = {
               podSelector: {matchLabels: {decodes: "yes"}}
           monitoring: []
     """,
+    "spans": """
+        serve: {otlp_endpoint: "http://collector.tracing:4318"}
+        networkPolicy: {collector: [{namespaceSelector: {}}]}
+    """,
     "on GPUs": (CHART.parent / "values-gpu.yaml").read_text(encoding="utf-8"),
     "everything": """
         image:

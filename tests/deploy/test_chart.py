@@ -193,13 +193,34 @@ def test_it_scales_by_queue_time_which_the_adapter_reads_by_cpu_or_by_both() -> 
 
 
 def test_without_peers_nobody_is_let_in() -> None:
-    for values in VARIANTS.values():
+    for name, values in VARIANTS.items():
         for policy in render(values).all("NetworkPolicy"):
             assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
-            assert "egress" not in policy["spec"]
+            assert ("egress" in policy["spec"]) is (name == "spans")
             # An empty `from` would let everybody in.
             assert all(rule["from"] for rule in policy["spec"].get("ingress", []))
     assert "ingress" not in render(VARIANTS["closed to all"]).one("NetworkPolicy")["spec"]
+
+
+def test_spans_reach_their_collector_and_nobody_else_is_called() -> None:
+    spans, names = render(VARIANTS["spans"]).one("NetworkPolicy")["spec"]["egress"]
+    assert spans["to"] == [{"namespaceSelector": {}}]
+    assert spans["ports"] == [{"port": 4318, "protocol": "TCP"}]
+    assert {port["port"] for port in names["ports"]} == {53}
+    usual = VARIANTS["spans"].replace(":4318", "")
+    assert render(usual).one("NetworkPolicy")["spec"]["egress"][0]["ports"][0]["port"] == 4317
+    alone = "serve: {otlp_endpoint: 'http://collector:4317'}"
+    with pytest.raises(helm_python.HelmRenderError, match=r"networkPolicy\.collector"):
+        render(alone)
+    assert render(f"{{{alone}, networkPolicy: {{enabled: false}}}}").documents
+
+
+def test_a_pod_has_limits_on_memory_and_disk() -> None:
+    resources = render().container["resources"]
+    assert resources["limits"].keys() == {"memory", "ephemeral-storage"}
+    assert resources["requests"].keys() >= resources["limits"].keys()
+    gpu = render(VARIANTS["on GPUs"]).container["resources"]["limits"]
+    assert gpu.keys() > resources["limits"].keys()
 
 
 def test_rules_and_the_dashboard_arrive_as_they_were_given() -> None:

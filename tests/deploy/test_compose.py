@@ -33,6 +33,8 @@ def test_every_service_is_locked_down(service: dict[str, Any]) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["pids_limit"] == 256
+    assert re.fullmatch(r"\$\{MEMORY:-4g\}|[12]g", service["mem_limit"])
     assert service["healthcheck"]["test"][0] == "CMD"
     assert not {"privileged", "cap_add", "network_mode", "pid", "user"} & service.keys()
     writable = [source for source, written in mounts(service).values() if written]
