@@ -53,7 +53,7 @@ def patient(most: int, longest: int, reply: int = 0) -> Intake:
     return Intake(COPIES * most, longest, reply, quick_s=NEVER_S)
 
 
-async def test_connections_are_read_in_turn_and_a_call_counts_as_what_it_has() -> None:
+async def test_the_connection_with_fewest_is_next_and_a_call_counts_as_what_it_has() -> None:
     intake, order, read = patient(100, 60), list[str](), asyncio.Event()
 
     async def call(name: str, peer: str) -> None:
@@ -65,13 +65,14 @@ async def test_connections_are_read_in_turn_and_a_call_counts_as_what_it_has() -
         expect(10)
 
     asked_for = [("a1", OTHERS[0]), ("b1", OTHERS[1]), ("b2", OTHERS[1]), ("c1", OTHERS[2])]
+    asked_for.append(("d1", OTHERS[3]))
     calls = [asyncio.create_task(call(name, peer)) for name, peer in asked_for]
     await turns()
-    assert (order, intake.bytes, intake.calls, intake.waiting) == (["a1"], 60, 4, 3)
+    assert (order, intake.bytes, intake.calls, intake.waiting) == (["a1"], 60, 5, 4)
     read.set()
     await asyncio.wait_for(asyncio.gather(*calls), WAIT_S)
     await turns()
-    assert order == ["a1", "b1", "c1", "b2"]
+    assert order == ["a1", "c1", "d1", "b1", "b2"]
     assert (intake.bytes, intake.calls, intake.waiting) == (0, 0, 0)
 
 

@@ -8,7 +8,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
@@ -31,15 +30,14 @@ QUICK_S = 0.5  # slower ones take at most half of the memory while others wait,
 QUICK_REPLIES = 4  # times as long for a reply to be taken
 
 Turn = tuple["Held", "asyncio.Future[None]"]
-Turns = dict[str, deque[Turn]]  # of each connection
 
 
 class Intake:
     """Lets calls be read while messages fit `most` bytes; one of each connection always fits.
 
-    Others wait unread, their connections in turn. A unary call counts as the `longest` message
-    until it has been read, a message of a stream from then on, each with the largest `reply` until
-    it is known. A byte counts as COPIES.
+    Others wait unread; the connection with the fewest is next. A unary call counts as the
+    `longest` message until it has been read, a message of a stream from then on, each with the
+    largest `reply` until it is known. A byte counts as COPIES.
     """
 
     def __init__(
@@ -56,8 +54,7 @@ class Intake:
         self._most, self._longest, self._reply = most // COPIES, longest, reply
         self._message_s, self._quick_s, self._reply_s = message_s, quick_s, reply_s
         self._wait_s, self._cut = wait_s, cut
-        # Connections that had nothing waiting are served before the others.
-        self._first, self._again = Turns(), Turns()
+        self._turns: dict[str, deque[Turn]] = {}  # of each connection
         self._reading: dict[Held, asyncio.Task[Any]] = {}  # the oldest first
         self._replying: dict[Held, None] = {}  # the oldest first
         self._sweeping = False
@@ -122,10 +119,10 @@ class Intake:
     def free(self, held: Held, size: int) -> None:
         self._count(held, -size)
         while (peer := self._next()) is not None:
-            turns = self._first.pop(peer, None) or self._again.pop(peer)
+            turns = self._turns.pop(peer)
             held, turn = turns.popleft()
             if turns:
-                self._again[peer] = turns  # behind the others
+                self._turns[peer] = turns  # behind those that have as many
             if not turn.done():
                 self._count(held, held.size)
                 turn.set_result(None)
@@ -134,8 +131,7 @@ class Intake:
         if self.waiting >= MOST_WAITING or self._waits(held.address) >= MOST_WAITING // OF_ADDRESS:
             raise Overloaded(f"{self.waiting} calls wait to be read", RETRY_S)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turns = self._again if held.peer in self._again else self._first
-        turns.setdefault(held.peer, deque()).append((held, turn))
+        self._turns.setdefault(held.peer, deque()).append((held, turn))
         self.waiting += 1
         began = perf_counter_ns()
         self.free(held, 0)  # others may only wait for their share
@@ -153,17 +149,20 @@ class Intake:
             held.waited_ns = perf_counter_ns() - began
 
     def _waits(self, address: str) -> int:
-        turns = chain(self._first.values(), self._again.values())
+        turns = self._turns.values()
         return sum(len(each) for each in turns if each[0][0].address == address)
 
     def _next(self) -> str | None:
-        for peer, turns in chain(self._first.items(), self._again.items()):
-            held, turn = turns[0]
-            if turn.done():  # given up
-                return peer
-            if self._is_fair(held):
-                return peer if self._fits(held) else None
-        return None
+        """Return the connection whose turn it is, if its oldest call fits or was given up."""
+        peers = [peer for peer, turns in self._turns.items() if self._may_pass(*turns[0])]
+        peer = min(peers, key=lambda peer: len(self._turns[peer]), default=None)
+        if peer is None:
+            return None
+        held, turn = self._turns[peer][0]
+        return peer if turn.done() or self._fits(held) else None
+
+    def _may_pass(self, held: Held, turn: asyncio.Future[None]) -> bool:
+        return turn.done() or self._is_fair(held)
 
     def _fits(self, held: Held) -> bool:
         in_all = not self.bytes or self.bytes + held.size <= self._most

@@ -39,12 +39,13 @@ class Ports:
         self.tokens = None if config.tokens is None else Tokens(config.tokens)
         self.connections = fitting(config.max_connections, 1 + config.admin)
         self._intakes: list[Intake] = []
+        self._probes: list[Intake] = []
         metrics.in_flight.set_function(lambda: sum(intake.calls for intake in self._intakes))
         metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
 
     def held_bytes(self) -> int:
         """Return the bytes of all messages that are counted."""
-        return COPIES * sum(intake.bytes for intake in self._intakes)
+        return COPIES * sum(intake.bytes for intake in (*self._intakes, *self._probes))
 
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
@@ -58,6 +59,7 @@ class Ports:
             memory // PROBES, max_message_bytes, message_s=PROBE_S, quick_s=QUICK_PROBE_S
         )
         self._intakes.append(intake)
+        self._probes.append(probes)
         if config.reflection:
             handlers = (*handlers, *reflection(handlers))
         interceptors: list[Any] = []
