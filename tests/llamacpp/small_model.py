@@ -168,8 +168,8 @@ def weights(
     return {name: np.asarray(values, np.float32) for name, values in made.items()}
 
 
-def gemma4(dim: int = 64, **keys: Any) -> dict[str, Any]:
-    """Options of `write_model` for a Gemma 4, with `keys` of the tokenizer more."""
+def gemma4(dim: int = 64, rotated: int = 64 // HEADS) -> dict[str, Any]:
+    """Options of `write_model` for a Gemma 4 with as many `rotated` dimensions."""
     wanted = {
         **dict.fromkeys(
             ("key_length", "value_length", "key_length_swa", "value_length_swa"), dim // HEADS
@@ -180,8 +180,7 @@ def gemma4(dim: int = 64, **keys: Any) -> dict[str, Any]:
     }
     of_model = {f"gemma4.attention.{name}": value for name, value in wanted.items()}
     of_model |= {
-        "gemma4.rope.dimension_count_swa": dim // HEADS,
+        "gemma4.rope.dimension_count_swa": rotated,
         "gemma4.embedding_length_per_layer_input": 0,
-        **{f"tokenizer.ggml.{name}": value for name, value in keys.items()},
     }
     return {"architecture": "gemma4", "tied": True, "keys": tuple(of_model.items())}

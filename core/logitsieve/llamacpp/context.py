@@ -109,6 +109,9 @@ class LlamaContext(LlamaModel):
         if self.separate and (count > 1) != (self.threads > 1):
             raise InvalidRequest("threads", count, "1" if self.threads == 1 else "2 or more")
         self.threads = count
+        self._set_threads(count)
+
+    def _set_threads(self, count: int) -> None:
         with messages(self._api):
             self._api.llama_set_n_threads(self._context, count, count)
 
@@ -281,7 +284,9 @@ class LlamaContext(LlamaModel):
         for place, chosen in ((1, 0), (3, 0), (5, not self.separate)):  # all on the CPU, one cache
             parameters.set("<B", layout.flags + place, chosen)
         with messages(self._api) as lines:
-            context = self._api.llama_init_from_model(self._model, parameters)
+            context = self._guarded(
+                lambda: self._api.llama_init_from_model(self._model, parameters)
+            )
         if not context:
             raise self._refused("; ".join(lines), f"a model that {self._library.name} runs")
         self._closing(_free_context, self._api, context, self._hook)
@@ -302,6 +307,9 @@ class LlamaContext(LlamaModel):
         """InvalidRequest for other logits than W h + b, or tokens that see later ones."""
         begin = max(self._api.llama_vocab_bos(self._vocabulary), 0)
         try:
+            self._set_threads(1)
+            self._guarded(lambda: self._replaced([begin], None))
+            self._set_threads(self.threads)
             compare_logits(self.gguf, self._replaced, begin)
         except OtherLogits as error:
             got = f"{self.gguf.architecture}: {error}"

@@ -168,6 +168,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "ggml_get_data": (_P, _P),
     "ggml_get_name": (_P, _P),
 }
+OPTIONAL = {"ggml_set_abort_callback": (_P, _P)}
 
 
 class LlamaLibrary(NamedTuple):
@@ -207,8 +208,10 @@ def _short_waits() -> Iterator[None]:
 def load(path: Path, name: str) -> LlamaLibrary:
     with _short_waits():
         functions = ctypes.CDLL(str(path))
-    for function, (result, *arguments) in SIGNATURES.items():
+    for function, (result, *arguments) in (SIGNATURES | OPTIONAL).items():
         if not hasattr(functions, function):
+            if function in OPTIONAL:
+                continue
             raise _unfit(name, f"no function {function}")
         pointer = getattr(functions, function)
         pointer.restype, pointer.argtypes = result, arguments

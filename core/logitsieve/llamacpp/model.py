@@ -2,11 +2,14 @@
 
 import re
 import weakref
+from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.aborts import Aborted, without_abort
 from logitsieve.llamacpp.chat import ChatPrompt, any_of
 from logitsieve.llamacpp.library import LlamaLibrary, library, messages
 from logitsieve.llamacpp.model_file import GgufModel
@@ -115,13 +118,23 @@ class LlamaModel:
         parameters.set("<i", self._library.gpu_layers, 0)
         with messages(self._api) as lines:
             path = str(self.gguf.path).encode()
-            model = self._api.llama_model_load_from_file(path, parameters)
+            model = self._guarded(lambda: self._api.llama_model_load_from_file(path, parameters))
         if not model:
             raise self._refused("; ".join(lines), f"a model that {self._library.name} loads")
         self._closing(self._api.llama_model_free, model)
         if self._api.llama_model_has_encoder(model):
             raise self._refused("a model with an encoder", WITHOUT_RESULT_NORM)
         return model
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        """Return `work()`; InvalidRequest where llama.cpp would end the process."""
+        try:
+            return without_abort(self._api, work)
+        except Aborted as error:
+            [(word, count)] = Counter(self.gguf.vocabulary or [""]).most_common(1)
+            equal = f" ({count} tokens are {word!a:.40})" if count > 1 else ""
+            allowed = f"a model that {self._library.name} loads"
+            raise self._refused(f"llama.cpp aborts, {error}{equal}", allowed) from error
 
     def _closing(self, function: Any, *arguments: Any) -> None:
         self._closers.append(weakref.finalize(self, function, *arguments))
