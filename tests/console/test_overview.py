@@ -69,6 +69,7 @@ def test_points_and_their_frontier(demo: LocalDecoder) -> None:
         *("exact", "certified", "screen", "screen", "screen")
     ]
     assert facts["batches"] == [1, 8, 64]
+    assert all(point["candidates"].keys() == {1, 8, 64} for point in facts["points"])
     # Fastest first; the one with five probes is slower and less precise than another.
     assert facts["frontier"][1][1] == [2, 3, 1]
     assert facts["target"] == {1: 0.95}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.published import MODELS, Published, join
+from demo.published import MODELS, Published, join, model_file
 
 
 def packed(folder: Path, wanted: bytes) -> Published:
@@ -27,6 +27,13 @@ def test_a_models_file_is_the_join_of_its_parts(tmp_path: Path) -> None:
     for model in MODELS.values():
         assert all("==" in package for package in model.packages)
         assert {len(digest) for digest in (model.sha256, *model.packages.values())} == {64}
+
+
+def test_a_file_in_the_cache_is_not_taken_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "smollm2-135m").mkdir()
+    (tmp_path / "smollm2-135m" / "smollm2-135m.gguf").write_bytes(b"GGUF of another")
+    with pytest.raises(ValueError, match=r"smollm2-135m\.gguf has the SHA-256 \w+, allowed: b179"):
+        model_file("smollm2-135m", tmp_path)
 
 
 def test_a_file_of_another_hash_is_refused_and_not_kept(tmp_path: Path) -> None:

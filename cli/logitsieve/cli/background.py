@@ -23,6 +23,7 @@ from logitsieve.cli.generate import DENSE_ANSWERS
 from logitsieve.index.files import TEMPORARY, remove_stale
 from logitsieve.kernels.compile import default_cache
 from logitsieve.utils.environment import require
+from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.own_files import make_own, opened_own
 from logitsieve.utils.stored import KINDS
 
@@ -62,7 +63,7 @@ def index_of_cache(
             print(f"No --index is given: that in {path} answers.", file=sys.stderr)
             return decoder, None
     try:
-        making = BackgroundIndex(model.path, path, lambda index: warm_decoder(index, threads))
+        making = BackgroundIndex(model.path, path, lambda index: warm_decoder(index, threads, None))
     except (MissingExtra, OSError) as error:
         print(f"No index can be made: {error}. {DENSE_ANSWERS}", file=sys.stderr)
         return None, None
@@ -70,11 +71,12 @@ def index_of_cache(
     return None, making
 
 
-def warm_decoder(index: Path, threads: int) -> LocalDecoder:
+def warm_decoder(index: Path, threads: int, progress: ProgressOption = "auto") -> LocalDecoder:
     from logitsieve.decoding import LocalDecoder
     from logitsieve.index import open_index
 
-    decoder = LocalDecoder(open_index(index, threads=threads))
+    progress = to_progress(progress, "index")
+    decoder = LocalDecoder(open_index(index, threads=threads, progress=progress))
     decoder.warm()
     return decoder
 

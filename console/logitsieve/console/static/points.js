@@ -70,8 +70,8 @@ function draw() {
     ["µs a row", (one) => number(one.us, 3), true],
     [`P@${k}`, (one) => (one.proven ? "100 % (proven)" : percent(one.mean[k], 3)), true],
     ["at least", (one) => percent(one.low, 3), true],
-    ["Mass kept", (one) => percent(one.mass_kept), true],
-    ["Rows computed", (one) => whole(one.candidates), true],
+    ["Mass kept", (one) => (one.proven ? "" : percent(one.mass_kept)), true],
+    ["Rows computed", (one) => whole(one.candidates[batch]), true],
     ["", (one) => (onFront(one) ? "frontier" : "")],
   ], timed, { caption: `${whole(timed.length)} points, the fastest first`, rowClass: (one) => (onFront(one) ? null : "quietly") }));
 }
