@@ -96,6 +96,8 @@ WRONG: dict[str, dict[str, str]] = {
         command: {
             "DATA/none/1": "index: got DATA/none/1, which does not exist, allowed: a folder <name>",
             "DATA/H.npy": "index: got DATA/H.npy, which is no folder, allowed: a folder <name>",
+            "INDEX/..": "a folder <name>/<version>, version 1, 2, ...; it holds 1",
+            "DATA": "index: got DATA, which is no version, allowed: a folder <name>/<version>, v",
         }
         for command in ("inspect", "verify", "inspect --json", "verify --all-rows")
     },

@@ -26,9 +26,14 @@ RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one o
 
 
 def _index_folder(path: Path) -> Path:
+    allowed = "a folder <name>/<version>, version 1, 2, ..."
     if not path.is_dir():
         got = f"{path}, which is no folder" if path.exists() else f"{path}, which does not exist"
-        raise InvalidRequest("index", got, "a folder <name>/<version>, version 1, 2, ...")
+        raise InvalidRequest("index", got, allowed)
+    if not any(each.name.isdecimal() for each in (path, path.resolve())):
+        versions = sorted(int(each.name) for each in path.iterdir() if each.name.isdecimal())
+        held = f"; it holds {', '.join(map(str, versions))}" if versions else ""
+        raise InvalidRequest("index", f"{path}, which is no version", allowed + held)
     return path
 
 
