@@ -8,6 +8,7 @@ import grpc
 import pytest
 import tritonclient.grpc as triton
 
+from logitsieve.server.app import _announce
 from tests.server.kserve.inputs import SAMPLE, SEEDS, given, hidden, raised, whole
 from tests.server.running import WAIT_S, Running, requests_total
 
@@ -74,6 +75,17 @@ def test_calls_are_counted_by_their_own_names(server: Running, client: Any) -> N
     client.infer("demo", [hidden(), whole("k", 2)])
     text = server.server.metrics.text().decode()
     assert requests_total("ModelInfer", "demo", "OK", "1") in text
+
+
+def test_the_start_says_that_it_answers(
+    server: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "logitsieve")
+    _announce(server.server)
+    assert caplog.messages[-1].endswith(", KServe too")
+    monkeypatch.setattr("logitsieve.server.app.has_kserve", lambda: False)
+    _announce(server.server)
+    assert caplog.messages[-1].endswith(", no KServe ([kserve] is not installed)")
 
 
 def test_without_tritonclient_there_is_no_facade() -> None:
