@@ -48,11 +48,17 @@ def reset_call(stream: int) -> bytes:
 
 
 def flood(
-    port: int, until: float, call: Callable[[int], bytes], calls: int | None, settings: bytes
+    port: int,
+    until: float,
+    call: Callable[[int], bytes],
+    calls: int | None,
+    settings: bytes,
+    source: str = "127.0.0.1",
 ) -> None:
     """Open one connection after another, each for `calls`, or until the server ends it."""
+    to, by = ("127.0.0.1", port), (source, 0)
     while monotonic() < until:
-        with suppress(OSError), create_connection(("127.0.0.1", port), 2) as connection:
+        with suppress(OSError), create_connection(to, 2, by) as connection:
             connection.sendall(START + settings)
             Thread(target=read_all, args=(connection,), daemon=True).start()
             for number in range(calls) if calls else count():

@@ -1,0 +1,68 @@
+"""HAProxy before a server: who floods loses its own calls alone."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+
+import grpc
+import numpy as np
+import pytest
+
+from logitsieve.client import DecoderClient
+from tests.deploy.dockerfile import REPOSITORY
+from tests.server.running import WAIT_S, lasting_port, started, write_model
+from tests.server.test_flood import FLOODS, flood
+from tests.server.test_memory import memory_mb
+
+CONFIG = REPOSITORY / "deploy" / "haproxy" / "haproxy.cfg"
+PROXY = shutil.which("haproxy")
+FLOOD_S = 3.0
+MOST_MB = 100
+OTHER = "127.0.0.2"
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(PROXY is None, reason="needs haproxy (apt-get install haproxy)"),
+]
+
+
+@contextmanager
+def proxy(server: int) -> Iterator[int]:
+    port = lasting_port()
+    where = {"BIND": f"127.0.0.1:{port}", "SERVER": f"127.0.0.1:{server}"}
+    assert PROXY is not None
+    with subprocess.Popen([PROXY, "-db", "-f", str(CONFIG)], env=where) as running:
+        try:
+            with grpc.insecure_channel(where["BIND"]) as channel:
+                grpc.channel_ready_future(channel).result(WAIT_S)
+            yield port
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_others_lose_no_call_and_the_server_takes_little_memory(kind: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "models")
+    hidden = np.ones((1, 24), np.float32)
+    with (
+        started(tmp_path / "models") as server,
+        proxy(server.port) as port,
+        DecoderClient(f"127.0.0.1:{port}", timeout_s=WAIT_S) as client,
+    ):
+        client.topk(hidden, k=1)
+        before = memory_mb(server.process.pid)["VmRSS"]
+        args = port, monotonic() + FLOOD_S, *FLOODS[kind], OTHER
+        flooding = [Thread(target=flood, args=args) for _ in range(4)]
+        for each in flooding:
+            each.start()
+        while any(each.is_alive() for each in flooding):
+            client.topk(hidden, k=1)
+        more = memory_mb(server.process.pid)["VmHWM"] - before
+        print(f"\n{kind}: {more:.0f} MiB more")
+        assert more < MOST_MB
+        with DecoderClient(f"127.0.0.1:{port}", timeout_s=WAIT_S) as another:
+            another.topk(hidden, k=1)
