@@ -12,7 +12,6 @@ from cryptography import x509
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from logitsieve.api.errors import ServiceError, Unauthenticated, Unavailable
 from logitsieve.client import DecoderClient, Tls
@@ -150,10 +149,17 @@ def test_clients_show_certificates(
 
 
 def reflect(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...]) -> set[str]:
-    request = reflection_pb2.ServerReflectionRequest(list_services="")
-    stub = ServerReflectionStub(channel)
-    [reply] = stub.ServerReflectionInfo(iter([request]), timeout=WAIT_S, metadata=metadata)
-    return {service.name for service in reply.list_services_response.service}
+    """The services that both versions of reflection name, in equal bytes."""
+    request = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+    names = []
+    for version in ("v1alpha", "v1"):
+        method = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        info = channel.stream_stream(method)
+        [message] = info(iter([request]), timeout=WAIT_S, metadata=metadata)
+        reply = reflection_pb2.ServerReflectionResponse.FromString(message)
+        names.append({service.name for service in reply.list_services_response.service})
+    assert names[0] == names[1]
+    return names[0]
 
 
 def code_of(channel: grpc.Channel, method: str, token: str = "", message: bytes = b"") -> str:

@@ -1,12 +1,15 @@
-"""Connections that are ended because of their age, over real ports."""
+"""Connections that are ended because of their age, and idle ones that are not, over real ports."""
 
+import socket
+import struct
+from contextlib import suppress
 from queue import SimpleQueue
 
 import grpc
 import pytest
 
 from logitsieve.server import ServeConfig
-from logitsieve.server.rpc.ports import ages
+from logitsieve.server.rpc.ports import PINGS_MS, ages
 from tests.server.conftest import Serve
 from tests.server.messages import Code, RawStream, assert_alive
 from tests.server.running import WAIT_S, Running
@@ -51,3 +54,34 @@ def test_no_message_is_inflated(server: Running, method: str) -> None:
     with pytest.raises(grpc.RpcError, match="gzip") as caught:
         call(bytes(64 << 20), timeout=WAIT_S, compression=grpc.Compression.Gzip)
     assert caught.value.code() is Code.UNIMPLEMENTED
+
+
+@pytest.mark.system
+def test_an_idle_connection_may_be_pinged(server: Running) -> None:
+    """As often as clients behind a NAT or a balancer do; gRPC's default ends it at the fourth."""
+    host, _, port = server.address.rpartition(":")
+    settings, ping, goaway = 4, 6, 7
+    with socket.create_connection((host, int(port))) as connection:
+        connection.settimeout(1.1e-3 * PINGS_MS)
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings, b""))
+        kinds: list[int] = []
+        for _ in range(5):
+            connection.sendall(frame(ping, bytes(8)))
+            kinds += frames_until_silent(connection)
+    assert kinds.count(ping) >= 5
+    assert goaway not in kinds
+
+
+def frame(kind: int, load: bytes) -> bytes:
+    return struct.pack(">BHBBI", 0, len(load), kind, 0, 0) + load
+
+
+def frames_until_silent(connection: socket.socket) -> list[int]:
+    """The kinds of the frames that come before a time-out, or the end."""
+    kinds = []
+    with connection.makefile("rb") as came, suppress(TimeoutError):
+        while head := came.read(9):
+            high, low, kind = struct.unpack(">BHB", head[:4])
+            came.read(high << 16 | low)
+            kinds.append(kind)
+    return kinds
