@@ -7,7 +7,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import LlamaAttachment, generate
 from logitsieve.client.llamacpp_heads import DecoderOutput
-from logitsieve.client.llamacpp_sequences import GenerationOptions
+from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
 from logitsieve.llamacpp import LlamaContext
 from tests.client.dense import DenseDecoder
 from tests.llamacpp.small_model import END, Make
@@ -111,6 +111,17 @@ def test_a_grammar_lists_ids(context: LlamaContext) -> None:
         next(generate(context, "the", allowed=lambda made: None))
     with pytest.raises(InvalidRequest, match="allowed: got no id that is not banned"):
         next(generate(context, "the", allowed=[300], banned=[300]))
+
+
+def test_an_allow_list_is_of_its_sequence_alone(context: LlamaContext) -> None:
+    weight = np.eye(400, 8, dtype=np.float32)
+    rows = np.tile(np.arange(8, dtype=np.float32), (3, 1))
+    head = DecoderOutput(DenseDecoder(weight), {}, 400, None)
+    each = [
+        Continuation(context, 0, [5], GenerationOptions(allowed=allowed), None)
+        for allowed in (None, [3, 4], lambda made: [2])
+    ]
+    assert choose(head, rows, each).ids.tolist() == [7, 4, 2]
 
 
 def test_penalties_count_the_last_tokens() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp import GgufModel, LlamaContext
+from logitsieve.llamacpp.library import library
 from logitsieve.llamacpp.probe import representable
 from tests.llamacpp.small_model import Make, gemma4, write_model
 
@@ -66,6 +67,32 @@ def test_a_model_that_sees_later_tokens_is_refused(make_gguf: Make) -> None:
     dream = make_gguf(architecture="dream")  # not causal by its name alone
     with pytest.raises(InvalidRequest, match="attention is not causal"):
         LlamaContext(dream)
+
+
+class Backwards:
+    """llama.cpp's functions, but the rows of several sequences are computed from the last."""
+
+    def __init__(self, functions: Any) -> None:
+        self.functions, self.last = functions, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.functions, name)
+
+    def llama_decode(self, context: Any, batch: Any) -> int:
+        several = len({batch.sequences[place][0] for place in range(batch.count)}) > 1
+        self.last = batch.count - 1 if several else 0
+        return int(self.functions.llama_decode(context, batch))
+
+    def llama_get_logits_ith(self, context: Any, place: int) -> Any:
+        return self.functions.llama_get_logits_ith(context, abs(self.last - place))
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_rows_that_come_in_another_order_are_seen(make_gguf: Make, separate: bool) -> None:
+    llama = library()._replace(functions=Backwards(library().functions))
+    LlamaContext(make_gguf(), llama=llama).close()
+    with pytest.raises(InvalidRequest, match=r"away from W h \+ b"):
+        LlamaContext(make_gguf(), sequences=3, separate=separate, llama=llama)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q6_K"])

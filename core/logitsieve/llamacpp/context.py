@@ -308,9 +308,9 @@ class LlamaContext(LlamaModel):
         begin = max(self._api.llama_vocab_bos(self._vocabulary), 0)
         try:
             self._set_threads(1)
-            self._guarded(lambda: self._replaced([begin], None))
+            self._guarded(lambda: self._replaced([(0, begin)], None))
             self._set_threads(self.threads)
-            compare_logits(self.gguf, self._replaced, begin)
+            compare_logits(self.gguf, self._replaced, begin, self.sequences)
         except OtherLogits as error:
             got = f"{self.gguf.architecture}: {error}"
             raise self._refused(
@@ -319,10 +319,12 @@ class LlamaContext(LlamaModel):
         finally:
             self.forget()
 
-    def _replaced(self, tokens: Sequence[int], given: Float32 | None) -> tuple[Float32, Float32]:
+    def _replaced(
+        self, tokens: Sequence[tuple[int, int]], given: Float32 | None
+    ) -> tuple[Float32, Float32]:
         """Return rows of hidden and the logits of all tokens, or of the rows `given` for them."""
         self.forget()
-        self._fill([(0, token) for token in tokens], [True] * len(tokens))
+        self._fill(tokens, [True] * len(tokens))
         self._hook.begin(COPY if given is None else REPLACE, given)
         self._run(self._api)
         hidden = self._hook.rows()

@@ -26,32 +26,35 @@ COARSE = dict.fromkeys(("Q4_1", "Q5_1"), 2.0**-9)
 BENT = 0.9  # of a cap: beyond it a logit does not tell what was bent
 CHANGED = 2.0**-6  # of a row of hidden: more than other kernels change
 
-Decode = Callable[[Sequence[int], Float32 | None], tuple[Float32, Float32]]
+Decode = Callable[[Sequence[tuple[int, int]], Float32 | None], tuple[Float32, Float32]]
 
 
 class OtherLogits(ValueError):
     """llama.cpp computes something else."""
 
 
-def compare_logits(gguf: GgufModel, decode: Decode, begin: int) -> None:
-    """OtherLogits names a difference.
+def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) -> None:
+    """OtherLogits names a difference, or that rows of several sequences come in another order.
 
-    `decode` reads tokens, the first of which is `begin`, from an empty cache and returns the rows
-    of hidden [N, D], and the logits [N, V] of these or of the rows that replace them.
+    `decode` reads (sequence, token) pairs into an empty cache and returns the rows of hidden
+    [N, D], and the logits [N, V] of these or of the rows that replace them.
     """
     last = gguf.vocab_size - 1
     tokens = [begin, *np.linspace(0, last, TOKENS + 1).astype(int)[2:].tolist()]
-    hidden_ND, logits_NV = decode(tokens, None)
+    hidden_ND, logits_NV = decode([(0, token) for token in tokens], None)
     ids = np.unique(np.linspace(0, last, max(READ // gguf.dim, 64)).astype(np.int64))
     layer = _Layer(gguf, ids)
     contexts = [representable(row, gguf.matrix.kind) for row in hidden_ND[[TOKENS // 2, -1]]]
     given_ND = np.concatenate([layer.amplified(row) for row in contexts])
-    other_ND, given_NV = decode([*tokens[:-1], max(tokens[-1] - 1, 0)], given_ND)
+    changed = [*tokens[:-1], max(tokens[-1] - 1, 0)]
+    other_ND, given_NV = decode([(0, token) for token in changed], given_ND)
     given_NV = given_NV[: len(given_ND)]
     _refuse_other_past(hidden_ND[:-1], other_ND[:-1])
-    rounded_ND = np.abs(hidden_ND - representable(hidden_ND, gguf.matrix.kind))
-    layer.compare_rows(logits_NV, hidden_ND, rounded_ND)
     layer.compare_rows(given_NV, given_ND, np.zeros_like(given_ND))
+    apart_ND, apart_NV = decode(list(enumerate(tokens[:sequences])), None)
+    for rows_ND, rows_NV in ((hidden_ND, logits_NV), (apart_ND, apart_NV)):
+        rounded_ND = np.abs(rows_ND - representable(rows_ND, gguf.matrix.kind))
+        layer.compare_rows(rows_NV, rows_ND, rounded_ND)
     for start in range(0, len(given_ND), len(PEAKS)):
         part = slice(start, start + len(PEAKS))
         layer.compare_sizes(given_NV[part], given_ND[part])

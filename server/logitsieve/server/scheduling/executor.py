@@ -1,6 +1,7 @@
 """Runs requests: small ones on the event loop, the rest in batches on a pool of threads.
 
-No answer depends on the other requests of its batch: heads and normalizers promise that.
+No answer depends on the other requests of its batch, but for the time and `chance`, its largest:
+heads and normalizers promise that.
 """
 
 import asyncio
