@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -18,15 +19,29 @@ def test_the_command_answers_and_stops(make_gguf: Make, gguf_index: Path) -> Non
     command = [PROGRAM, "serve-gguf", make_gguf(), "--index", gguf_index, *options]
     server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     client = Client(said_by(server, r"^lm at (http://127\.0\.0\.1:\d+)/v1$")[1])
-    made = client.completion(prompt="the time", max_tokens=3, echo=True, logprobs=1)
+    asked = {"prompt": "the time", "max_tokens": 3, "echo": True, "logprobs": 1, "temperature": 0}
+    made = client.completion(**asked)
     [facts] = made["logitsieve"]["choices"]
     assert facts["heads"] == ["certified"]
     assert facts["exact"]
     assert len(made["logitsieve"]["index"]) == 64
+    [engine] = [child for child in children(server.pid) if b"spawn_main" in command_of(child)]
+    os.kill(engine, signal.SIGSEGV)
+    assert client.completion(**asked)["choices"] == made["choices"]
+    assert client.get("/health") == (200, {"status": "ok", "engine_ends": 1})
     server.send_signal(signal.SIGTERM)
     rest = server.communicate(timeout=60)[1]
     assert server.returncode == 0, rest
-    assert "Traceback" not in rest
+    assert "Fatal Python error: Segmentation fault" in rest
+    assert "the engine ended by SIGSEGV: it is started again in 0 s" in rest
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_bad_options_are_refused_before_the_model_is_read(run: Run, make_gguf: Make) -> None:

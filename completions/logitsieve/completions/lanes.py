@@ -12,7 +12,7 @@ from logitsieve.completions.tickets import Ticket
 
 T = TypeVar("T")
 
-MOST_SHORT = 1 << 16  # bytes of a request
+MOST_SHORT = 1 << 14  # bytes of a request: special tokens take the square of their number
 MOST_WAITING = 64  # requests of a lane
 RETRY_S = 1.0
 GRACE_S = 2.0
