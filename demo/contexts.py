@@ -1,6 +1,6 @@
 """The contexts of the demo: inputs of the softmax while the language model reads.
 
-Shape letters: N windows, T words of a window.
+Shape letters: W windows, T words of a window, N contexts, D hidden size.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from demo.excerpt import RUN, split
-from logitsieve.index_builder.capture import CaptureConfig, capture
-from logitsieve.training import trainer
-from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.corpus import WINDOWS_AT_ONCE
+from demo.lstm import Lstm
+from logitsieve.api.results import Int64
+from logitsieve.training.vocabulary import Vocabulary
+from logitsieve.training.vocabulary import windows as windows_of
 from logitsieve.utils.options import Progress
 
-HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files in the folder of the versions
+# Files in the folder of the versions.
+FIT, HELD_OUT, PROMPTS = "contexts.npy", "heldout.npy", "prompts.npy"
+WINDOWS_AT_ONCE = 64
 
 
 class Texts(NamedTuple):
@@ -37,22 +37,18 @@ def three_texts(paragraphs: list[str]) -> Texts:
     return Texts(fit, list(chain(*runs[::2])), list(chain(*runs[1::2])))
 
 
-def windows(vocabulary: Vocabulary, paragraphs: Sequence[str], most: int) -> Tensor:
-    """Return windows int64 [N, T] spread evenly over the text, about `most` words in all."""
+def windows(vocabulary: Vocabulary, paragraphs: Sequence[str], most: int) -> Int64:
+    """Return windows [W, T] spread evenly over the text, about `most` words in all."""
     ids = vocabulary.encode("".join(f"{paragraph}\n" for paragraph in paragraphs))
-    return torch.cat(list(trainer.windows(np.array(ids, np.int32), most)))
+    return windows_of(np.array(ids, np.int32), most)
 
 
-def capture_contexts(
-    model: LanguageModel, windows_NT: Tensor, out: Path, progress: Progress
-) -> None:
-    """Write the context of every word as `00000.npy` in the new folder `out`."""
-    total = windows_NT.numel()
-    capture(
-        model,
-        torch.split(windows_NT, WINDOWS_AT_ONCE),
-        out,
-        output_layer="output",
-        config=CaptureConfig(max_rows=total, shard_rows=total),
-        progress=lambda _, seen, __: progress(f"read to {out.name}", seen, total),
-    )
+def capture_contexts(model: Lstm, windows_WT: Int64, out: Path, progress: Progress) -> None:
+    """Write the context of every word to the new file `out`, float16 [N, D]."""
+    blocks = []
+    for start in range(0, len(windows_WT), WINDOWS_AT_ONCE):
+        read_BT = windows_WT[start : start + WINDOWS_AT_ONCE]
+        hidden_BTD, _ = model.hidden(read_BT)
+        blocks.append(hidden_BTD.reshape(read_BT.size, -1).astype(np.float16))
+        progress(f"read to {out.stem}", start + len(read_BT), len(windows_WT))
+    np.save(out, np.concatenate(blocks))

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
+from demo.lstm import Lstm, State
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.results import Float32, Int32
 from logitsieve.client.beam_search import beam_search
-from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.corpus import END
-from logitsieve.training.trainer.language_model import State
+from logitsieve.training.vocabulary import END, Vocabulary
 
 HEADS = ("exact", "certified", "screen")
 
@@ -44,21 +43,19 @@ def readable(words: Iterable[str]) -> str:
 class Reader:
     """The language model's state after some words, a row for each text."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: Lstm) -> None:
         self._model = model
         self._state: State | None = None
 
-    @torch.inference_mode()
     def read(self, words: Sequence[Sequence[int]]) -> Float32:
         """Read T more words in each row; hidden [B, D] then predicts the next."""
-        hidden_BTD, self._state = self._model.hidden(torch.tensor(words), self._state)
-        return hidden_BTD[:, -1].numpy()
+        hidden_BTD, self._state = self._model.hidden(words, self._state)
+        return np.asarray(hidden_BTD[:, -1])
 
     def step(self, parents: Int32, tokens: Int32) -> Float32:
         """Continue row parents[r] by tokens[r] as row r, for `beam_search`."""
         assert self._state is not None
-        hidden_LBD, cell_LBD = (part[:, parents].contiguous() for part in self._state)
-        self._state = hidden_LBD, cell_LBD
+        self._state = [(hidden[parents], cell[parents]) for hidden, cell in self._state]
         return self.read(tokens[:, None].tolist())
 
 
@@ -75,7 +72,7 @@ class Completion:
 class Writer:
     """Completes text with the model `label` of `decoder`, in at most `words` words."""
 
-    model: LanguageModel
+    model: Lstm
     vocabulary: Vocabulary
     decoder: Decoder
     label: str

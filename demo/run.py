@@ -1,9 +1,9 @@
 """The whole way in under a minute: `python -m demo.run`.
 
-A small language model reads text (`capture`), its contexts make an index (`build`), a server
-answers from it (`logitsieve serve`), and the model completes prompts through gRPC.
+A small language model reads text, its contexts make an index (`build`), a server answers from it
+(`logitsieve serve`), and the model completes prompts through gRPC.
 
-Shape letters: N contexts, D hidden size.
+Shape letters: W windows, T words of a window, N contexts, D hidden size.
 """
 
 import inspect
@@ -13,17 +13,18 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copy
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 from rich.console import Console
 
-from demo.contexts import HELD_OUT, PROMPTS, capture_contexts, three_texts, windows
+from demo.contexts import FIT, HELD_OUT, PROMPTS, capture_contexts, three_texts, windows
 from demo.decode import Reader, Writer
 from demo.excerpt import EXCERPT, read_paragraphs
+from demo.lstm import Lstm
 from demo.measure import measure
 from demo.serving import NotServing, serving
 from demo.show import (
@@ -43,7 +44,7 @@ from logitsieve.client import DecoderClient
 from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.vocabulary import Vocabulary
 
 HERE = Path(__file__).parent
 NAME = "demo"
@@ -94,14 +95,14 @@ class Demo:
         self.options = options
         self.console = console
         self.stages = Stages(console)
-        self.model = LanguageModel.load(options.model)
+        self.model = Lstm.load(options.model)
         self.vocabulary = Vocabulary.load(options.model)
         self.prompts = options.prompts.read_text(encoding="utf-8").splitlines()
 
     def run(self) -> None:
         """Run all stages; the index stays, the server does not."""
         options = self.options
-        words, dim = self.model.output.weight.shape
+        words, dim = self.model.weight.shape
         self.stages.title(f"logitsieve: an LSTM with {words:,} words (V) of {dim} numbers (D)")
         with TemporaryDirectory() as scratch, compiling(Path(scratch)):
             self.capture(Path(scratch))
@@ -125,17 +126,17 @@ class Demo:
             wait_for_enter(self.console, at.console, sys.stdin)
 
     def capture(self, scratch: Path) -> None:
-        """Capture the contexts of each text in a folder of its own."""
+        """Capture the contexts of each text in a file of its own."""
         texts = three_texts(read_paragraphs(self.options.text))._asdict()
         most = {"fit": self.options.contexts}
-        read_NT = {
+        read_WT = {
             name: windows(self.vocabulary, paragraphs, most.get(name, self.options.judged))
             for name, paragraphs in texts.items()
         }
         with self.stages.bars() as bars:
-            for name, ids_NT in read_NT.items():
-                capture_contexts(self.model, ids_NT, scratch / name, bars)
-        rows = {name: f"{ids_NT.numel():,}" for name, ids_NT in read_NT.items()}
+            for name, ids_WT in read_WT.items():
+                capture_contexts(self.model, ids_WT, scratch / f"{name}.npy", bars)
+        rows = {name: f"{ids_WT.size:,}" for name, ids_WT in read_WT.items()}
         self.stages.done(
             "capture",
             f"{rows['fit']} contexts to fit on, from text the model was trained on; "
@@ -146,22 +147,23 @@ class Demo:
         """Build the index `out`, and save contexts to try it with."""
         with self.stages.bars() as bars:
             index = build(
-                scratch / "fit" / "weight.npy",
-                scratch / "fit" / "bias.npy",
-                scratch / "fit",
+                self.model.weight,
+                self.model.bias,
+                scratch / "fit.npy",
                 out,
                 vocabulary=self.vocabulary.words,
                 target_precision=TARGET,
                 config=self.options.search,
                 progress=bars,
-                heldout=scratch / "choose",
+                heldout=scratch / "choose.npy",
                 best_effort=True,
             )
         prompts = [
             Reader(self.model).read([self.vocabulary.encode(prompt)]) for prompt in self.prompts
         ]
         np.save(self.options.folder / PROMPTS, np.concatenate(prompts))
-        np.save(self.options.folder / HELD_OUT, np.load(scratch / "judge" / "00000.npy"))
+        copy(scratch / "fit.npy", self.options.folder / FIT)
+        copy(scratch / "judge.npy", self.options.folder / HELD_OUT)
         self.stages.done("build", index_line(index, TARGET))
         return index
 
@@ -201,7 +203,6 @@ def next_version(folder: Path) -> int:
 def main(**values: Any) -> None:
     """Capture contexts, build an index, serve it and decode through the server."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    torch.set_num_threads(1)
     try:
         Demo(Options(**values), Console()).run()
     except (LogitsieveError, NotServing) as error:

@@ -168,7 +168,7 @@ def test_the_help_needs_no_extra_and_a_command_says_which_it_needs(programs: Pat
         assert f"Example: logitsieve {name}" in text
     for line, extra in EXTRAS.items():
         shown = run(programs / "logitsieve", *line.split(), code=1)
-        assert re.fullmatch(rf"error: .*pip install 'logitsieve\[{extra}\]'.*\n", shown)
+        assert re.fullmatch(rf"error: .*pip install 'logitsieve\[{extra}\] @ file:.*\n", shown)
 
 
 @pytest.mark.parametrize("how", ["linked", INSTALLED])
@@ -182,7 +182,7 @@ def test_the_server_extra_opens_an_index(how: str, wheel: Path, tmp_path: Path) 
     shown = run(
         programs / "logitsieve", "serve", "--console", "--models", INDEX.parents[1], *ports, code=1
     )
-    assert "pip install 'logitsieve[console]'" in shown
+    assert "pip install 'logitsieve[console] @ file:" in shown
 
 
 def test_the_readme_installs_what_is_there() -> None:

@@ -21,6 +21,7 @@ from benchmarks.race import synthetic
 from benchmarks.race.prepare import CACHE, SHARED, prepared
 from demo.contexts import capture_contexts, three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
+from demo.lstm import WEIGHTS_FILE, Lstm
 from demo.published import MODELS
 from logitsieve.api.results import Float32
 from logitsieve.cli.output import bars
@@ -28,8 +29,7 @@ from logitsieve.heads import Softmax
 from logitsieve.index import Index
 from logitsieve.index_builder import build, load_array
 from logitsieve.llamacpp import GgufModel, OutputMatrix
-from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.language_model import WEIGHTS_FILE
+from logitsieve.training.vocabulary import Vocabulary
 
 DEMO_MODEL = EXCERPT.parents[1] / "model"
 DEMO_CONTEXTS = 100_000
@@ -100,22 +100,22 @@ def _float(path: Path, **names: str) -> dict[str, Any]:
 
 def _demo(name: str, shared: Path, cache: Path) -> Dataset:
     """The bundled model, its text read again; what is kept of another model is not taken."""
-    model, vocabulary = LanguageModel.load(DEMO_MODEL), Vocabulary.load(DEMO_MODEL)
+    model, vocabulary = Lstm.load(DEMO_MODEL), Vocabulary.load(DEMO_MODEL)
     mark = sha256((DEMO_MODEL / WEIGHTS_FILE).read_bytes()).hexdigest()[:8]
     contexts = []
     with bars() as progress:
         for part, paragraphs in three_texts(read_paragraphs(EXCERPT))._asdict().items():
-            folder = cache / f"demo-{mark}" / part
-            if not folder.exists():
+            (folder := cache / f"demo-{mark}").mkdir(parents=True, exist_ok=True)
+            if not (file := folder / f"{part}.npy").exists():
                 read = windows(vocabulary, paragraphs, DEMO_CONTEXTS)
-                capture_contexts(model, read, folder, progress)
-            contexts.append(np.load(folder / "00000.npy").astype(np.float32))
+                capture_contexts(model, read, file, progress)
+            contexts.append(np.load(file).astype(np.float32))
     fit, heldout, test = contexts
     return Dataset(
         name=name,
         index=f"demo-{mark}",
-        weight=model.output.weight.detach().numpy(),
-        bias=model.output.bias.detach().numpy(),
+        weight=model.weight,
+        bias=model.bias,
         fit=fit,
         heldout=heldout,
         test=test,

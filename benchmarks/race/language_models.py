@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from benchmarks.race.wide_layer import UNSEEN_SHARE, encode, keep, perplexity
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
-from logitsieve.training.trainer import Vocabulary
-from logitsieve.training.trainer.corpus import END
+from logitsieve.training.vocabulary import END, Vocabulary
 from logitsieve.utils.options import Progress
 
 RUN = 128  # words read from the beginning of a state, T

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from demo.excerpt import read_paragraphs
-from logitsieve.training.trainer import Vocabulary
-from logitsieve.training.trainer.corpus import END
+from logitsieve.training.vocabulary import END, Vocabulary
 from logitsieve.utils.options import Progress
 
 WORDS = 70_000

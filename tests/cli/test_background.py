@@ -126,7 +126,7 @@ def test_without_what_builds_or_where_nothing_can_be_written(
 
     monkeypatch.setattr(background, "require", missing)
     assert index_of_cache(GgufModel(make_gguf()), threads=1) == (None, None)
-    assert "pip install 'logitsieve[builder]'" in capsys.readouterr().err
+    assert "pip install 'logitsieve[builder] @ file:" in capsys.readouterr().err
 
 
 def test_the_process_ends_with_the_exit_code_of_build(tmp_path: Path) -> None:

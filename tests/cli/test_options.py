@@ -152,6 +152,6 @@ def test_no_address_no_executor_and_an_absent_ray(monkeypatch: pytest.MonkeyPatc
         assert executor is None
     monkeypatch.setattr(environment, "find_spec", lambda name: None)
     with pytest.raises(
-        MissingExtra, match=r"ray is not installed: pip install 'logitsieve\[ray\]'"
+        MissingExtra, match=r"ray is not installed: pip install -c constraints.txt -e '\.\[ray\]'"
     ):
         executor_at("auto")

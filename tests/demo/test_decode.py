@@ -10,7 +10,7 @@ from demo.decode import HEADS, Reader, Writer, readable
 from logitsieve.api.decoder import Decoder
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from tests.client.dense import DenseDecoder
-from tests.demo.tiny import WORDS, tiny_model
+from tests.demo.tiny import WORDS, in_numpy, tiny_model
 
 END = 1
 PROMPT = "w5 w3 w4"
@@ -22,7 +22,7 @@ def writer_of(model: LanguageModel, words: int) -> tuple[Writer, DenseDecoder]:
     decoder = DenseDecoder(weight, bias)
     vocabulary = Vocabulary(WORDS[: len(weight)])
     return Writer(
-        model=model,
+        model=in_numpy(model),
         vocabulary=vocabulary,
         decoder=cast(Decoder, decoder),
         label="demo@7",
@@ -68,10 +68,10 @@ def test_decoding_stops_at_the_end_and_a_reader_goes_on_from_its_parents() -> No
     torch.nn.init.constant_(model.output.bias[END : END + 1], 1000.0)
     assert completions(model, 10, 3) == ([END], [END])
     model = tiny_model()
-    reader = Reader(model)
+    reader = Reader(in_numpy(model))
     reader.read([[5, 3], [7, 2]])
     hidden = reader.step(np.array([1, 0, 1], np.int32), np.array([4, 6, 8], np.int32))
-    again = Reader(model).read([[7, 2, 4], [5, 3, 6], [7, 2, 8]])
+    again = Reader(in_numpy(model)).read([[7, 2, 4], [5, 3, 6], [7, 2, 8]])
     np.testing.assert_allclose(hidden, again, atol=1e-6)
 
 

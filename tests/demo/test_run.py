@@ -22,7 +22,7 @@ from demo.show import difference, wait_for_enter
 from logitsieve.cli.app import app
 from logitsieve.client import DecoderClient
 from logitsieve.index import open_index
-from logitsieve.training.trainer import Vocabulary
+from logitsieve.training.vocabulary import Vocabulary
 from tests.demo.tiny import WORDS, tiny_options
 from tests.server.running import write_model
 
@@ -54,7 +54,7 @@ def test_windows_are_spread_over_the_text() -> None:
     assert every.shape == (100, 70)
     some = windows(vocabulary, paragraphs, 710)
     assert some.shape == (10, 70)
-    assert some[[0, -1]].equal(every[[0, -1]])
+    np.testing.assert_array_equal(some[[0, -1]], every[[0, -1]])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     """After another one, which left a version and contexts."""
     options = tiny_options(tmp_path)
     write_model(options.models)
-    for name in ("heldout.npy", "prompts.npy"):
+    for name in ("contexts.npy", "heldout.npy", "prompts.npy"):
         (options.folder / name).touch()
     output = StringIO()
     Demo(options, Console(file=output, width=100)).run()
@@ -138,7 +138,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert set(index.heads) == {"exact", "certified", "screen"}
     assert index.vocabulary == WORDS
     left = {path.name for path in options.folder.iterdir()}
-    assert left == {"1", "2", "heldout.npy", "prompts.npy"}
+    assert left == {"1", "2", "contexts.npy", "heldout.npy", "prompts.npy"}
     assert np.load(options.folder / "prompts.npy").shape == (2, 12)
     [line] = re.findall(r"^\S+ (inspect .*)$", said, re.MULTILINE)
     assert CliRunner().invoke(app, line.split()).exit_code == 0

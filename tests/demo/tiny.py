@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from demo.excerpt import write_paragraphs
+from demo.lstm import Lstm
 from demo.run import Options
-from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.corpus import END, UNKNOWN
+from logitsieve.training.trainer import LanguageModel
+from logitsieve.training.vocabulary import END, UNKNOWN, Vocabulary
 
 WORDS = (UNKNOWN, END, *(f"w{number}" for number in range(38)))
 
@@ -21,6 +22,10 @@ def tiny_model(seed: int = 0) -> LanguageModel:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return model
+
+
+def in_numpy(model: LanguageModel) -> Lstm:
+    return Lstm.of({name: each.detach().numpy() for name, each in model.named_parameters()})
 
 
 def tiny_options(folder: Path, words: int = 4) -> Options:

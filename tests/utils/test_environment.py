@@ -10,7 +10,7 @@ from logitsieve.utils.environment import is_loopback, name_in_errors, require
 
 def test_a_missing_extra_says_what_to_install() -> None:
     require("server", "json")
-    with pytest.raises(MissingExtra, match=re.escape("pip install 'logitsieve[server]'")):
+    with pytest.raises(MissingExtra, match=re.escape("-e '.[server]'")):
         require("server", "json", "no_such_module")
 
 

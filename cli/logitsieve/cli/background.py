@@ -90,7 +90,7 @@ class BackgroundIndex:
 
     def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:
         """Start the process; MissingExtra, or OSError for a read-only cache."""
-        require("builder", "numba", "torch", "faiss", "threadpoolctl")
+        require("builder", "numba", "faiss", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
         self.error = ""
         self._out, self._opened, self._began = out, opened, perf_counter()

@@ -15,6 +15,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import RAY, AsJson, executor_at, flag, idle_cores
 from logitsieve.cli.output import bars, print_json
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
+from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,9 +95,9 @@ class CaptureOptions:
             more: dict[str, Any] = {"config": config, "progress": progress, "executor": executor}
             if self.gguf is not None:
                 return self._run_gguf(self.gguf, more)
+            model, batches, load = self._source()
             from logitsieve.index_builder.capture import capture
 
-            model, batches, load = self._source()
             layer = self.output_layer
             return capture(model, batches, self.out, output_layer=layer, load=load, **more)
 
@@ -158,6 +159,7 @@ def _model_of(module: str) -> nn.Module:
 
 
 def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:
+    require("training", "torch")
     from torch import nn
 
     file, _, function = module.rpartition(":")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders in the run
+WINDOWS_AT_ONCE = 16
 
 
 def _show_losses(asked: bool) -> None:
@@ -57,7 +58,7 @@ class ToServing:
 
     def __post_init__(self) -> None:
         if self.capture is not None:
-            require("builder", "torch", "faiss")
+            require("builder", "faiss")
         if self.build is not None:
             from logitsieve.index import new_path
 
@@ -187,8 +188,10 @@ def _refuse_changes(ctx: typer.Context, run: TrainConfig, config: TrainConfig) -
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
     """Capture contexts from all over the text, unless done before."""
+    import torch
+
     from logitsieve.index_builder.capture import CaptureConfig, capture
-    from logitsieve.training.trainer.corpus import WINDOW, windows
+    from logitsieve.training.vocabulary import WINDOW, windows
 
     if (out / "capture.json").exists():
         summary = json.loads((out / "capture.json").read_text(encoding="utf-8"))
@@ -197,7 +200,7 @@ def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Pro
         return int(summary["rows"])
     summary = capture(
         model,
-        windows(ids, most + WINDOW - 1),
+        torch.from_numpy(windows(ids, most + WINDOW - 1)).split(WINDOWS_AT_ONCE),
         out,
         output_layer="output",
         config=CaptureConfig(max_rows=most),

@@ -184,8 +184,8 @@ class MissingExtra(LogitsieveError, ImportError):
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(
-            f"{module} is not installed: pip install 'logitsieve[{extra}]',"
-            f" or in a checkout: pip install '.[{extra}]'"
+            f"{module} is not installed: pip install -c constraints.txt -e '.[{extra}]' in a"
+            f" checkout, or pip install 'logitsieve[{extra}] @ file:///WHEEL' with the wheel's path"
         )
         self.module = module
         self.extra = extra

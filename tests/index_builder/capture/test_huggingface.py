@@ -1,6 +1,7 @@
 import gzip
 import logging
 import sys
+from importlib import reload
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from logitsieve.api.errors import InvalidRequest, MissingExtra
-from logitsieve.index_builder.capture import CaptureConfig, capture
+from logitsieve.index_builder.capture import CaptureConfig, capture, huggingface
 from logitsieve.index_builder.capture.huggingface import open_folder
 from tests.client.tiny_models import VOCABULARY, gpt2, marian, prompts
 from tests.refusals import refused
@@ -128,9 +129,10 @@ def test_models_without_weights_and_with_encoders_are_named(
         open_folder(tmp_path, text[0])
 
 
-def test_without_transformers_the_pip_line_is_shown(
-    folder: Path, text: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_without_its_packages_the_pip_line_is_shown(
+    monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'logitsieve\[huggingface\]'"):
-        open_folder(folder, text[0])
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"{package} is not .*'\.\[huggingface\]'"):
+        reload(huggingface)

@@ -66,7 +66,7 @@ def test_an_entry_point_names_the_console(tmp_path: Path, monkeypatch: pytest.Mo
 def test_no_extra_means_no_console(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     found = "logitsieve.utils.environment.find_spec"
     monkeypatch.setattr(found, lambda name: None if name == "jinja2" else object())
-    with pytest.raises(MissingExtra, match=r"jinja2 is not installed: .*'logitsieve\[console\]'"):
+    with pytest.raises(MissingExtra, match=r"jinja2 is not installed: .*'logitsieve\[console\] @"):
         open_console(view_of(True))
     with serve() as run:
         assert run.server.console is None

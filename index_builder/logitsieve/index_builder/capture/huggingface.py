@@ -13,14 +13,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require
+
+require("huggingface", "torch", "transformers")
+
+import torch  # noqa: E402  after `require` with its pip line
+from torch import nn  # noqa: E402
 
 MOST = 200  # characters of transformers' errors
 BATCH = 2  # windows: their logits of 250,000 words take half a gigabyte
@@ -36,9 +38,8 @@ def open_folder(
     """Open a model in float32, and batches that read `text` (UTF-8, plain or gzipped) once.
 
     Windows have `window` tokens, at most the model's positions, and begin with the tokenizer's
-    first token. MissingExtra without transformers; InvalidRequest names the argument.
+    first token. InvalidRequest names the argument.
     """
-    require("huggingface", "transformers")
     from transformers import AutoConfig, AutoTokenizer
 
     folder, text = Path(folder), Path(text)

@@ -8,9 +8,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
-
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
@@ -18,7 +15,13 @@ from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.capture.stream_sample import write_sample
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers, is_here
+from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
+
+require("training", "torch")
+
+import torch  # noqa: E402  after `require` with its pip line
+from torch import Tensor, nn  # noqa: E402
 
 __all__ = ["CaptureConfig", "capture"]
 

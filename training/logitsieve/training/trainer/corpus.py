@@ -1,10 +1,10 @@
-"""Words by id, and text as int32 ids on disk, mapped and read in parallel streams.
+"""Text as int32 ids on disk, mapped and read in parallel streams.
 
-Shape letters: N words of a text, B streams, T time steps, W windows.
+Shape letters: N words of a text, B streams, T time steps.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -17,46 +17,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.index_builder.capture.text_chunks import text_chunks
 from logitsieve.training import TrainConfig
+from logitsieve.training.vocabulary import END, Vocabulary
 from logitsieve.utils.options import Progress, no_progress
-
-UNKNOWN, END = "<unk>", "<eos>"
-VOCABULARY_FILE = "vocab.txt"
-
-
-class Vocabulary:
-    """Words by id; id 0 is `<unk>`, and `<eos>` ends each paragraph."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = tuple(words)
-        self._ids = {word: number for number, word in enumerate(self.words)}
-        if self.words[:1] != (UNKNOWN,) or END not in self._ids:
-            raise ValueError(f"words: the first must be {UNKNOWN}, and {END} must be one of them")
-        if len(self._ids) != len(self.words):
-            raise ValueError("words: each may occur once only")
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    @classmethod
-    def most_frequent(cls, counts: Mapping[str, int], size: int) -> Self:
-        """Return `<unk>`, `<eos>` and the most frequent words, `size` in all, by alphabet."""
-        words = (word for word, count in counts.items() if count and word not in (UNKNOWN, END))
-        ranked = sorted(words, key=lambda word: (-counts[word], word))[: size - 2]
-        chosen = sorted([*ranked, END], key=lambda word: (-counts.get(word, 0), word))
-        return cls([UNKNOWN, *chosen])
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
-
-    def save(self, folder: Path) -> None:
-        text = "\n".join(self.words) + "\n"
-        (folder / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
-
-    def encode(self, text: str) -> list[int]:
-        """Return ids of text that is already tokenised by spaces; a line break is `<eos>`."""
-        tokens = text.replace("\n", f" {END} ").split()
-        return [self._ids.get(token, 0) for token in tokens]
 
 
 def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
@@ -128,18 +90,3 @@ class TextStreams:
         places = (self._starts_B + start + np.arange(steps + 1)) % len(self._ids)
         ids = torch.from_numpy(self._ids[places].astype(np.int64)).to(self._device)
         return ids[:, :-1], ids[:, 1:]
-
-
-WINDOW = 70  # words read from an empty state when contexts are captured, T
-WINDOWS_AT_ONCE = 16
-
-
-def windows(ids: Int32, most: int) -> Iterator[Tensor]:
-    """Yield batches int64 [W, T] of windows evenly spread over the text, about `most` words."""
-    size = min(WINDOW, len(ids))
-    total = len(ids) // size
-    number = min(total, max(1, most // size))
-    starts = torch.linspace(0, total - 1, number).long().numpy() * size
-    for first in range(0, number, WINDOWS_AT_ONCE):
-        places = starts[first : first + WINDOWS_AT_ONCE, None] + np.arange(size)
-        yield torch.from_numpy(ids[places].astype(np.int64))

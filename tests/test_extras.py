@@ -1,0 +1,205 @@
+"""The extras of pyproject.toml bring what is imported, and a build needs no torch."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.index import open_index
+from tests.synthetic import make_hidden, make_softmax
+
+REPOSITORY = Path(__file__).parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+# The extras with which the files of a folder run, or one file; the longest path counts.
+EXTRAS = {
+    "proto": "",
+    "core": "server",
+    "core/logitsieve/api": "",
+    "core/logitsieve/utils": "",
+    "core/logitsieve/heads/graph.py": "server faiss",
+    "core/logitsieve/gpu": "gpu",
+    "core/logitsieve/llamacpp": "llamacpp",
+    "index_builder": "builder",
+    "index_builder/logitsieve/index_builder/capture/pytorch.py": "training",
+    "index_builder/logitsieve/index_builder/capture/huggingface.py": "builder huggingface",
+    "index_builder/logitsieve/index_builder/capture/llamacpp.py": "builder llamacpp",
+    "training": "training",
+    "training/logitsieve/training/vocabulary.py": "",
+    "server": "server",
+    "server/logitsieve/server/kserve": "kserve",
+    "server/logitsieve/server/tracing.py": "otel",
+    "console": "console",
+    "completions": "llamacpp",
+    "client": "",
+    "client/logitsieve/client/huggingface": "huggingface",
+    "client/logitsieve/client/llamacpp": "llamacpp",
+    "cluster": "ray",
+    "cluster/logitsieve/ray/remote.py": "server",
+    "cli": "training",
+    "cli/logitsieve/cli/output.py": "",
+    "cli/logitsieve/cli/options.py": "",
+    "demo": "demo",
+    "demo/gguf.py": "demo llamacpp",
+    "demo/published.py": "demo llamacpp",
+    "demo/truth.py": "demo llamacpp",
+    "benchmarks": "bench",
+    "benchmarks/gpu.py": "bench gpu",
+    "examples": "server",
+    "examples/arrays_to_index.py": "builder",
+    "examples/huggingface_generate.py": "builder huggingface",
+    "examples/kserve_infer.py": "kserve",
+    "examples/train_gguf.py": "training llamacpp",
+    "deploy": "server",
+    "docs": "docs",
+    "proofs": "dev",
+    "tests": "dev",
+    "tests/ray": "dev ray",
+    "tests/fuzz/__main__.py": "dev fuzz",
+    "tests/fuzz/process.py": "dev fuzz",
+    "tests/test_docs.py": "dev docs",
+}
+# What a package that an extra names brings, as part of its own interface.
+WITH = {
+    "numba": {"llvmlite"},
+    "pytest": {"packaging"},
+    "ray": {"fastapi"},
+    "transformers": {"tokenizers"},
+    "uvicorn": {"h11"},
+}
+OUTSIDE = {"demo", "benchmarks", "examples", "tests", "proofs", "docs"}
+ROOTS = sorted({each.partition("/")[0] for each in EXTRAS})
+FILES = [path for root in ROOTS for path in sorted(REPOSITORY.glob(f"{root}/**/*.py"))]
+DISTRIBUTIONS = packages_distributions()
+
+
+def extras_of(path: Path) -> str:
+    name = path.relative_to(REPOSITORY).as_posix()
+    return EXTRAS[max((each for each in EXTRAS if name.startswith(each)), key=len)]
+
+
+@cache
+def brought(extras: str) -> set[str]:
+    """Names of what is installed by `logitsieve[...]`, without what those packages require."""
+    found, texts = set[str](), [*PROJECT["dependencies"]]
+    texts += [text for extra in extras.split() for text in PROJECT["optional-dependencies"][extra]]
+    for text in texts:
+        name, others = re.match(r"([\w-]+)(?:\[(.*?)\])?", text).groups()  # type: ignore[union-attr]
+        if name == "logitsieve":
+            found |= brought(others.replace(",", " "))
+        else:
+            found |= {plain(name)} | WITH.get(plain(name), set())
+    return found
+
+
+def plain(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Names of all modules that a file imports, but not for types alone."""
+    waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
+    while waiting:
+        match waiting.pop():
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=rest):
+                waiting += rest
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case node:
+                waiting += ast.iter_child_nodes(node)
+
+
+@cache
+def own_files() -> dict[str, Path]:
+    """Each module of the repository by its name."""
+    found = {}
+    for path in FILES:
+        parts = path.relative_to(REPOSITORY).with_suffix("").parts
+        parts = parts[1:] if parts[1] == "logitsieve" else parts
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_extras_of_a_file_bring_what_it_imports(root: str) -> None:
+    """Its own imports; those of the package that a program uses have to be brought as well."""
+    lacking = []
+    for path in FILES:
+        if path.relative_to(REPOSITORY).parts[0] != root:
+            continue
+        there = brought(extras_of(path))
+        for name in imports(path):
+            top = name.partition(".")[0]
+            if (own := own_files().get(name)) is not None:
+                needed = brought(extras_of(own)) if root in OUTSIDE else set()
+            elif top in sys.stdlib_module_names or top in {"logitsieve", *OUTSIDE}:
+                continue
+            else:
+                names = {plain(each) for each in DISTRIBUTIONS.get(top, [top])}
+                needed = set() if names & there else names
+            if needed - there:
+                lacking.append(f"{path.relative_to(REPOSITORY)}: {name}: {needed - there}")
+    assert not lacking, "\n".join(lacking)
+
+
+def test_a_build_and_the_demo_install_no_torch() -> None:
+    assert "torch" not in brought("demo builder llamacpp console kserve ray faiss otel")
+    assert "torch" in brought("training") & brought("huggingface") & brought("gpu")
+
+
+def without_torch(code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where `import torch` fails."""
+    code = f"import sys\nsys.modules['torch'] = None\n{code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280)
+
+
+def command(*arguments: object) -> str:
+    return f"from logitsieve.cli import main\nsys.argv[1:] = {[*map(str, arguments)]}\nmain()"
+
+
+def test_an_index_with_a_screen_is_built_without_torch(tmp_path: Path) -> None:
+    softmax, light = make_softmax(), "--clusters 6 --rounds 2 --steps 5 --kmeans-iterations 3"
+    np.save(tmp_path / "W.npy", softmax.weight)
+    np.save(tmp_path / "H.npy", np.float32(make_hidden(600)))
+    given = "--weight", tmp_path / "W.npy", "--contexts", tmp_path / "H.npy", *light.split()
+    heads, out = "exact,screen,certified,svd,lsh,graph,ivf,frequency", tmp_path / "lm" / "1"
+    done = without_torch(command("build", *given, "--heads", heads, "--out", out))
+    assert done.returncode == 0, done.stderr
+    index = open_index(out)
+    assert index.head("screen").topk(make_hidden(4), 3).ids.shape == (4, 3)
+    done = without_torch(command("evaluate", out, "--contexts", tmp_path / "H.npy"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_and_llama_cpp_s_contexts_load_no_torch() -> None:
+    done = without_torch(
+        "import demo.run, demo.warm, demo.gguf\n"
+        "import logitsieve.index_builder.capture.llamacpp, logitsieve.index_builder.pipeline"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_torch_names_its_extra(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "text.txt").write_text("one two")
+    for source, extra in (
+        (["--module", tmp_path / "model.py:load"], "training"),
+        (["--huggingface", tmp_path, "--text", tmp_path / "text.txt"], "huggingface"),
+    ):
+        done = without_torch(command("capture", *source, "--out", tmp_path / "out"))
+        assert done.returncode == 1
+        assert re.match(rf"error: torch is not installed: .*'\.\[{extra}\]'", done.stderr)
+    done = without_torch(command("train", "--text", tmp_path / "text.txt", "--out", tmp_path / "r"))
+    assert "torch is not installed: pip install -c constraints.txt -e '.[training]'" in done.stderr
