@@ -12,7 +12,7 @@ SEED ?= 0
 COUNT ?= 40
 ONLY ?=
 WORKERS ?= 2
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 -rs
 # What a CPU with AVX2 and nothing newer has; ONNX Runtime takes no such setting.
 AVX2 := NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+popcnt \
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell
@@ -79,10 +79,10 @@ test-image: .venv/dev  ## build the image and run it, as root (apt-get install b
 	$(BIN)/pytest -q -s tests/deploy/test_built_image.py
 
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
-	$(BIN)/pytest -m 'ray and not exhaustive'
+	$(BIN)/pytest -rs -m 'ray and not exhaustive'
 
 test-eval: .venv/eval  ## lm_eval, which is installed for them, against OpenAI's interface over GGUF
-	$(BIN)/pytest -m 'evaluation and not exhaustive' tests/completions
+	$(BIN)/pytest -rs -m 'evaluation and not exhaustive' tests/completions
 
 test-avx2: .venv/dev  ## some tests as on a CPU with AVX2 and nothing newer, where this one has more
 	@if grep -qE 'avx512f|avx_vnni' /proc/cpuinfo; \

@@ -44,6 +44,7 @@ from logitsieve.client import DecoderClient
 from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.workers import one_thread
 from logitsieve.training.vocabulary import Vocabulary
 
 HERE = Path(__file__).parent
@@ -204,7 +205,8 @@ def main(**values: Any) -> None:
     """Capture contexts, build an index, serve it and decode through the server."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        Demo(Options(**values), Console()).run()
+        with one_thread():  # the LSTM's products are too small to share
+            Demo(Options(**values), Console()).run()
     except (LogitsieveError, NotServing) as error:
         sys.exit(f"error: {error}")
 

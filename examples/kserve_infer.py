@@ -1,6 +1,6 @@
 """A KServe v2 client: any tool that speaks to Triton can ask a logitsieve server.
 
-pip install '.[server,kserve]'
+pip install -c constraints.txt -e '.[kserve]'
 logitsieve serve --models models
 python examples/kserve_infer.py localhost:50051 lm
 """

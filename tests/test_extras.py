@@ -153,6 +153,20 @@ def test_the_extras_of_a_file_bring_what_it_imports(root: str) -> None:
     assert not lacking, "\n".join(lacking)
 
 
+def test_pages_install_with_the_constraints_and_editable() -> None:
+    """The name alone is no registered package, and a copy would take the checkout's place."""
+    lines = [
+        f"{page.relative_to(REPOSITORY)}: {line}"
+        for pattern in ("*.md", "docs/**/*.md", "demo/*.md", "benchmarks/*.md", "examples/*")
+        for page in sorted(REPOSITORY.glob(pattern))
+        for line in re.findall(r"pip install.*\[.*", page.read_text(encoding="utf-8"))
+    ]
+    right = re.compile(r"pip install -c constraints\.txt -e '\.\[([\w,]+)\]'")
+    assert [line for line in lines if not right.search(line)] == []
+    named = {each for line in lines for each in right.search(line)[1].split(",")}  # type: ignore[index]
+    assert named <= PROJECT["optional-dependencies"].keys()
+
+
 def test_a_build_and_the_demo_install_no_torch() -> None:
     assert "torch" not in brought("demo builder llamacpp console kserve ray faiss otel")
     assert "torch" in brought("training") & brought("huggingface") & brought("gpu")

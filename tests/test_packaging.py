@@ -188,6 +188,7 @@ def test_the_server_extra_opens_an_index(how: str, wheel: Path, tmp_path: Path) 
 def test_the_readme_installs_what_is_there() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    [block] = re.findall(r"^    pip install.*?(?=^$)", text, re.MULTILINE | re.DOTALL)
-    assert block.startswith("    pip install -c constraints.txt '.[")
-    assert set(re.findall(r"\[(\w+)\]", block)) <= set(settings["project"]["optional-dependencies"])
+    assert "\n    pip install -c constraints.txt -e '.[training]' " in text
+    named = set(re.findall(r"\[(\w+)\](?!\()", text.partition("## In the shell")[2]))
+    assert {"server", "builder", "llamacpp", "gpu"} <= named
+    assert named <= set(settings["project"]["optional-dependencies"])

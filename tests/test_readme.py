@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from demo.contexts import HELD_OUT, PROMPTS
+from demo.contexts import FIT, HELD_OUT, PROMPTS
 from logitsieve.cli.app import COMMANDS, app
-from logitsieve.index_builder import BuildConfig
+from logitsieve.index_builder import BuildConfig, load_array
 from tests.synthetic import make_hidden, make_softmax
 
 ROOT = Path(__file__).parents[1]
@@ -27,9 +28,13 @@ def test_it_is_one_page() -> None:
 
 def test_its_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [code] = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
-    softmax = make_softmax()
-    contexts = np.float32(make_hidden(600))
-    np.savez(tmp_path / "softmax.npz", W=softmax.weight, b=softmax.bias, contexts=contexts)
+    softmax, left = make_softmax(), tmp_path / "models" / "demo"
+    for folder in (tmp_path / "demo" / "model", left):
+        folder.mkdir(parents=True)
+    model = {"embedding.weight": softmax.weight, "output.bias": softmax.bias}
+    save_file(model, tmp_path / "demo" / "model" / "model.safetensors")
+    np.save(left / FIT, np.float32(make_hidden(600)))
+    np.save(left / HELD_OUT, np.float32(make_hidden(8)))
     monkeypatch.chdir(tmp_path)
     light, changed = re.subn(r"target_precision=\{.*?\}", "config=LIGHT", code)
     assert changed == 1
@@ -48,10 +53,18 @@ def test_its_commands_have_these_options_and_name_their_extra(line: str, comment
     assert re.match(rf"\[{extra}[,\]]" if extra else "no extra", comment)
 
 
+def test_its_python_reads_only_files_of_the_checkout_and_of_the_demo() -> None:
+    [names] = re.findall(r"for name in \((.*?)\)", TEXT)
+    for name in re.findall(r'"(.*?)"', names):
+        assert load_array(f"{ROOT}/demo/model/model.safetensors:{name}").shape[0] == 40_000
+    assert set(re.findall(r'"models/demo/(.*?)"', TEXT)) == {FIT, HELD_OUT}
+
+
 def test_its_commands_read_only_files_that_earlier_ones_wrote() -> None:
     """Those of the checkout, and those that `make demo`, the first line, leaves."""
     assert "\n    make demo " in TEXT.partition("    logitsieve ")[0]
-    there = {"models/demo/1", f"models/demo/{HELD_OUT}", f"models/demo/{PROMPTS}", "models"}
+    there = {"models", "models/demo/1", "models/demo/1/vocabulary.txt"}
+    there |= {f"models/demo/{name}" for name in (FIT, HELD_OUT, PROMPTS)}
     for line, _ in LINES:
         words = shlex.split(line)
         written = {words[i + 1] for i, word in enumerate(words) if word in WRITES}

@@ -200,7 +200,7 @@ def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Pro
         return int(summary["rows"])
     summary = capture(
         model,
-        torch.from_numpy(windows(ids, most + WINDOW - 1)).split(WINDOWS_AT_ONCE),
+        torch.split(torch.from_numpy(windows(ids, most + WINDOW - 1)), WINDOWS_AT_ONCE),
         out,
         output_layer="output",
         config=CaptureConfig(max_rows=most),
