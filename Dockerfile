@@ -6,18 +6,25 @@
 #
 # docs/deployment.md says how to run it. tests/deploy builds and runs it without a container engine.
 
-ARG PYTHON=3.11
+# A tag may come to name another image, a digest may not: --build-arg BASE=python:3.11-slim@sha256:...
+ARG BASE=python:3.11-slim
 
-FROM python:${PYTHON}-slim AS builder
+FROM ${BASE} AS builder
 ARG EXTRAS=""
 WORKDIR /src
-# Dependencies first: this layer stays while only sources change. Compiled to bytecode here: where
-# the root is read-only, no start could keep what it compiles.
-COPY deploy/image/requirements.txt deploy/image/requirements.txt
-RUN python3 -m venv --without-pip /opt/logitsieve \
-    && python3 -m pip --python /opt/logitsieve/bin/python install \
-        --compile --require-hashes --requirement deploy/image/requirements.txt
-COPY constraints.txt pyproject.toml README.md LICENSE ./
+# Dependencies first: this layer stays while only sources change. Every package is known by its hash,
+# what builds the wheel too. Compiled to bytecode here: where the root is read-only, no start could
+# keep what it compiles.
+COPY deploy/image/*.txt deploy/image/
+RUN python3 -m venv --without-pip /opt/logitsieve && python3 -m venv /opt/build \
+    && /opt/build/bin/python -m pip install \
+        --no-deps --require-hashes --requirement deploy/image/build.txt \
+    && for extra in console $(echo "$EXTRAS" | tr , ' '); do \
+        python3 -m pip --python /opt/logitsieve/bin/python install \
+            --compile --no-deps --require-hashes --requirement "deploy/image/$extra.txt" \
+        || exit 1; \
+    done
+COPY pyproject.toml README.md LICENSE ./
 COPY proto proto
 COPY core core
 COPY training training
@@ -28,9 +35,10 @@ COPY completions completions
 COPY client client
 COPY cluster cluster
 COPY cli cli
-RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
-RUN python3 -m pip --python /opt/logitsieve/bin/python install \
-        --compile --constraint constraints.txt "$(echo /dist/*.whl)[console${EXTRAS:+,$EXTRAS}]"
+RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
+# Nothing that is known by no hash comes with it, and nothing is missing.
+RUN python3 -m pip --python /opt/logitsieve/bin/python install --compile --no-deps /dist/*.whl \
+    && python3 -m pip --python /opt/logitsieve/bin/python check
 # For each kind of processor that the file names, so that no first start compiles.
 COPY deploy/image/kernels.py deploy/image/kernels.py
 RUN /opt/logitsieve/bin/python deploy/image/kernels.py compile /opt/logitsieve/share/logitsieve
@@ -38,9 +46,10 @@ COPY deploy/image/probe.py deploy/image/kernels.py /opt/logitsieve/
 
 FROM builder AS gpu-builder
 RUN python3 -m pip --python /opt/logitsieve/bin/python install \
-        --compile --constraint constraints.txt "$(echo /dist/*.whl)[gpu]"
+        --compile --no-deps --require-hashes --requirement deploy/image/gpu.txt \
+    && python3 -m pip --python /opt/logitsieve/bin/python check
 
-FROM python:${PYTHON}-slim AS base
+FROM ${BASE} AS base
 LABEL org.opencontainers.image.title="logitsieve" \
     org.opencontainers.image.description="Fast decoding over huge softmax vocabularies, over gRPC" \
     org.opencontainers.image.version="0.1.0" \
