@@ -18,7 +18,7 @@ def main(address: str, model: str) -> None:
         inputs = client.get_model_metadata(model).inputs
     except triton.InferenceServerException as error:
         if error.status() == "StatusCode.UNIMPLEMENTED":
-            sys.exit(f"{address} answers no KServe: it needs pip install '.[server,kserve]'")
+            sys.exit(f"{address} answers no KServe: it needs the extra kserve")
         raise
     [hidden_input] = [entry for entry in inputs if entry.name == "hidden"]
     dim = int(hidden_input.shape[-1])
