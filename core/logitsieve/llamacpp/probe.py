@@ -16,7 +16,7 @@ from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.llamacpp.model_file import FLOATS, GgufModel
 from logitsieve.utils.floats import narrowed, widened
 
-TOKENS = 8  # read at once: two contexts in PEAKS' sizes fit
+TOKENS = 6  # read at once: two contexts in PEAKS' sizes fit
 READ = 1 << 20  # numbers of W that are compared
 PEAKS = (4.0, 64.0, 1024.0)  # of |logits| before a cap, about
 LARGEST = 1024.0  # of |h|: sums of a block are float16 in llama.cpp's Q8_1
