@@ -25,7 +25,7 @@ def test_errors_are_plain_and_a_log_level_is_set(run: Run, index: Path, tmp_path
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "m" / "1"
     run("shard", index, "--shards", 2, "--out", out, code=1, says="error: ")
-    result = run("verify", tmp_path / "a\x1b]0;owned\x07b" / "1", code=1)
+    result = run("verify", tmp_path / "a\x1b]0;owned\x07b" / "1", code=2)
     assert result.stderr.startswith("error: ")
     assert result.stderr.removesuffix("\n").isprintable()
     assert r"a\x1b]0;owned\x07b" in result.stderr
@@ -38,10 +38,10 @@ def test_errors_are_plain_and_a_log_level_is_set(run: Run, index: Path, tmp_path
 def test_the_installed_command_and_the_module_run() -> None:
     program = Path(sys.executable).with_name("logitsieve")
     done = subprocess.run([program, "verify", "nowhere/1"], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.endswith("nowhere/1: no such directory\n")
+    said = "error: index: got nowhere/1, which does not exist, allowed: a folder <name>/<version>, "
+    assert done.stderr.startswith(said)
     command = [sys.executable, "-m", "logitsieve", "--version"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip() == __version__

@@ -286,7 +286,7 @@ def test_a_build_without_contexts(tmp_path: Path, dim: int, heads: int) -> None:
     [
         ({"heads": ("exact", "screen")}, "contexts: got nothing, .*head screen"),
         ({"heldout": np.ones((5, D), np.float32)}, "heldout: got"),
-        ({"target_precision": {"p1": 0.9}}, "target_precision: got no head to search"),
+        ({"target_precision": {"p1": 0.9}}, "contexts: got nothing, .*target_precision"),
     ],
 )
 def test_what_needs_contexts(tmp_path: Path, given: dict[str, Any], reason: str) -> None:
