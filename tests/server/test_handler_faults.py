@@ -41,6 +41,8 @@ CALLED_BY_OTHERS = {
     "Intake.sweep",
     "Intake._sweep_soon",
     "PatientProtocol.connection_lost",
+    "_strict",
+    "_strict.<locals>.<listcomp>",
 }
 # The guard itself, and functions that give back what a call holds: nothing could in their place.
 LAST = {"safe", "leave", "free", "_count", "_next", "__exit__", "<genexpr>"}
