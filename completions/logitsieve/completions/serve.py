@@ -19,6 +19,8 @@ from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
 
+LAST_REPLIES_S = 1.0
+
 
 class Port:
     """The port of an endpoint, over engines that `engine` runs in processes; `start` binds it."""
@@ -53,6 +55,7 @@ class Port:
     async def stop(self) -> None:
         """Let the engine finish current requests within `drain_s` seconds."""
         await self.front.supervisor.stop()
+        await self._listener.settle(LAST_REPLIES_S)  # of an engine that has ended
         await self._listener.stop()
         if self._renewing is not None:
             self._renewing.cancel()

@@ -17,6 +17,8 @@ from logitsieve.completions.supervisor import Line
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.signals import end_after, first_signal
 
+LAST_REPLIES_S = 1.0
+
 
 def answer(
     attached: LlamaAttachment,
@@ -66,7 +68,7 @@ async def _answer(
         await asyncio.sleep(0.05)
     lanes.close()
     await asyncio.to_thread(engine.close)
-    await asyncio.sleep(0)  # its last news reach the loop
+    await listener.settle(LAST_REPLIES_S)
     await listener.stop()
     connecting.cancel()
 

@@ -2,8 +2,10 @@ import asyncio
 import re
 import socket
 from contextlib import suppress
+from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from logitsieve.server.http.application import application
 from logitsieve.server.http.listener import MAX_HEAD, MOST_RESTING, Listener
@@ -121,3 +123,24 @@ async def test_stopping_cuts_what_is_open() -> None:
     writer.close()
     with suppress(ConnectionResetError):
         assert await reader.read() == b""
+
+
+async def test_replies_that_are_being_made_are_waited_for() -> None:
+    asked, replying = asyncio.Event(), asyncio.Event()
+
+    async def reply(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        await replying.wait()
+        await PlainTextResponse("late")(scope, receive, send)
+
+    server = Listener(reply, WAIT_S)
+    port = await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(REQUEST + b"\r\n")
+    await asked.wait()
+    await server.settle(0.01)
+    asyncio.get_running_loop().call_later(0.01, replying.set)
+    await server.settle(WAIT_S)
+    await server.stop()
+    assert (await reader.readuntil(b"late")).startswith(b"HTTP/1.1 200")
+    writer.close()

@@ -90,6 +90,11 @@ class Listener:
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(self._protocol, connection)
 
+    async def settle(self, seconds: float) -> None:
+        """Wait until requests that are being answered have their replies."""
+        if tasks := list(self._state.tasks):
+            await asyncio.wait(tasks, timeout=seconds)
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
