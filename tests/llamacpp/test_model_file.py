@@ -103,6 +103,7 @@ def test_files_that_cannot_be_used_are_named(make_gguf: Make, tmp_path: Path) ->
         "logit_scale of the architecture llama": make_gguf(logit_scale=2.0),
         "a file of the type 'adapter'": make_gguf(keys=(("general.type", "adapter"),)),
         "architecture 'clip'": make_gguf(architecture="clip"),
+        "a model of embeddings": make_gguf(keys=(("llama.pooling_type", 3),)),
         "attention.causal = false": make_gguf(keys=(("llama.attention.causal", False),)),
         "a number, 0 or more": make_gguf(architecture="gemma2", final_logit_softcapping=-1.0),
     }

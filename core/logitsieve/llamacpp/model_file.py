@@ -139,13 +139,15 @@ class GgufModel:
         return InvalidRequest(self._field, f"{self.path}: {got}", allowed)
 
     def _refuse_others(self) -> None:
-        """InvalidRequest for files that no language model's, or that are for something else."""
+        """InvalidRequest for a file of something else than a causal language model."""
         metadata = self._header.metadata
         architecture = metadata.get("general.architecture")
         kind = metadata.get("general.type", "model")
         if kind != "model" or architecture == "clip":
             got = f"a file of the type {kind!r:.40} (architecture {architecture!r:.40})"
             raise self._refused(got, "a model: adapters and projectors (mmproj) belong beside one")
+        if metadata.get(f"{architecture}.pooling_type", 0) != 0:
+            raise self._refused("a model of embeddings (pooling_type)", "a language model")
         if metadata.get(f"{architecture}.attention.causal") is False:
             got = f"{architecture}.attention.causal = false"
             raise self._refused(got, "a causal language model, whose tokens see only earlier ones")
