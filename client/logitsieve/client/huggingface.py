@@ -27,6 +27,7 @@ from transformers import (  # noqa: E402
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
 
 from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
+from logitsieve.client.huggingface_layer import refuse_more_than_linear  # noqa: E402
 from logitsieve.client.huggingface_processors import (  # noqa: E402
     DecoderDraws,
     KnownLogits,
@@ -34,7 +35,6 @@ from logitsieve.client.huggingface_processors import (  # noqa: E402
     draw_options,
     editing_processors,
 )
-from logitsieve.client.linear_layer import refuse_more_than_linear  # noqa: E402
 
 K = 10
 SERVED = (

@@ -80,6 +80,8 @@ def _named(folder: Path) -> Iterator[None]:
     bars.disable_progress_bar()
     try:
         yield
+    except InvalidRequest:
+        raise
     except (OSError, ValueError) as error:
         raise InvalidRequest("huggingface", f"{folder} ({str(error)[:MOST]})", NEEDED) from error
     finally:
