@@ -146,7 +146,7 @@ class Service:
     def _kserve(self) -> Iterator[Ask]:
         client = triton.InferenceServerClient(f"127.0.0.1:{self.ports.grpc}")
         headers = {"authorization": f"Bearer {self.token}"} if self.token else None
-        names = {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+        names = {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED"}
 
         def ask(rng: np.random.Generator) -> None:
             hidden = make_hidden(int(rng.integers(1, 5)), D, seed=int(rng.integers(1 << 30)))
