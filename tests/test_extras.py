@@ -41,7 +41,6 @@ EXTRAS = {
     "completions": "llamacpp",
     "client": "",
     "client/logitsieve/client/huggingface": "huggingface",
-    "client/logitsieve/client/linear_layer.py": "huggingface",
     "client/logitsieve/client/llamacpp": "llamacpp",
     "cluster": "ray",
     "cluster/logitsieve/ray/remote.py": "server",

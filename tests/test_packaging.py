@@ -151,11 +151,11 @@ OPTIONS = {
 EXTRAS = {
     "build --weight W --contexts H --out m/1": "builder",
     "capture --module m.py:f --out c": "builder",
-    "evaluate m/1 --contexts H.npy": "builder",
+    f"evaluate {INDEX} --contexts H.npy": "builder",
     "train --out r --losses": "training",
     "train --out r --text t": "training",
     "serve": "server",
-    "verify m/1": "server",
+    f"verify {INDEX}": "server",
     "prune m": "server",
 }
 
