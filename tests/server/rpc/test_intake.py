@@ -49,6 +49,16 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
+async def prove(intake: Intake, *peers: str) -> None:
+    """Let each connection bring a message."""
+    for peer in peers:
+        context = Silent(peer)
+        context.sends.set()
+        await asyncio.create_task(intake.message(context))
+    await turns()
+    assert not intake.bytes
+
+
 def patient(most: int, longest: int, reply: int = 0) -> Intake:
     return Intake(COPIES * most, longest, reply, quick_s=NEVER_S)
 
@@ -72,7 +82,7 @@ async def test_the_connection_with_fewest_is_next_and_a_call_counts_as_what_it_h
     read.set()
     await asyncio.wait_for(asyncio.gather(*calls), WAIT_S)
     await turns()
-    assert order == ["a1", "c1", "d1", "b1", "b2"]
+    assert order == ["a1", "d1", "c1", "b1", "b2"]  # of new connections the newest
     assert (intake.bytes, intake.calls, intake.waiting) == (0, 0, 0)
 
 
@@ -123,6 +133,7 @@ async def test_a_connection_and_an_address_leave_memory_to_others() -> None:
     """A quarter of 1000 takes two messages, half of it five."""
     intake = patient(1000, 100)
     silent = [f"ipv4:10.0.0.7:{port}" for port in (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)]
+    await prove(intake, *silent)
     calls = reading(intake, *map(Silent, silent))
     await turns()
     assert (intake.bytes, intake.waiting) == (500, len(silent) - 5)
@@ -145,6 +156,7 @@ async def test_a_message_that_does_not_come_ends_its_call() -> None:
 
 async def test_slow_messages_leave_half_of_the_memory_while_others_wait() -> None:
     intake = Intake(COPIES * 400, 100, message_s=NEVER_S, quick_s=0.0)
+    await prove(intake, *OTHERS[:4])
     slow = reading(intake, *map(Silent, OTHERS[:4]))
     await turns(20)
     assert not any(call.done() for call in slow)  # as long as there is memory
@@ -175,8 +187,8 @@ async def test_a_connection_that_asks_seldom_is_read_before_those_that_crowd() -
 
 
 async def test_calls_that_wait_are_refused_beyond_a_number_of_them() -> None:
-    """An address has half of the places; a refusal says so before anything is read."""
-    intake, of_address = patient(100, 60), MOST_WAITING // OF_ADDRESS
+    """An address has half of the places; a connection with fewer takes one of the most's."""
+    intake, of_address = patient(100, 60), int(MOST_WAITING * OF_ADDRESS)
     await intake.enter(90, OTHERS[0])
     calls = reading(intake, *(Silent() for _ in range(of_address + 1)))
     calls += reading(intake, *(Silent(OTHERS[1]) for _ in range(of_address)))
@@ -184,12 +196,52 @@ async def test_calls_that_wait_are_refused_beyond_a_number_of_them() -> None:
         await calls[of_address]
     await turns()
     assert intake.waiting == MOST_WAITING
-    with pytest.raises(Overloaded, match="calls wait to be read"):
-        await intake.message(Silent(OTHERS[2]))
+    calls += reading(intake, Silent(OTHERS[2]), Silent(OTHERS[2]))
+    await turns()
+    assert [call.done() for call in calls[-2:]] == [False, False]
+    assert sum(call.done() for call in calls) == 3
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     assert (intake.bytes, intake.calls, intake.waiting) == (90, 1, 0)
+
+
+async def test_connections_that_bring_messages_are_read_beside_any_number_that_do_not() -> None:
+    """All of one address, which has five places; silent ones have three."""
+    intake, proven = patient(1000, 100), "ipv4:10.0.0.7:1"
+    await prove(intake, proven)
+    silent = [Silent(f"ipv4:10.0.0.7:{port}") for port in range(2, 302) for _ in range(2)]
+    calls = reading(intake, *silent)
+    await turns()
+    assert (intake.bytes, intake.waiting) == (300, int(MOST_WAITING * OF_ADDRESS))
+    for _ in range(10):
+        context = Silent(proven)
+        context.sends.set()
+        assert await asyncio.create_task(intake.message(context)) == b"message"
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert (intake.bytes, intake.calls, intake.waiting) == (0, 0, 0)
+
+
+async def test_a_connection_whose_message_did_not_come_is_behind_new_ones() -> None:
+    intake = Intake(COPIES * 100, 60, message_s=NEVER_S, quick_s=0.0)
+    late, new = Silent(OTHERS[0]), Silent(OTHERS[1])
+    new.sends.set()
+    (first,) = reading(intake, late)
+    await turns()
+    again = reading(intake, late)
+    with pytest.raises(Overloaded, match="slow"):
+        await asyncio.wait_for(first, WAIT_S)
+    held = await intake.enter(90, OTHERS[2])
+    again += reading(intake, late)
+    answered = reading(intake, new)
+    await turns()
+    held.leave()
+    assert await asyncio.wait_for(answered[0], WAIT_S) == b"message"
+    for call in again:
+        call.cancel()
+    await asyncio.gather(*again, return_exceptions=True)
 
 
 async def test_the_wait_for_memory_ends_in_a_refusal() -> None:

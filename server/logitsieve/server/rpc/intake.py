@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 COPIES = 2  # of a message: gRPC's bytes, and ours or arrays
 MOST_WAITING = 1000  # calls that wait to be read; gRPC holds about 64 KiB of each
-OF_CONNECTION, OF_ADDRESS = 4, 2  # a connection takes at most a quarter, an address half
+OF_CONNECTION, OF_ADDRESS = 0.25, 0.5  # of the memory, at most
+UNPROVEN = 0.75  # of that, for connections that have brought no message
+MOST_REMEMBERED = 1000  # connections
 RETRY_S = 0.1
 WAIT_S = 10.0  # for memory
 MESSAGE_S = 10.0  # for a message to arrive
@@ -35,9 +37,9 @@ Turn = tuple["Held", "asyncio.Future[None]"]
 class Intake:
     """Lets calls be read while messages fit `most` bytes; one of each connection always fits.
 
-    Others wait unread; the connection with the fewest is next. A unary call counts as the
-    `longest` message until it has been read, a message of a stream from then on, each with the
-    largest `reply` until it is known. A byte counts as COPIES.
+    Others wait unread; the connection with the fewest is next, and one whose last message did not
+    come is last. A unary call counts as the `longest` message until it has been read, a message of
+    a stream from then on, each with the largest `reply` until it is known. A byte counts as COPIES.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class Intake:
         self._reading: dict[Held, asyncio.Task[Any]] = {}  # the oldest first
         self._replying: dict[Held, None] = {}  # the oldest first
         self._sweeping = False
-        self._of: defaultdict[str, int] = defaultdict(int)  # bytes of connections and addresses
+        self._of: defaultdict[str, int] = defaultdict(int)  # bytes that have a limit, by its key
+        self._brings: dict[str, bool] = {}  # connections: if their last message came
         self.bytes = 0
         self.waiting = 0
         self.calls = 0  # and messages of streams, waiting or let in
@@ -68,7 +71,8 @@ class Intake:
 
         Overloaded if there is no memory in time, DeadlineExceeded if it does not come in time.
         """
-        held = await self.enter(self._longest, context.peer())
+        peer = context.peer()
+        held = await self.enter(self._longest, peer, self._brings.get(peer, False))
         task = asyncio.current_task()  # gRPC makes one for each call
         assert task is not None
         task.add_done_callback(held.leave)
@@ -82,16 +86,22 @@ class Intake:
             if held.ended is None:
                 raise
             task.uncancel()
+            self._remember(peer, False)
             raise held.ended from None
         finally:
             del self._reading[held]
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "nothing", "a message")
+        if not self._brings.get(peer):
+            self._remember(peer, True)
+            self._count(held, -held.size)
+            held.prove()
+            self._count(held, held.size)
         return bytes(message)
 
-    async def enter(self, size: int, peer: str) -> Held:
+    async def enter(self, size: int, peer: str, proven: bool = True) -> Held:
         """Wait until a message of this connection fits, then count it until it `leave`s."""
-        held = Held(self, size + self._reply, peer, address_of(peer))
+        held = Held(self, size + self._reply, peer, address_of(peer), proven)
         self.calls += 1
         try:
             if self.waiting or not self._fits(held):
@@ -128,18 +138,17 @@ class Intake:
                 turn.set_result(None)
 
     async def _turn(self, held: Held) -> None:
-        if self.waiting >= MOST_WAITING or self._waits(held.address) >= MOST_WAITING // OF_ADDRESS:
-            raise Overloaded(f"{self.waiting} calls wait to be read", RETRY_S)
+        self._make_room(held)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.setdefault(held.peer, deque()).append((held, turn))
         self.waiting += 1
-        began = perf_counter_ns()
+        held.since_ns = began = perf_counter_ns()
         self.free(held, 0)  # others may only wait for their share
         try:
             async with asyncio.timeout(self._wait_s):
                 await turn  # `free` has counted it by then
         except BaseException as error:
-            self.free(held, 0 if turn.cancelled() else held.size)
+            self.free(held, held.size if turn.done() and not _failed(turn) else 0)
             if isinstance(error, TimeoutError):
                 message = f"no memory for the request became free within {self._wait_s:g} s"
                 raise Overloaded(message, RETRY_S) from None
@@ -148,18 +157,44 @@ class Intake:
             self.waiting -= 1
             held.waited_ns = perf_counter_ns() - began
 
-    def _waits(self, address: str) -> int:
-        turns = self._turns.values()
-        return sum(len(each) for each in turns if each[0][0].address == address)
+    def _make_room(self, new: Held) -> None:
+        """Refuse a waiting call of the connection with the most, or Overloaded for a new one."""
+        of_address = {
+            peer: turns for peer, turns in self._turns.items() if turns[0][0].address == new.address
+        }
+        if self.waiting >= MOST_WAITING:
+            crowd = self._turns
+        elif sum(map(len, of_address.values())) >= MOST_WAITING * OF_ADDRESS:
+            crowd = of_address
+        else:
+            return
+        refused = Overloaded(f"{self.waiting} calls wait to be read", RETRY_S)
+        peer = max(crowd, key=lambda peer: len(crowd[peer]), default=new.peer)
+        if len(self._turns.get(peer, ())) <= len(self._turns.get(new.peer, ())) + 1:
+            raise refused
+        _, turn = self._turns[peer].pop()
+        if not turn.done():
+            turn.set_exception(refused)
+
+    def _remember(self, peer: str, brings: bool) -> None:
+        self._brings[peer] = brings
+        if len(self._brings) > MOST_REMEMBERED:
+            del self._brings[next(iter(self._brings))]
 
     def _next(self) -> str | None:
         """Return the connection whose turn it is, if its oldest call fits or was given up."""
         peers = [peer for peer, turns in self._turns.items() if self._may_pass(*turns[0])]
-        peer = min(peers, key=lambda peer: len(self._turns[peer]), default=None)
+        peer = min(peers, key=self._order, default=None)
         if peer is None:
             return None
         held, turn = self._turns[peer][0]
         return peer if turn.done() or self._fits(held) else None
+
+    def _order(self, peer: str) -> tuple[bool, int, int]:
+        """Rank connections; one that is new is not kept waiting by those that came before it."""
+        turns, brings = self._turns[peer], self._brings.get(peer)
+        newest = -turns[0][0].since_ns if brings is None else 0
+        return brings is False, len(turns), newest
 
     def _may_pass(self, held: Held, turn: asyncio.Future[None]) -> bool:
         return turn.done() or self._is_fair(held)
@@ -169,14 +204,14 @@ class Intake:
         return in_all and self._is_fair(held)
 
     def _is_fair(self, held: Held) -> bool:
-        of_peer, of_address = self._of.get(held.peer, 0), self._of.get(held.address, 0)
-        return (not of_peer or of_peer + held.size <= self._most // OF_CONNECTION) and (
-            not of_address or of_address + held.size <= self._most // OF_ADDRESS
-        )
+        for key, share in held.limits:
+            if (used := self._of.get(key, 0)) and used + held.size > self._most * share:
+                return False
+        return True
 
     def _count(self, held: Held, size: int) -> None:
         self.bytes += size
-        for key in (held.peer, held.address):
+        for key, _ in held.limits:
             self._of[key] += size
             if not self._of[key]:
                 del self._of[key]
@@ -219,7 +254,7 @@ class Intake:
         """Add to the bytes of slow ones unless that is too much while others wait."""
         in_all, of_address = slow[""] + held.size, slow[held.address] + held.size
         half = self._most // 2
-        if self.waiting and (in_all > half or of_address > half // OF_ADDRESS):
+        if self.waiting and (in_all > half or of_address > half * OF_ADDRESS):
             return True
         slow[""], slow[held.address] = in_all, of_address
         return False
@@ -233,9 +268,23 @@ class Held:
     size: int
     peer: str  # its connection
     address: str
+    proven: bool = True  # its connection has brought a message
+    limits: tuple[tuple[str, float], ...] = ()  # what it counts for, with its share of all bytes
     since_ns: int = 0
     waited_ns: int = 0  # for memory
     ended: Exception | None = None  # its reading, for this reason
+
+    def __post_init__(self) -> None:
+        self.limits = (self.peer, OF_CONNECTION), (self.address, OF_ADDRESS)
+        if not self.proven:
+            self.limits += (
+                (f"unproven {self.address}", OF_ADDRESS * UNPROVEN),
+                ("unproven", UNPROVEN),
+            )
+
+    def prove(self) -> None:
+        """Take its connection for one that brings messages."""
+        self.limits = self.limits[:2]
 
     def shrink(self, size: int) -> None:
         if (rest := self.size - size) > 0:
@@ -244,6 +293,10 @@ class Held:
 
     def leave(self, call: object = None) -> None:
         self.intake.leave(self)
+
+
+def _failed(turn: asyncio.Future[None]) -> bool:
+    return turn.cancelled() or turn.exception() is not None
 
 
 def address_of(peer: str) -> str:
