@@ -82,7 +82,7 @@ def test_many_rows_left_to_the_fallback_are_warned_of(
 
 def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
     del inputs["--contexts"]
-    run("build", *flat(inputs), says="bounds are for contexts of any direction")
+    run("build", *flat(inputs), says="without contexts bounds are for any direction")
     index = open_index(inputs["--out"])
     assert (index.heads, index.calibration) == (("exact", "certified"), None)
     said = "error: contexts: got nothing, allowed: contexts to fit"

@@ -48,5 +48,5 @@ def test_bad_options_are_refused_before_the_model_is_read(run: Run, make_gguf: M
     said = "error: tls_key: got nothing"
     run("serve-gguf", make_gguf(), "--tls-cert", "cert.pem", code=2, says=said)
     run("serve-gguf", "absent.gguf", code=2)
-    said = "error: index: got nothing, allowed: an index with the head"
+    said = "error: head: got 'screen', allowed: certified, assured, estimated, dense; others"
     run("serve-gguf", make_gguf(), "--head", "screen", code=2, says=said)

@@ -261,7 +261,7 @@ def test_a_promise_without_unseen_text_is_warned_of(
     heldout = make_contexts(400, seed=3) if unseen else None
     wanted = {"target_precision": {"p1": 0.8}, "heads": ("exact", "screen"), "best_effort": True}
     build(**arguments(out=tmp_path / "lm" / "1", heldout=heldout, **wanted))
-    said = "no `heldout` contexts of unseen text are given. The last 150 contexts judge"
+    said = "no `heldout` contexts of unseen text are given. The last tenth judges"
     assert (said in caplog.text) != unseen
 
 

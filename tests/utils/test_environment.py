@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import MissingExtra
-from logitsieve.utils.environment import is_loopback, name_in_errors, require
+from logitsieve.utils.environment import is_loopback, name_in_errors, reason_of, require
 
 
 def test_a_missing_extra_says_what_to_install() -> None:
@@ -30,3 +30,10 @@ def test_an_error_names_the_file_unless_it_names_one(before: str | None, after: 
     with pytest.raises(OSError, match="No space") as caught, name_in_errors(Path("out")):
         raise OSError(errno.ENOSPC, "No space left on device", before)
     assert caught.value.filename == after
+
+
+def test_a_files_error_is_told_without_its_number_and_path(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        (tmp_path / "none").read_bytes()
+    assert reason_of(error.value) == "No such file or directory"
+    assert reason_of(ValueError("bad")) == "bad"

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from logitsieve.utils.options import Progress
 
 ALL_CORES = BuildConfig(threads=CORES)
-ANY_DIRECTION = (
-    "No --contexts are given: bounds are for contexts of any direction,"
-    " wider than for a model's own."
-)
 PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
 LEFT_SHARE = 0.5  # of rows left to the fallback, or computed: too many
 
@@ -112,12 +108,11 @@ def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float
     from logitsieve.index import new_path
 
     if not is_gguf(options.weight):
-        print(ANY_DIRECTION, file=sys.stderr)
         return None
     try:
         require("llamacpp", "gguf", "xllamacpp")
     except MissingExtra as error:
-        print(f"{ANY_DIRECTION} ({error})", file=sys.stderr)
+        print(f"No --contexts are given, and the primer is not read: {error}", file=sys.stderr)
         return None
     from logitsieve.index_builder.capture.llamacpp import gguf_primer
 

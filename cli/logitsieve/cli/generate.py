@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, idle_cores, llama_threads, numbers
+from logitsieve.cli.options import AsJson, flag, idle_cores, index_folder, llama_threads, numbers
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class GenerateOptions:
         None,
         "An index of the model's output matrix, <name>/<version>, for its heads. Without it one is"
         " made in the background, and kept in ~/.cache/logitsieve.",
+        callback=index_folder,
     )
     head: str = flag(
         "",
@@ -175,8 +176,9 @@ def model_for(path: Path, index: Path | None, head: str) -> GgufModel:
     from logitsieve.index.reader import read_contents
     from logitsieve.llamacpp import GgufModel
 
-    if index is None and head not in ("", DENSE, CERTIFIED, *GRADES):
-        raise InvalidRequest("index", "nothing", f"an index with the head {head}")
+    own = (CERTIFIED, *GRADES, DENSE)
+    if index is None and head not in ("", *own):
+        raise InvalidRequest("head", repr(head), f"{', '.join(own)}; others with their --index")
     gguf = GgufModel(path)
     if index is not None:
         made, model = read_contents(index).manifest, gguf.matrix.shape

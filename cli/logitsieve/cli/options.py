@@ -18,14 +18,16 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.utils.environment import require
+from logitsieve.utils.environment import reason_of, require
 
 KNOB = "Knob of the head as NAME=VALUE; repeatable."
 CORES = min(os.cpu_count() or 1, 1024)
 RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 
 
-def _index_folder(path: Path) -> Path:
+def index_folder(path: Path | None) -> Path | None:
+    if path is None:
+        return None
     allowed = "a folder <name>/<version>, version 1, 2, ..."
     if not path.is_dir():
         got = f"{path}, which is no folder" if path.exists() else f"{path}, which does not exist"
@@ -38,7 +40,7 @@ def _index_folder(path: Path) -> Path:
 
 
 IndexFolder = Annotated[
-    Path, typer.Argument(help="The index: a folder <name>/<version>.", callback=_index_folder)
+    Path, typer.Argument(help="The index: a folder <name>/<version>.", callback=index_folder)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -99,7 +101,9 @@ def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[st
     try:
         options = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise InvalidRequest(flag, f"{file}: {error}", "a TOML file of options") from error
+        raise InvalidRequest(
+            flag, f"{file}: {reason_of(error)}", "a TOML file of options"
+        ) from error
     hints = typing.get_type_hints(config)
     for key in options:
         if key not in hints:
@@ -172,7 +176,7 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(flag, f"{path} ({error})", allowed) from error
+        raise InvalidRequest(flag, f"{path} ({reason_of(error)})", allowed) from error
 
 
 def llama_threads(users: str = "llama.cpp and the index") -> Any:

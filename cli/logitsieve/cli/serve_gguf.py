@@ -11,7 +11,7 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.generate import BENT, DENSE, Handover, grade_of, head_of, model_for
-from logitsieve.cli.options import flag, idle_cores, llama_threads
+from logitsieve.cli.options import flag, idle_cores, index_folder, llama_threads
 from logitsieve.completions import CompletionsConfig
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class HeadOptions:
         None,
         "An index of the model's output matrix, <name>/<version>. Without it one is made in the"
         " background, and kept in ~/.cache/logitsieve.",
+        callback=index_folder,
     )
     head: str = flag(
         "",

@@ -167,6 +167,9 @@ def new_path(out: Path | str) -> Path:
         raise InvalidRequest("out", out, allowed)
     if os.path.lexists(path):
         raise InvalidRequest("out", f"{path}, which exists", "a version not yet written")
+    parent = next(folder for folder in path.parents if os.path.lexists(folder))
+    if not parent.is_dir():
+        raise InvalidRequest("out", f"{path}, but {parent} is no folder", "<name>/<version>")
     return path
 
 

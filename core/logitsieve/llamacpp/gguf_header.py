@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.environment import reason_of
 from logitsieve.utils.file_kinds import kind_of
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -149,8 +150,8 @@ def read_header(path: Path, field: str) -> GgufHeader:
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return _read(mapped)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidRequest(field, f"{path}: {reason}", "a whole GGUF file of a model") from error
+        got = f"{path}: {reason_of(error)}"
+        raise InvalidRequest(field, got, "a whole GGUF file of a model") from error
 
 
 def _read(mapped: mmap.mmap) -> GgufHeader:

@@ -31,3 +31,8 @@ def name_in_errors(file: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(file)
         raise
+
+
+def reason_of(error: Exception) -> str:
+    """Return the error's words, those of a file's without its number and path."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

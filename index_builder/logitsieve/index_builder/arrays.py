@@ -16,7 +16,7 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.index_builder.config import GIVEN
-from logitsieve.utils.environment import name_in_errors
+from logitsieve.utils.environment import name_in_errors, reason_of
 from logitsieve.utils.file_kinds import begins_with, kind_of
 from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
 from logitsieve.utils.hidden import as_rows
@@ -135,17 +135,17 @@ def _check_name(names: list[str], name: str, path: Path, field: str) -> None:
 
 
 def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
-    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    reason = (reason_of(error) or type(error).__name__).splitlines()[0][:200]
     if (kind := kind_of(path)) and path.suffix not in kind:
         reason = f"it is {kind}"
-    if "allow_pickle" in reason:  # advice for callers of numpy
+    if "allow_pickle" in reason or "Python objects" in reason:  # advice for callers of numpy
         reason = "not an array of numbers"
     got = reason if str(path) in reason else f"{path}: {reason}"
     return InvalidRequest(field, got, _forms(field))
 
 
 def _forms(field: str) -> str:
-    return FILES if field in SHAPES else FORMS
+    return {"weight": f"MODEL.gguf, {FILES}", "bias": FILES}.get(field, FORMS)
 
 
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:

@@ -28,9 +28,10 @@ SCRATCH = ".tmp-build-"
 LEAST_P1 = 0.95  # of a default head built without a target; below it, a warning
 
 SAME_TEXT = (
-    "%s: no `heldout` contexts of unseen text are given. The last %d contexts judge, and each miss "
+    "%s: no `heldout` contexts of unseen text are given. The last tenth judges, and each miss "
     "counts twice, since text that the model was trained on is easier (docs/building.md)"
 )
+ANY_DIRECTION = "%s: without contexts bounds are for any direction, wider than for a model's own"
 
 logger = logging.getLogger(__name__)
 
@@ -145,12 +146,14 @@ def _fit(
         else:
             train, judged = train.split()
             given = [judged]
-            if target is not None:
-                logger.warning(SAME_TEXT, out, judged.rows)
         given = [text.spread(config.heldout_rows // len(given), BLOCKS) for text in given]
         if target is not None and not options["best_effort"]:
             shortest = min(text.rows for text in given)
             pipeline.refuse_unprovable(target, shortest, heldout is not None)
+        if contexts is None:
+            logger.warning(ANY_DIRECTION, out)
+        elif heldout is None and target is not None:
+            logger.warning(SAME_TEXT, out)
         ends = accumulate((text.rows for text in given), initial=0)
         inputs = pipeline.BuildInputs(
             train=train,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.environment import reason_of
 
 CHARACTERS = 1 << 16  # of a chunk, before the rest of its last line
 TEXT = "UTF-8 text, or that gzipped"
@@ -22,7 +23,7 @@ def text_chunks(path: Path, field: str = "text") -> Iterator[str]:
             while lines := file.readlines(CHARACTERS):
                 yield "".join(lines)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InvalidRequest(field, f"{path}: {error}", TEXT) from error
+        raise InvalidRequest(field, f"{path}: {reason_of(error)}", TEXT) from error
 
 
 class CountedText:
