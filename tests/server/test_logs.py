@@ -89,6 +89,18 @@ def test_warnings_and_lines_of_libraries_are_json_too(written: io.StringIO) -> N
     assert others == ["a task failed", "so did a call"]
 
 
+def test_clients_that_leave_write_no_tracebacks(written: io.StringIO) -> None:
+    """As gRPC's _handle_exceptions logs it, when the end of a call is seen late."""
+    grpcs = logging.getLogger("grpc._cython.cygrpc")
+    try:
+        raise ValueError("execute_batch")
+    except ValueError:
+        grpcs.exception("ExecuteBatchError raised in core by servicer method [/any/Call]")
+        grpcs.exception("Unexpected [ValueError] raised by servicer method")
+    (line,) = lines(written)
+    assert line["message"].startswith("Unexpected")
+
+
 def test_a_flood_of_failures_is_cut_off_and_counted() -> None:
     now, shown = [0.0], 0
     few = FewFailures(lambda: now[0])
