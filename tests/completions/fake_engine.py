@@ -18,7 +18,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.completions.journal import ENGINE
 from logitsieve.completions.supervisor import Line
 from logitsieve.completions.tickets import Ticket
-from logitsieve.server.http.bodies import read_json
+from logitsieve.server.http.application import read_json
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.signals import end_after
 

@@ -32,7 +32,7 @@ from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.llamacpp.tokenizer import MOST_TEXT
-from logitsieve.server.http.bodies import read_json
+from logitsieve.server.http.application import read_json
 
 News = tuple[int, Piece | Exception]
 Responding = Callable[[Request], Awaitable[Response]]

@@ -28,8 +28,8 @@ from logitsieve.completions import tickets
 from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.supervisor import FIRST_S, Child, Line, Supervisor
 from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
-from logitsieve.server.http.application import LocalNames
-from logitsieve.server.http.bodies import bodies_of, check_json, parsed
+from logitsieve.server.http.application import LocalNames, check_json, parsed
+from logitsieve.server.http.bodies import bodies_of
 from logitsieve.server.security import HEADER, READ, Tokens
 
 TRIES = 4

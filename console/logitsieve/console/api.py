@@ -21,8 +21,7 @@ from logitsieve.console.overview import (
 from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.http.application import ServerView
-from logitsieve.server.http.bodies import read_json
+from logitsieve.server.http.application import ServerView, read_json
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.precision import step_back
 

@@ -1,10 +1,11 @@
-"""/metrics, the probes, and a console under /; statuses of errors."""
+"""/metrics, the probes, and a console under /; JSON of requests, statuses of errors."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Any, Protocol
 
 from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
@@ -16,8 +17,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from logitsieve.api.errors import MissingExtra, RequestTooLarge
+from logitsieve.api.errors import InvalidRequest, MissingExtra, RequestTooLarge
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.http.bodies import read_body
 from logitsieve.server.http.listener import CERTIFIED
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
@@ -126,6 +128,31 @@ def application(
         routes.append(Mount("/", CertifiedClients(console) if certified else console))
     guard = [Middleware(LocalNames)] if local else []
     return Starlette(routes=routes, exception_handlers={Exception: _incident}, middleware=guard)
+
+
+async def read_json(request: Request, most: int) -> dict[str, Any]:
+    """Read a JSON object of at most `most` bytes; InvalidRequest, or raises as `hold`.
+
+    A page of another site cannot send this content type without asking first.
+    """
+    check_json(request)
+    return parsed(await read_body(request, most))
+
+
+def check_json(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip(" \t")
+    if kind.lower() != "application/json":
+        raise InvalidRequest("content-type", f"{kind!a:.80}", "application/json")
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
+    if not isinstance(read, dict):
+        raise InvalidRequest("body", f"{type(read).__name__}", "a JSON object")
+    return read
 
 
 async def _incident(request: Request, error: Exception) -> Response:

@@ -1,16 +1,14 @@
 """Bodies of requests to a port: limits of their bytes, together and by client, and of seconds."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from logitsieve.api.errors import InvalidRequest, Overloaded, RequestTooLarge, Unavailable
+from logitsieve.api.errors import Overloaded, RequestTooLarge, Unavailable
 
 PART = 1 << 16  # bytes that come within the patience, and that count for nothing
 MOST, SHARE = 64 << 20, 32 << 20  # bytes of all bodies, of those of one address
@@ -77,31 +75,6 @@ async def read_body(request: Request, most: int) -> bytes:
     """Read the body; raises as `hold`."""
     async with bodies_of(request).hold(request, most) as body:
         return body
-
-
-async def read_json(request: Request, most: int) -> dict[str, Any]:
-    """Read a JSON object of at most `most` bytes; InvalidRequest, or raises as `hold`.
-
-    A page of another site cannot send this content type without asking first.
-    """
-    check_json(request)
-    return parsed(await read_body(request, most))
-
-
-def check_json(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip(" \t")
-    if kind.lower() != "application/json":
-        raise InvalidRequest("content-type", f"{kind!a:.80}", "application/json")
-
-
-def parsed(body: bytes) -> dict[str, Any]:
-    try:
-        read = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
-    if not isinstance(read, dict):
-        raise InvalidRequest("body", f"{type(read).__name__}", "a JSON object")
-    return read
 
 
 def _announced(request: Request) -> int:
