@@ -352,28 +352,33 @@ def steady_sequences(context: LlamaContext) -> dict[bool, int]:
 
     llama.cpp has other kernels for more rows of some types of tensors. Empties the cache.
     """
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, context.gguf.vocab_size, (context.sequences, PROBED + 1)).tolist()
     headless, counts = context.headless, {}
+    context.forget()
+    for number, (*prompt, _) in enumerate(tokens):
+        context.read(prompt, number)
     for context.headless in (False, True):
-        counts[context.headless] = _steady(context)
+        counts[context.headless] = _steady(context, [last for *_, last in tokens])
     counts[False] = min(counts.values())  # the output layer may round away other bits of hidden
     context.forget()
     context.headless = headless
     return counts
 
 
-def _steady(context: LlamaContext) -> int:
-    rng = np.random.default_rng(0)
-    tokens = rng.integers(0, context.gguf.vocab_size, (context.sequences, PROBED + 1)).tolist()
+def _steady(context: LlamaContext, tokens: Sequence[int]) -> int:
+    """Return how many may share a step; `tokens` follow in the sequences."""
+    order = np.random.default_rng(0)
 
     def rows(numbers: Sequence[int]) -> Float32:
+        made = context.step({number: tokens[number] for number in numbers})
         for number in numbers:
-            context.forget(number)
-            context.read(tokens[number][:PROBED], number)
-        return context.step({number: tokens[number][PROBED] for number in numbers})
+            context.take_back(number)
+        return made
 
     alone = np.concatenate([rows([number]) for number in range(context.sequences)])
     for count in range(2, context.sequences + 1):
-        for numbers in (list(range(count)), rng.permutation(context.sequences)[:count].tolist()):
+        for numbers in (list(range(count)), order.permutation(context.sequences)[:count].tolist()):
             if not np.array_equal(rows(numbers), alone[numbers]):
                 return count - 1
     return context.sequences

@@ -185,26 +185,27 @@ class LlamaContext(LlamaModel):
         if len(tokens) <= steady[0]:
             return self._drafts(tokens, sequence)
         alone = [self._drafts([token], sequence) for token in tokens]
-        self._take_back(sequence, len(tokens))
+        self.take_back(sequence, len(tokens))
         rows = self._drafts(tokens, sequence)
         if np.array_equal(rows, np.concatenate(alone)):
             steady[0] = len(tokens)
             return rows
         steady[1] = len(tokens) - 1
-        self._take_back(sequence, 1)
+        self.take_back(sequence, 1)
         return self._drafts(tokens[:1], sequence)
 
     def accept(self, sequence: int = 0) -> None:
-        self._take_back(sequence, -1)
+        self.take_back(sequence, -1)
+
+    def take_back(self, sequence: int, count: int = 1) -> None:
+        """Let a sequence end `count` tokens earlier; `accept` appends them again, one by one."""
+        self._lengths[sequence] -= count
+        self._drafted[sequence] += count
 
     def _drafts(self, tokens: Sequence[int], sequence: int) -> Float32:
         rows = self._decode([(sequence, token) for token in tokens], [True] * len(tokens))
-        self._take_back(sequence, len(tokens) - 1)
+        self.take_back(sequence, len(tokens) - 1)
         return rows
-
-    def _take_back(self, sequence: int, count: int) -> None:
-        self._lengths[sequence] -= count
-        self._drafted[sequence] += count
 
     def _drop_drafts(self, sequence: int) -> None:
         if self._drafted[sequence]:
