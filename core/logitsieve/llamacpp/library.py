@@ -255,6 +255,7 @@ def _check_batch(functions: Any) -> None:
 
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 MESSAGES_KEPT = 5
+ERROR = 4  # ggml_log_level
 
 
 @contextmanager
@@ -262,7 +263,8 @@ def messages(functions: Any) -> Iterator[list[str]]:
     lines: list[str] = []
 
     def keep(level: int, text: bytes, _: Any) -> None:
-        if line := text.decode(errors="replace").strip(". \n"):
+        line = text.decode(errors="replace").strip(". \n")
+        if line and level == ERROR:
             lines.append(line)
             del lines[:-MESSAGES_KEPT]
 
