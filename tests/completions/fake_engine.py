@@ -18,7 +18,6 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.completions.journal import ENGINE
 from logitsieve.completions.supervisor import Line
 from logitsieve.completions.tickets import Ticket
-from logitsieve.server.http.application import read_json
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.signals import end_after
 
@@ -59,7 +58,7 @@ async def _reply(ended: Path, line: Line, waiting: set[int], request: Request) -
     if request.method == "GET":
         text = "# HELP fake Of this engine.\n# TYPE fake gauge\nfake 1\n"
         return Response(text, media_type="text/plain")
-    body: dict[str, Any] = await read_json(request, 1 << 20)
+    body: dict[str, Any] = await request.json()
     prompt, number = body["prompt"], Ticket.of(request, WAIT_S).number
     if prompt == "wait":  # until an engine has ended
         waiting.add(number)

@@ -64,6 +64,7 @@ def write_model(
     seed: int = 0,
     vocabulary: bool = True,
     pre: str = "",
+    tokenizer: str = "",
     octets: bool = True,
     extra: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
@@ -75,7 +76,8 @@ def write_model(
 ) -> Path:
     """Write the model `path`; `metadata` are float values of the architecture, such as a softcap.
 
-    `pre`: byte-level pairs by this pre-tokenizer, not words; `octets`: the words have tokens for
+    `pre`: byte-level pairs by this pre-tokenizer, not words; `tokenizer`: another one,
+    without special ids; `octets`: the words have tokens for
     bytes; `extra`: more tokens; `without`: tokens that are spelled as none. `keys` are metadata by
     whole names, of integers, booleans, texts, or lists. `split`: tensors of a file at most.
     `head` is the type of its output matrix, of its embeddings where `tied`, `body` of its layers'
@@ -110,16 +112,17 @@ def write_model(
         }
         writers.get(type(value), writer.add_uint32)(key, value)
     if vocabulary:
-        writer.add_tokenizer_model("gpt2" if pre else "llama")
+        writer.add_tokenizer_model(tokenizer or ("gpt2" if pre else "llama"))
         if pre:
             writer.add_tokenizer_pre(pre)
             writer.add_token_merges(["a b"])
         writer.add_token_list(words)
         writer.add_token_scores([float(len(word)) for word in words])
         writer.add_token_types(kinds)
-        writer.add_bos_token_id(BEGIN)
-        writer.add_eos_token_id(END)
-        writer.add_unk_token_id(UNKNOWN)
+        if not tokenizer:
+            writer.add_bos_token_id(BEGIN)
+            writer.add_eos_token_id(END)
+            writer.add_unk_token_id(UNKNOWN)
         if chat_template:
             writer.add_chat_template(chat_template)
     else:

@@ -41,3 +41,18 @@ def test_models_that_llama_cpp_refuses_are_named(make_gguf: Make) -> None:
         pytest.raises(InvalidRequest, match="the model has no tokenizer"),
     ):
         model.tokenize("the")
+
+
+def test_bytes_without_a_token_are_refused_where_llama_cpp_would_read_for_ever(
+    make_gguf: Make,
+) -> None:
+    with LlamaModel(make_gguf(tokenizer="rwkv")) as model:
+        assert len(model.tokenize("the")) == 3
+        with refused("text", "got '<', allowed: .* lacks tokens of bytes"):
+            model.tokenize("the<")
+
+
+def test_a_file_without_a_token_that_llama_cpp_adds_to_each_text_is_named(make_gguf: Make) -> None:
+    begun = (("tokenizer.ggml.add_bos_token", True),)
+    with refused("gguf", "special_bos_id"):
+        LlamaModel(make_gguf(tokenizer="t5", keys=begun))

@@ -31,6 +31,7 @@ class LlamaModel:
         self._model = self._load()
         self._vocabulary = self._api.llama_model_get_vocab(self._model)
         self._tokenizer = Tokenizer(self._vocabulary, self.gguf)
+        self._guarded(lambda: self._tokenizer.check_special(self._api))
         words = self._api.llama_vocab_n_tokens(self._vocabulary)
         if words not in (0, self.gguf.vocab_size):
             got = f"{words} tokens for {self.gguf.vocab_size} rows of {self.gguf.matrix.name}"

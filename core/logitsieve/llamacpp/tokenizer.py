@@ -18,13 +18,14 @@ from logitsieve.llamacpp.model_file import GgufModel
 
 T = TypeVar("T")
 
-NO_TOKENIZER, SENTENCEPIECE = 0, 1  # llama_vocab_type
+NO_TOKENIZER, SENTENCEPIECE, RWKV = 0, 1, 5  # llama_vocab_type
 MOST_TEXT = 1 << 20  # bytes of a text
 USUAL_PIECE = 256  # bytes of a buffer, which grows
 DIRECT = 1024  # characters, for the stack of any thread
 STACK_OF_CHARACTER, STACK_BESIDES = 512, 1 << 20  # bytes
 PAGE = 128  # characters, so that stacks are whole pages of 64 KiB
 SPACE = "\u2581"  # SentencePiece's
+SPELLED = "characters of the model's vocabulary, which lacks tokens of bytes"
 # Texts that a pre-tokenizer must not get: it asserts that no word of several characters has a
 # space; its pattern takes the square of a number's length, a second for 4,000 digits.
 UNSAFE = {
@@ -40,6 +41,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Any, gguf: GgufModel) -> None:
         self._vocabulary, self._gguf = vocabulary, gguf
+        self._octets: set[int] = set()  # bytes that are a token of RWKV's
 
     @cached_property
     def longest(self) -> int:
@@ -54,6 +56,11 @@ class Tokenizer:
     @cached_property
     def _words(self) -> set[str]:
         return set(self._gguf.vocabulary or ())
+
+    def check_special(self, api: Any) -> None:
+        """Read no text: llama.cpp asserts that the tokens exist that it adds to each one."""
+        if api.llama_vocab_type(self._vocabulary) != NO_TOKENIZER:
+            self._read(api, b"", True, True)
 
     def check(self, text: str, most: int) -> None:
         """Refuse a text of more than `most` bytes, or that UTF-8 cannot hold."""
@@ -71,6 +78,8 @@ class Tokenizer:
             raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
         if kind == SENTENCEPIECE and self._unspelled:
             self._refuse_unspelled(text)
+        if kind == RWKV:
+            self._refuse_unread(api, text)
         if unsafe := UNSAFE.get(self._gguf.pre_tokenizer):
             pattern, allowed = unsafe
             if found := pattern.search(text):
@@ -103,8 +112,16 @@ class Tokenizer:
         """Refuse a text for which llama.cpp would throw std::out_of_range through its C API."""
         for character in sorted({SPACE, *text.replace(" ", SPACE)} - self._words):
             if not self._unspelled.isdisjoint(character.encode()):
-                allowed = "characters of the model's vocabulary, which lacks tokens of bytes"
-                raise InvalidRequest("text", f"{character!r}", allowed)
+                raise InvalidRequest("text", f"{character!r}", SPELLED)
+
+    def _refuse_unread(self, api: Any, text: str) -> None:
+        """Refuse a text that llama.cpp would read for ever: it needs a token at each byte."""
+        if not self._octets:
+            pieces = (self.piece(api, token, False) for token in range(self._gguf.vocab_size))
+            self._octets = {piece[0] for piece in pieces if len(piece) == 1}
+        for character in sorted(set(text)):
+            if not self._octets.issuperset(character.encode()):
+                raise InvalidRequest("text", f"{character!r}", SPELLED)
 
 
 def with_stack(characters: int, work: Callable[[], T]) -> T:
