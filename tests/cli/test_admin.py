@@ -29,4 +29,4 @@ def test_it_loads_names_and_unloads(run: Run, served: Administered) -> None:
     assert json.loads(admin("unload", "demo@2", "--json"))["state"] == "unspecified"
     assert admin("alias", "demo", "--alias", "stable") == "demo@1: available\n"
     assert admin("unload", "demo@1") == "demo@1: unloaded\n"
-    run("admin", "unload", "demo@1", "--address", served.admin.address, code=1, says="demo@1")
+    run("admin", "unload", "demo@1", "--address", served.admin.address, code=2, says="demo@1")

@@ -107,7 +107,7 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
     [
         (["-k", 0], 2, "-k"),
         (["-k", 301], 2, "k: got"),
-        (["--model", "other"], 1, "other"),
+        (["--model", "other"], 2, "other"),
         (["--head", "svd"], 2, "head"),
         (["--knob", "speed=1"], 2, "speed"),
         (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from logitsieve.api.errors import InvalidRequest, LogitsieveError, shortened
+from logitsieve.api.errors import InvalidRequest, LogitsieveError, ModelNotFound, shortened
 from logitsieve.cli.options import with_options
 from logitsieve.cli.output import shown
 from logitsieve.utils.environment import require
@@ -101,7 +101,8 @@ class CommandGroup(TyperGroup):
             return super().main(*args, **kwargs)
         except (LogitsieveError, OSError) as error:  # no BrokenPipeError: typer ends quietly
             print(f"error: {shortened(shown(str(error)))}", file=sys.stderr)
-            code = BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT
+            bad = isinstance(error, (InvalidRequest, ModelNotFound))
+            code = BAD_INPUT if bad else COULD_NOT
             if not kwargs.get("standalone_mode", True):
                 return code
             sys.exit(code)
