@@ -1,5 +1,6 @@
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from benchmarks.published.contexts import JUDGED, PLAIN, answers, asked, context
 from benchmarks.published.texts import paragraphs
 from benchmarks.race.points import ONE
 from benchmarks.tables import published
+from demo.published import MODELS, Published
 from logitsieve.api.requests import sampling
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
@@ -57,15 +59,19 @@ def test_each_prompt_has_an_answer(gguf: Path) -> None:
         assert first.first < len(first.tokens) <= first.first + 97
 
 
-def test_what_an_index_is_fitted_on_begins_with_the_primer(gguf: Path, tmp_path: Path) -> None:
-    (folder := tmp_path / "smollm2-135m").mkdir()
-    shutil.copy(gguf, folder / "smollm2-135m.gguf")
+def test_what_an_index_is_fitted_on_begins_with_the_primer(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = sha256(gguf.read_bytes()).hexdigest()
+    monkeypatch.setitem(MODELS, "small", Published({}, ".gguf", digest))
+    (folder := tmp_path / "small").mkdir()
+    shutil.copy(gguf, folder / "small.gguf")
     parts = (*JUDGED, "fit", "heldout")
     for part in parts:
         np.save(folder / f"{part}.npy", np.zeros((1, 64), np.float32))
     listed = folder / "sequences.json"
     listed.write_text(json.dumps({part: [[[5, 6, 7], 1]] for part in parts}))
-    assert contexts_folder("smollm2-135m", tmp_path) == folder
+    assert contexts_folder("small", tmp_path) == folder
     with LlamaContext(gguf, positions=256) as context:
         expected = read_primer(context)
         prose = read(context, [Stretch([5, 6, 7], 1)], 2, "test", lambda *_: None)
@@ -74,10 +80,10 @@ def test_what_an_index_is_fitted_on_begins_with_the_primer(gguf: Path, tmp_path:
     assert not any(np.load(folder / f"{part}.npy").any() for part in (*JUDGED, "heldout"))
 
     np.save(folder / "fit.npy", prose)  # nothing is read again
-    contexts_folder("smollm2-135m", tmp_path)
+    contexts_folder("small", tmp_path)
     np.testing.assert_array_equal(np.load(folder / "fit.npy"), prose)
     listed.write_text(json.dumps(json.loads(listed.read_text()) | {"primer": "of another text"}))
-    contexts_folder("smollm2-135m", tmp_path)
+    contexts_folder("small", tmp_path)
     assert len(np.load(folder / "fit.npy")) == len(expected) + len(prose)
 
 

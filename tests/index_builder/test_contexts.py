@@ -216,7 +216,7 @@ def test_hostile_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as caught:
         open_contexts(source, DIM)
     assert caught.value.field == "contexts"
-    assert str(tmp_path) in str(caught.value)
+    assert str(tmp_path) in str(caught.value.got)  # a long path is cut in the message
     assert "allow_pickle" not in str(caught.value)
     if not Path(source).is_dir():
         with pytest.raises(InvalidRequest) as caught:

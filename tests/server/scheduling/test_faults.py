@@ -58,7 +58,8 @@ class Point:
 
 
 async def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
-    return await joinable(work, Point(), rows, estimate_us=estimate_us, **more)
+    hidden = np.zeros((rows, 4), np.float32)
+    return await joinable(work, Point(), hidden, estimate_us=estimate_us, **more)
 
 
 async def one_on_the_loop(work: Executor) -> list[Any]:
