@@ -1,4 +1,4 @@
-"""The whole way in under a minute: `python -m demo.run`.
+"""The whole way, from a model to completed prompts: `python -m demo.run`.
 
 A small language model reads text, its contexts make an index (`build`), a server answers from it
 (`logitsieve serve`), and the model completes prompts through gRPC.

@@ -15,5 +15,5 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8")
 def test_the_examples_run_in_their_order(tmp_path: Path) -> None:
     contexts = tmp_path / "contexts.npy"
     np.save(contexts, make_hidden(12))
-    code = "\n".join(EXAMPLES).replace("models/lm/1", str(write_whole(tmp_path, "lm")))
-    exec(compile(code.replace("contexts.npy", str(contexts)), PAGE.name, "exec"), {})
+    code = "\n".join(EXAMPLES).replace("models/demo/1", str(write_whole(tmp_path, "lm")))
+    exec(compile(code.replace("models/demo/heldout.npy", str(contexts)), PAGE.name, "exec"), {})
