@@ -143,10 +143,13 @@ class Intake:
         self._turns.setdefault(held.peer, deque()).append((held, turn))
         self.waiting += 1
         held.since_ns = began = perf_counter_ns()
-        self.free(held, 0)  # others may only wait for their share
+        if self._is_fair(held):  # others may only wait for their share
+            self.free(held, 0)
         try:
             async with asyncio.timeout(self._wait_s):
                 await turn  # `free` has counted it by then
+        except Overloaded:  # it made room for another, and is in no queue
+            raise
         except BaseException as error:
             self.free(held, held.size if turn.done() and not _failed(turn) else 0)
             if isinstance(error, TimeoutError):
