@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 296,
-    "lines of source": 41_860,
-    "lines of core/": 18_159,
-    "lines of tests/": 43_000,
+    "files of source": 326,
+    "lines of source": 45_260,
+    "lines of core/": 19_220,
+    "lines of tests/": 45_450,
     "lines of benchmarks/": 7_214,
 }
 LONGEST = 70  # lines of a function of the source

@@ -213,6 +213,24 @@ def test_a_stream_ended_without_a_word(scripted: Scripted, monkeypatch: pytest.M
         assert all(isinstance(call.exception(WAIT_S / 4), Unavailable) for call in calls)
 
 
+def test_a_stream_that_is_refused_is_not_tried_again(scripted: Scripted) -> None:
+    """After a retry gRPC may keep a cancelled stream for ever, and closing would wait for it."""
+    tries = []
+
+    def refusing(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        tries.append(context)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
+        yield
+
+    with (
+        scripted(refusing) as client,
+        client.stream() as stream,
+        pytest.raises(Unavailable, match="stopping"),
+    ):
+        stream.topk(ROW, 1)
+    assert len(tries) == 1
+
+
 def test_no_server_and_one_without_streams(scripted: Scripted) -> None:
     with DecoderClient("127.0.0.1:1", timeout_s=WAIT_S) as client, client.stream() as stream:
         for _ in range(2):

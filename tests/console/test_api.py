@@ -60,6 +60,24 @@ async def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> Non
     desk.close()
 
 
+async def test_questions_that_wait_at_the_end_are_told_of_it(routes: Routes) -> None:
+    entered, leaving = threading.Semaphore(0), threading.Event()
+
+    def work(decoder: LocalDecoder) -> None:
+        entered.release()
+        assert leaving.wait(WAIT_S)
+
+    desk = Desk(lambda: routes, let_in)
+    asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
+    for _ in range(AT_ONCE):
+        await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
+    closing = asyncio.create_task(asyncio.to_thread(desk.close))
+    told = await asyncio.gather(*asked[AT_ONCE:], return_exceptions=True)
+    leaving.set()
+    assert [str(each) for each in told] == ["the server is stopping"] * (MOST_WAITING - AT_ONCE)
+    assert await asyncio.gather(*asked[:AT_ONCE], closing) == [None] * (AT_ONCE + 1)
+
+
 async def test_what_a_server_refuses_and_what_takes_too_long(routes: Routes) -> None:
     def refuse(time_left_s: float | None) -> None:
         raise Overloaded("too much is in flight", 0.1)

@@ -105,6 +105,8 @@ SERVICE_CONFIG = json.dumps(
         "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1},
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [
+            # Not streams: of one that was retried, gRPC may never tell the end.
+            {"name": [{"service": "logitsieve.v1.Decoder", "method": "Decode"}]},
             {
                 "name": [{}],
                 "retryPolicy": {
@@ -114,7 +116,7 @@ SERVICE_CONFIG = json.dumps(
                     "backoffMultiplier": 2,
                     "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"],
                 },
-            }
+            },
         ],
     }
 )

@@ -69,6 +69,10 @@ class Desk:
             return await asyncio.wait_for(asyncio.shield(future), self._answer_s)
         except TimeoutError as error:
             raise DeadlineExceeded(f"no answer within {self._answer_s:g} s") from error
+        except asyncio.CancelledError:
+            if future.cancelled():  # by `close`, before it began
+                raise Unavailable("the server is stopping") from None
+            raise
 
     def _done(self, future: asyncio.Future[T]) -> None:
         self._waiting -= 1
