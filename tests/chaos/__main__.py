@@ -47,10 +47,11 @@ def main() -> int:
         for kind in kinds:
             with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
                 options = Options(Path(folder), chosen.python, chosen.gguf)
-                before = sum(total.faults.values())
+                before = total.faults.copy()
                 ROUNDS[kind](options, np.random.default_rng((seed, len(kind))), total)
-                faults = sum(total.faults.values()) - before
-            print(f"{monotonic() - began:6.0f} s  {kind} seed {seed}: {faults} faults", flush=True)
+            new = total.faults - before
+            about = f"{kind} seed {seed}: {new.total()} faults"
+            print(f"{monotonic() - began:6.0f} s ", about, *new, sep="; ", flush=True)
         seed += 1
     print("\n".join(total.lines()))
     return int(bool(total.faults))
