@@ -24,7 +24,7 @@ def test_the_help_lists_every_command_and_others_are_refused(run: Run) -> None:
 def test_errors_are_plain_and_a_log_level_is_set(run: Run, index: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "m" / "1"
-    run("shard", index, "--shards", 2, "--out", out, code=1, says="error: ")
+    run("shard", index, "--shards", 2, "--out", out, code=2, says="error: out: got ")
     result = run("verify", tmp_path / "a\x1b]0;owned\x07b" / "1", code=2)
     assert result.stderr.startswith("error: ")
     assert result.stderr.removesuffix("\n").isprintable()

@@ -222,11 +222,7 @@ def test_a_stream_that_is_refused_is_not_tried_again(scripted: Scripted) -> None
         context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
         yield
 
-    with (
-        scripted(refusing) as client,
-        client.stream() as stream,
-        pytest.raises(Unavailable, match="stopping"),
-    ):
+    with scripted(refusing) as client, client.stream() as stream, pytest.raises(Unavailable):
         stream.topk(ROW, 1)
     assert len(tries) == 1
 

@@ -98,12 +98,14 @@ def test_no_reference_is_lost_or_kept() -> None:
             for hidden, k in [(HIDDEN, 2), (HIDDEN, 499), (bad, 1), (HIDDEN, 2**40), (None, 5)]:
                 enter(hidden, k)
 
+    def change() -> int:
+        before = counts()
+        for _ in range(300):
+            ask()
+        return max(abs(x - y) for x, y in zip(before, counts(), strict=True))
+
     ask()
-    before = counts()
-    for _ in range(300):
-        ask()
-    after = counts()
-    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 100
+    assert min(change() for _ in range(3)) < 100  # threads of other tests make objects, too
 
 
 def test_an_entry_owns_its_head_and_may_be_called_by_threads() -> None:
