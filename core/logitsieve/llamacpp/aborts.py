@@ -23,10 +23,8 @@ class Aborted(RuntimeError):
     """llama.cpp's message."""
 
 
-def without_abort(functions: Any, work: Callable[[], T]) -> T:
-    """Return `work()`, a call of the library `functions`; Aborted where it would abort."""
-    if not hasattr(functions, "ggml_set_abort_callback"):
-        return work()
+def in_thread(work: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
+    """Return a thread to start, and the future of what `work` returns or raises in it."""
     made = Future[T]()
 
     def run() -> None:
@@ -34,6 +32,14 @@ def without_abort(functions: Any, work: Callable[[], T]) -> T:
             made.set_result(work())
         except BaseException as error:
             made.set_exception(error)
+
+    return threading.Thread(target=run, name=name, daemon=True), made
+
+
+def without_abort(functions: Any, work: Callable[[], T]) -> T:
+    """Return `work()`, a call of the library `functions`; Aborted where it would abort."""
+    if not hasattr(functions, "ggml_set_abort_callback"):
+        return work()
 
     def stop(message: bytes) -> None:
         text = message.decode(errors="replace")
@@ -46,7 +52,7 @@ def without_abort(functions: Any, work: Callable[[], T]) -> T:
         threading.Event().wait()
 
     callback = _CALLBACK(stop)
-    thread = threading.Thread(target=run, name="logitsieve-llamacpp", daemon=True)
+    thread, made = in_thread(work, "logitsieve-llamacpp")
     with _ONE:
         before = functions.ggml_set_abort_callback(callback)
         try:

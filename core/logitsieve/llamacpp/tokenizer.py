@@ -9,11 +9,11 @@ import ctypes
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, TypeVar
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.aborts import in_thread
 from logitsieve.llamacpp.model_file import GgufModel
 
 T = TypeVar("T")
@@ -128,15 +128,7 @@ def with_stack(characters: int, work: Callable[[], T]) -> T:
     """Return `work()`, of a thread with a stack for a regex over as many characters if need be."""
     if characters <= DIRECT:
         return work()
-    made = Future[T]()
-
-    def run() -> None:
-        try:
-            made.set_result(work())
-        except BaseException as error:
-            made.set_exception(error)
-
-    thread = threading.Thread(target=run, name="logitsieve-tokenizer", daemon=True)
+    thread, made = in_thread(work, "logitsieve-tokenizer")
     size = STACK_BESIDES + -(-characters // PAGE) * PAGE * STACK_OF_CHARACTER
     with _STACKS:
         before = threading.stack_size(size)
