@@ -78,9 +78,13 @@ class Completions:
             return None
         if reply.status_code == 200:
             return reply
-        refused = reply.status_code in REFUSALS
-        self.tally.count(caller, "refused" if refused else "lost", f"{reply.status_code}")
+        self._unanswered(caller, reply)
         return None
+
+    def _unanswered(self, caller: str, reply: httpx2.Response) -> None:
+        refused = reply.status_code in REFUSALS
+        said = f"{reply.status_code}: {reply.text}"
+        self.tally.count(caller, "refused" if refused else "lost", said)
 
     def _judge(self, caller: str, place: int, choices: Any) -> None:
         same = choices == self.alone[place]
@@ -97,8 +101,8 @@ class Completions:
                 try:
                     with client.stream("POST", path, json=body | {"stream": True}) as reply:
                         if reply.status_code != 200:
-                            refused = reply.status_code in REFUSALS
-                            self.tally.count("streamed", "refused" if refused else "lost")
+                            reply.read()
+                            self._unanswered("streamed", reply)
                             return
                         for line in reply.iter_lines():
                             if line == "data: [DONE]":
@@ -145,11 +149,10 @@ class Completions:
                 letter = str(rng.choice(list("a. 1\n漢")))
                 text = letter * int(rng.choice([30_000, 300_000, 3_000_000]))
                 path = str(rng.choice(["/tokenize", "/v1/completions"]))
-                reply = None
-                with suppress(httpx2.TransportError):
-                    reply = client.post(path, json={"prompt": text, "max_tokens": 1})
-                lost = reply is not None and reply.status_code not in (200, 400, *REFUSALS)
-                self.tally.count("tokenizing", "lost" if lost else "refused")
+                body = {"prompt": text, "max_tokens": 1}
+                reply = self._sent("tokenizing", lambda: client.post(path, json=body))
+                if reply is not None:
+                    self.tally.count("tokenizing", "right")
                 sleep(0.5)
 
             yield ask

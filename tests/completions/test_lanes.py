@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from logitsieve.api.errors import DeadlineExceeded, Overloaded
+from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.completions.journal import Journal
 from logitsieve.completions.lanes import MOST_SHORT, MOST_WAITING, Lanes
 from logitsieve.completions.tickets import Ticket
@@ -79,3 +79,23 @@ async def test_few_texts_wait() -> None:
             await lanes.run(ticket(2), done.wait)
         done.set()
         assert all(await asyncio.gather(*waiting))
+
+
+async def test_texts_that_wait_when_the_server_stops_are_told() -> None:
+    with opened(Journal()) as (lanes, done):
+        begun = Event()
+
+        def work() -> bool:
+            begun.set()
+            return done.wait()
+
+        read, waiting = (asyncio.ensure_future(lanes.run(ticket(1), work)) for _ in range(2))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        lanes.close()
+        with pytest.raises(Unavailable, match="stopping"):
+            await waiting
+        with pytest.raises(Unavailable, match="stopping"):
+            await lanes.run(ticket(2), work)
+        done.set()
+        assert await read

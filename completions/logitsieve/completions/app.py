@@ -177,12 +177,6 @@ class Endpoint:
         return JSONResponse({"status": "ok"})
 
 
-async def _gone(request: Request) -> None:
-    """Return when the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 class Call:
     """A request's tasks, and their news from the engine's thread."""
 

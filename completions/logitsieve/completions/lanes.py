@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
 from typing import TypeVar
 
-from logitsieve.api.errors import DeadlineExceeded, Overloaded
+from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.completions.journal import LONG, SHORT, Journal
 from logitsieve.completions.tickets import Ticket
 
@@ -16,6 +16,7 @@ MOST_SHORT = 1 << 14  # bytes of a request: special tokens take the square of th
 MOST_WAITING = 64  # requests of a lane
 RETRY_S = 1.0
 GRACE_S = 2.0
+STOPPING = "the server is stopping"
 
 
 class Lanes:
@@ -26,10 +27,17 @@ class Lanes:
     ) -> None:
         self._journal, self._stuck, self._grace_s = journal, stuck, grace_s
         self._pools = {place: ThreadPoolExecutor(1) for place in (SHORT, LONG)}
+        self._closed = False
         self._waiting = dict.fromkeys(self._pools, 0)
 
     async def run(self, ticket: Ticket, work: Callable[[], T]) -> T:
-        """Return `work()`; DeadlineExceeded after the request's time, Overloaded if many wait."""
+        """Return `work()`.
+
+        DeadlineExceeded after the request's time, Overloaded if many wait, Unavailable after
+        `close`.
+        """
+        if self._closed:
+            raise Unavailable(STOPPING)
         place = SHORT if ticket.size <= MOST_SHORT else LONG
         if self._waiting[place] >= MOST_WAITING:
             raise Overloaded(f"{MOST_WAITING} texts wait to be read", RETRY_S)
@@ -40,17 +48,22 @@ class Lanes:
 
         self._waiting[place] += 1
         made = self._pools[place].submit(read)
+        waited = asyncio.wrap_future(made)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(made), ticket.until - monotonic())
-        except TimeoutError as error:
-            if made.done() and not made.cancelled() and isinstance(made.exception(), TimeoutError):
-                raise
-            asyncio.get_running_loop().call_later(self._grace_s, self._check, made)
-            raise DeadlineExceeded("no tokens within the server's time for a request") from error
+            done, _ = await asyncio.wait((waited,), timeout=ticket.until - monotonic())
+            if not done:
+                asyncio.get_running_loop().call_later(self._grace_s, self._check, made)
+                raise DeadlineExceeded("no tokens within the server's time for a request")
+            if made.cancelled():
+                raise Unavailable(STOPPING)
+            return await waited
         finally:
+            waited.cancel()
             self._waiting[place] -= 1
 
     def close(self) -> None:
+        """Refuse texts that are not being read; the others are read to their end."""
+        self._closed = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
 
