@@ -15,6 +15,7 @@ from tests.llamacpp.small_model import WORDS
 
 TIMEOUT_S = 60.0
 REFUSALS = (408, 413, 429, 502, 503, 504)
+TOO_LONG = (400, *REFUSALS)
 Ask = Callable[[np.random.Generator], None]
 
 
@@ -39,6 +40,7 @@ class Completions:
     def __init__(self, port: int, tally: Tally, rng: np.random.Generator, count: int) -> None:
         self.port, self.tally = port, tally
         self.pool = questions(rng, count)
+        self.counts = dict[str, int]()  # of tokens, by texts
         with self._client() as client:
             self.alone = [self._choices(client.post(path, json=body)) for path, body in self.pool]
 
@@ -69,7 +71,9 @@ class Completions:
 
             yield ask
 
-    def _sent(self, caller: str, send: Callable[[], httpx2.Response]) -> httpx2.Response | None:
+    def _sent(
+        self, caller: str, send: Callable[[], httpx2.Response], refusals: tuple[int, ...] = REFUSALS
+    ) -> httpx2.Response | None:
         try:
             reply = send()
         except httpx2.TransportError:
@@ -78,11 +82,13 @@ class Completions:
             return None
         if reply.status_code == 200:
             return reply
-        self._unanswered(caller, reply)
+        self._unanswered(caller, reply, refusals)
         return None
 
-    def _unanswered(self, caller: str, reply: httpx2.Response) -> None:
-        refused = reply.status_code in REFUSALS
+    def _unanswered(
+        self, caller: str, reply: httpx2.Response, refusals: tuple[int, ...] = REFUSALS
+    ) -> None:
+        refused = reply.status_code in refusals
         said = f"{reply.status_code}: {reply.text}"
         self.tally.count(caller, "refused" if refused else "lost", said)
 
@@ -149,10 +155,14 @@ class Completions:
                 letter = str(rng.choice(list("a. 1\n漢")))
                 text = letter * int(rng.choice([30_000, 300_000, 3_000_000]))
                 path = str(rng.choice(["/tokenize", "/v1/completions"]))
-                body = {"prompt": text, "max_tokens": 1}
-                reply = self._sent("tokenizing", lambda: client.post(path, json=body))
+                reply = self._sent(
+                    "tokenizing", lambda: client.post(path, json={"prompt": text}), TOO_LONG
+                )
                 if reply is not None:
-                    self.tally.count("tokenizing", "right")
+                    count = reply.json()["count"]
+                    first = self.counts.setdefault(text, count)
+                    outcome = "right" if count == first else "wrong"
+                    self.tally.count("tokenizing", outcome, f"{count} tokens, before {first}")
                 sleep(0.5)
 
             yield ask
